@@ -1,0 +1,285 @@
+"""The collector core: ends of logs and order records go in, appends come out.
+
+No I/O, no clock: `node.py` polls Kafka, calls this, and carries out what it returns. The core runs
+ahead of what it knows to count ("speculates"), so that appends are pipelined; when somebody else's
+record counts in between, it starts again from there. Whatever happens to an append (lost, late,
+doubled, beaten by another instance), the acceptance rule of `multicast.order` makes it harmless.
+
+    accepted     the state of our own stream as read back: what counts
+    speculated   accepted, and then all that is pending
+    pending      records handed out for append and not yet read back
+    relay        the parent's records that count and are not relayed in `accepted`, filtered
+
+Invariants:
+    accepted.positions[l] <= speculated.positions[l] <= end of l, for every log whose top we are;
+    pending is empty or its first record extends `accepted`, each other one extends the one before;
+    nothing is handed out before the own stream is read to where it ended when we began.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from multicast.order import (
+    Checkpoint,
+    Kind,
+    OrderRecord,
+    OrderStream,
+    ParentNext,
+    Run,
+    Void,
+    coalesce,
+    digest_of,
+    encode,
+    extend,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one collector. Tiny values must change speed only, never the outcome."""
+
+    run_length_max: int = 1000  # so that a backlog in one log cannot make the others wait
+    runs_max: int = 512  # in one record
+    pending_max: int = 32  # records in flight
+    relay_max: int = 4096  # the parent's records kept
+    checkpoint_every: int = 4096  # records that counted
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append `raw` to the collector's own stream, AFTER all appends handed out before it."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    """Write this to the control topic, at any time: it was read back, so it stays true."""
+
+    checkpoint: Checkpoint
+
+
+Action = Append | SaveCheckpoint
+
+
+@dataclass(slots=True)
+class _Relayed:
+    """One record of the parent that counted: where it leaves us, and its runs inside our bag."""
+
+    after: ParentNext
+    runs: tuple[Run, ...]
+
+
+class Collector:
+    """One instance of one node in one epoch.
+
+    `own` is its stream (from a checkpoint or the epoch's start), `parent` its parent's, begun at or
+    before `own.state.parent_next`. `writer` tells instances apart, for people.
+    """
+
+    def __init__(
+        self,
+        own: OrderStream,
+        parent: OrderStream | None,
+        *,
+        writer: int,
+        limits: Limits | None = None,
+    ) -> None:
+        self.own = own
+        self.parent = parent
+        self.limits = limits or Limits()
+        self.counted = 0
+        self.void: dict[Void, int] = {}
+        self._writer = writer
+        self._ends: dict[int, int] = {}
+        self._relay: deque[_Relayed] = deque()
+        self._pending: deque[bytes] = deque()
+        self._speculated = own.state.copy()
+        self._own_end: int | None = None
+        self._freeze_after: Mapping[int, int] | None = None
+        self._turn = 0
+        self._checkpoint: Checkpoint | None = None
+
+    # -- what goes in -----------------------------------------------------------------------
+
+    def own_end(self, offset: int) -> None:
+        """Say where our own stream ends; nothing is handed out before it is read to there."""
+        self._own_end = offset
+
+    def own_read(self, offset: int, raw: bytes | None) -> None:
+        """Take the next record of our own stream, whoever wrote it."""
+        judged = self.own.read(offset, raw)
+        if judged is None:
+            self._restart()
+            return
+        digest = digest_of(raw or b"")
+        ours = bool(self._pending) and self._pending[0] == digest
+        if isinstance(judged, OrderRecord):
+            self._accepted(ours=ours)
+        else:
+            self.void[judged] = self.void.get(judged, 0) + 1
+            if digest in self._pending:
+                self._restart()
+
+    def own_passed(self, position: int) -> None:
+        """Note that our own stream holds nothing more below `position`."""
+        self.own.passed(position)
+
+    def parent_read(self, offset: int, raw: bytes | None) -> None:
+        """Take the next record of the parent's stream."""
+        assert self.parent is not None
+        judged = self.parent.read(offset, raw)
+        after = ParentNext(self.parent.state.count, self.parent.offset_next)
+        if isinstance(judged, OrderRecord) and after.records > self._relayed().records:
+            runs = tuple([run for run in judged.runs if run.log in self.own.inherited])
+            self._relay.append(_Relayed(after, runs))
+
+    def parent_passed(self, position: int) -> None:
+        """Note that the parent's stream holds nothing more below `position`."""
+        assert self.parent is not None
+        self.parent.passed(position)
+
+    def log_end(self, log: int, end: int) -> None:
+        """Say that the offsets of a log below `end` are filled."""
+        if log in self.own.own:
+            self._ends[log] = max(end, self._ends.get(log, 0))
+
+    def append_failed(self) -> None:
+        """Say that an append failed or has an unknown outcome: all pending ones are in doubt."""
+        self._restart()
+
+    def freeze_after(self, positions: Mapping[int, int]) -> None:
+        """End the epoch as soon as each of these logs is ordered up to its position.
+
+        Positions of logs whose top is another collector do not matter here. A collector with a
+        parent also waits for the parent's own freeze and relays all before it.
+        """
+        self._freeze_after = {
+            log: position for log, position in positions.items() if log in self.own.own
+        }
+
+    # -- what comes out ---------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> tuple[Action, ...]:
+        """Hand out what is to be done now. `now_ms` is written into records for people."""
+        actions: list[Action] = []
+        if self._checkpoint is not None:
+            actions.append(SaveCheckpoint(self._checkpoint))
+            self._checkpoint = None
+        if self._own_end is None or self.own.offset_next < self._own_end or not self.own.proven:
+            return tuple(actions)
+        while len(self._pending) < self.limits.pending_max:
+            record = self._next(now_ms)
+            if record is None:
+                break
+            assert self.own.possible(self._speculated, record)
+            raw = encode(record)
+            digest = digest_of(raw)
+            extend(self._speculated, record, digest)
+            self._pending.append(digest)
+            actions.append(Append(raw))
+        return tuple(actions)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether our epoch is over: nothing more will count."""
+        return self.own.state.frozen
+
+    @property
+    def lag(self) -> int:
+        """How many filled offsets of our own logs are not ordered yet."""
+        positions = self.own.state.positions
+        return sum(max(0, end - positions[log]) for log, end in self._ends.items())
+
+    @property
+    def pending(self) -> int:
+        """How many of our records are in flight."""
+        return len(self._pending)
+
+    def parent_paused(self) -> bool:
+        """Whether to read no more of the parent's stream for now."""
+        return len(self._relay) >= self.limits.relay_max
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _accepted(self, *, ours: bool) -> None:
+        self.counted += 1
+        if ours:
+            self._pending.popleft()
+        else:
+            self._restart()
+        relayed = self.own.state.parent_next.records
+        while self._relay and self._relay[0].after.records <= relayed:
+            self._relay.popleft()
+        if self.own.state.count % self.limits.checkpoint_every == 0 and not self.frozen:
+            self._checkpoint = self.own.checkpoint()
+
+    def _restart(self) -> None:
+        """Forget what was speculated: what counts stands in our own stream alone."""
+        self._pending.clear()
+        self._speculated = self.own.state.copy()
+
+    def _relayed(self) -> ParentNext:
+        return self.own.state.parent_next
+
+    def _next(self, now_ms: int) -> OrderRecord | None:
+        """Make the record that extends what is speculated; None where there is nothing to say."""
+        state = self._speculated
+        if state.frozen:
+            return None
+        relayed, runs = self._from_parent()
+        if runs or relayed.records - state.parent_next.records >= self.limits.relay_max // 2:
+            return OrderRecord(
+                Kind.PARENT, state.digest, relayed, coalesce(runs), self._writer, now_ms
+            )
+        # Before our own logs: under load these always have more, and an epoch must end.
+        if self._may_freeze(relayed):
+            return OrderRecord(Kind.FREEZE, state.digest, relayed, (), self._writer, now_ms)
+        own = self._from_logs()
+        if own:
+            return OrderRecord(Kind.OWN, state.digest, state.parent_next, own, self._writer, now_ms)
+        return None
+
+    def _from_parent(self) -> tuple[ParentNext, list[Run]]:
+        """Gather the parent's runs that are not relayed yet, as many as fit into one record."""
+        relayed = self._speculated.parent_next
+        runs: list[Run] = []
+        if not self._relay:
+            return relayed, runs
+        # The parent's records count one by one, so the first one still to relay has this index.
+        index = relayed.records + 1 - self._relay[0].after.records
+        for entry in islice(self._relay, max(index, 0), None):
+            if runs and len(runs) + len(entry.runs) > self.limits.runs_max:
+                break
+            runs.extend(entry.runs)
+            relayed = entry.after
+        return relayed, runs
+
+    def _from_logs(self) -> tuple[Run, ...]:
+        """Gather the growth of our own logs, capped; take turns at who comes first."""
+        runs: list[Run] = []
+        positions = self._speculated.positions
+        logs = sorted(self._ends)
+        for log in logs[self._turn :] + logs[: self._turn]:
+            first = positions[log]
+            end = min(self._ends[log], first + self.limits.run_length_max)
+            if first < end:
+                runs.append(Run(log, first, end))
+                if len(runs) == self.limits.runs_max:
+                    self._turn = (logs.index(log) + 1) % len(logs)
+                    break
+        return tuple(runs)
+
+    def _may_freeze(self, relayed: ParentNext) -> bool:
+        if self._freeze_after is None:
+            return False
+        if self.parent is not None and not (
+            self.parent.state.frozen and relayed.records == self.parent.state.count
+        ):
+            return False
+        positions = self._speculated.positions
+        return all(positions[log] >= end for log, end in self._freeze_after.items())

@@ -1,0 +1,357 @@
+"""The plan: which collectors there are, what each decides, whom it follows, who reads it.
+
+Goes in: names of partitions, destination sets and consumers. Comes out: one immutable `Plan` that
+every process reads in the same way, and its canonical bytes, whose digest anchors an epoch.
+No Kafka, no solver, no files here.
+
+    partition   an address a message is multicast to, "P1"
+    log         the Kafka partition that holds one destination set's messages; its name is the set,
+                sorted and joined by "+": "P1+P3"
+    bag         the logs whose order one collector knows
+    top         the one collector at which a log enters the order
+    interest    the partitions that a consumer subscribes to
+
+Invariants (asserted by `Plan`, proved independently by `check.py`):
+    every log in a bag is a log of the plan, every parent a collector of the plan;
+    the parents form a forest;
+    the collectors whose bags hold a given log form a connected subtree (running intersection).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+SCHEMA_VERSION = 1
+DIGEST_BYTES = 16
+
+
+class InvalidPlan(ValueError):
+    """The document is not a plan; the text names the entry and what is wrong with it."""
+
+
+def log_name(to: Iterable[str]) -> str:
+    """Name the log of a destination set: its partitions, sorted and joined by "+"."""
+    return "+".join(sorted(set(to)))
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One declared destination set and the Kafka partition that holds its messages.
+
+    `first` is the offset at which its order begins in the first epoch that has it: 0 for a new
+    topic, the oldest retained offset for one that already held messages.
+    """
+
+    name: str
+    topic: str
+    partition: int
+    first: int = 0
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """The destination set, sorted."""
+        return tuple(self.name.split("+"))
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """A node of the forest. `stream` is its Kafka partition of the order topic.
+
+    `stream_first` is an offset of that partition below which no record of this epoch stands.
+    """
+
+    name: str
+    bag: tuple[str, ...]
+    parent: str | None
+    stream: int
+    stream_first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A consumer's name, its interest, and the collector it reads (None: one log, read alone)."""
+
+    name: str
+    interest: tuple[str, ...]
+    collector: str | None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What the planner promises: see DESIGN's ILP; `gap` is relative, 0.0 is proven optimal."""
+
+    hops: float
+    foreign: float
+    cost: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layout of one epoch. Immutable; equal documents have equal digests."""
+
+    topic: str
+    epoch: int
+    base_epoch: int
+    cluster_id: str
+    input_hash: str
+    partitions: tuple[str, ...]
+    logs: tuple[Log, ...]
+    collectors: tuple[Collector, ...]
+    consumers: tuple[Subscription, ...]
+    objective: Objective
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse a document whose names do not fit together."""
+        _refuse_twice("log", [log.name for log in self.logs])
+        _refuse_twice("collector", [node.name for node in self.collectors])
+        _refuse_twice("consumer", [entry.name for entry in self.consumers])
+        _refuse_twice("stream", [str(node.stream) for node in self.collectors])
+        self._refuse_unknown_names()
+        for node in self.collectors:
+            self._refuse_circle(node)
+        for name in sorted({name for node in self.collectors for name in node.bag}):
+            tops = [node.name for node in self.collectors if self._is_top(node, name)]
+            if len(tops) != 1:
+                raise InvalidPlan(f"log {name} enters the order at {' and '.join(tops)}, not once")
+
+    def _refuse_unknown_names(self) -> None:
+        names = {node.name for node in self.collectors}
+        for log in self.logs:
+            unknown = sorted(set(log.to) - set(self.partitions))
+            if unknown:
+                raise InvalidPlan(f"log {log.name} names an unknown partition {unknown[0]}")
+        for node in self.collectors:
+            strange = sorted(set(node.bag) - {log.name for log in self.logs})
+            if strange:
+                raise InvalidPlan(f"collector {node.name} holds an unknown log {strange[0]}")
+            if node.parent is not None and node.parent not in names:
+                raise InvalidPlan(f"collector {node.name} has an unknown parent {node.parent}")
+        for entry in self.consumers:
+            if entry.collector is not None and entry.collector not in names:
+                raise InvalidPlan(
+                    f"consumer {entry.name} reads an unknown collector {entry.collector}"
+                )
+
+    def _refuse_circle(self, node: Collector) -> None:
+        seen = {node.name}
+        parent = node.parent
+        while parent is not None:
+            if parent in seen:
+                raise InvalidPlan(f"collector {node.name} is its own ancestor")
+            seen.add(parent)
+            parent = self.collector(parent).parent
+
+    def _is_top(self, node: Collector, log: str) -> bool:
+        above = node.parent is not None and log in self.collector(node.parent).bag
+        return log in node.bag and not above
+
+    # -- look-ups ---------------------------------------------------------------------------
+
+    @cached_property
+    def _logs(self) -> dict[str, Log]:
+        return {log.name: log for log in self.logs}
+
+    @cached_property
+    def _collectors(self) -> dict[str, Collector]:
+        return {node.name: node for node in self.collectors}
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {log.name: number for number, log in enumerate(self.logs)}
+
+    @cached_property
+    def _tops(self) -> dict[str, Collector]:
+        return {
+            name: node for node in self.collectors for name in node.bag if self._is_top(node, name)
+        }
+
+    def log(self, name: str) -> Log:
+        """Look a log up by its name; KeyError where there is none."""
+        return self._logs[name]
+
+    def has_log(self, name: str) -> bool:
+        """Whether that destination set is declared."""
+        return name in self._logs
+
+    def number(self, name: str) -> int:
+        """Give the place of a log in `logs`: what order records call it."""
+        return self._numbers[name]
+
+    def collector(self, name: str) -> Collector:
+        """Look a collector up by its name; KeyError where there is none."""
+        return self._collectors[name]
+
+    def has_collector(self, name: str) -> bool:
+        """Whether a collector of that name exists in this epoch."""
+        return name in self._collectors
+
+    def children(self, name: str) -> tuple[Collector, ...]:
+        """List the collectors that follow this one, in the plan's order."""
+        return tuple(node for node in self.collectors if node.parent == name)
+
+    def top(self, log: str) -> Collector | None:
+        """Give the one collector at which the log enters the order; None: it is read alone."""
+        return self._tops.get(log)
+
+    def own_logs(self, collector: str) -> tuple[str, ...]:
+        """List the logs whose top is this collector, in the bag's order."""
+        node = self.collector(collector)
+        return tuple(name for name in node.bag if self._tops[name] is node)
+
+    def logs_of(self, interest: Iterable[str]) -> tuple[Log, ...]:
+        """List the logs whose destination set meets the interest, in the plan's order."""
+        wanted = set(interest)
+        return tuple(log for log in self.logs if not wanted.isdisjoint(log.to))
+
+    def cover(self, to: Iterable[str]) -> Log | None:
+        """Find the log of a destination set: its own, else the smallest declared superset's.
+
+        Of supersets of equal size the first by name serves, so every producer picks the same.
+        """
+        wanted = set(to)
+        exact = self._logs.get(log_name(wanted))
+        if exact is not None:
+            return exact
+        wider = [log for log in self.logs if wanted < set(log.to)]
+        return min(wider, key=lambda log: (len(log.to), log.name), default=None)
+
+    def collector_for(self, interest: Iterable[str]) -> Collector | None:
+        """Find the collector with the smallest bag that covers all logs of an interest.
+
+        None where no bag does. Of equal bags the first by name serves.
+        """
+        wanted = {log.name for log in self.logs_of(interest)}
+        serving = [node for node in self.collectors if wanted <= set(node.bag)]
+        return min(serving, key=lambda node: (len(node.bag), node.name), default=None)
+
+    def subscription(self, consumer: str) -> Subscription | None:
+        """Look up the plan's entry for a consumer."""
+        return next((entry for entry in self.consumers if entry.name == consumer), None)
+
+    # -- documents --------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plan as a JSON object (DESIGN, files that other programs may read)."""
+        return asdict(self)
+
+    def canonical(self) -> bytes:
+        """Give the one byte string that stands for this plan in the control topic."""
+        return json.dumps(
+            self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+        ).encode("ascii")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """BLAKE2b of the canonical bytes, 16 bytes."""
+        return hashlib.blake2b(self.canonical(), digest_size=DIGEST_BYTES).digest()
+
+    @staticmethod
+    def from_json(document: Any) -> Plan:
+        """Read a plan back. Fields that this version does not know are ignored.
+
+        Raises `InvalidPlan` with the field's name where one is missing or has the wrong form.
+        """
+        if not isinstance(document, dict):
+            raise InvalidPlan("a plan is a JSON object")
+        version = document.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise InvalidPlan(
+                f"schema_version is {version!r}; this program reads version {SCHEMA_VERSION}"
+            )
+        try:
+            return _read(document)
+        except KeyError as missing:
+            raise InvalidPlan(f"the field {missing} is missing") from missing
+        except (TypeError, AttributeError) as wrong:
+            raise InvalidPlan(f"a field has the wrong form: {wrong}") from wrong
+
+
+def _read(document: dict[str, Any]) -> Plan:
+    logs = tuple(
+        Log(
+            name=_text(entry, "name"),
+            topic=_text(entry, "topic"),
+            partition=_count(entry, "partition"),
+            first=_count(entry, "first", 0),
+        )
+        for entry in document["logs"]
+    )
+    collectors = tuple(
+        Collector(
+            name=_text(entry, "name"),
+            bag=_names(entry, "bag"),
+            parent=None if entry["parent"] is None else _text(entry, "parent"),
+            stream=_count(entry, "stream"),
+            stream_first=_count(entry, "stream_first", 0),
+        )
+        for entry in document["collectors"]
+    )
+    consumers = tuple(
+        Subscription(
+            name=_text(entry, "name"),
+            interest=_names(entry, "interest"),
+            collector=None if entry["collector"] is None else _text(entry, "collector"),
+            weight=float(entry.get("weight", 1.0)),
+        )
+        for entry in document["consumers"]
+    )
+    promised = document["objective"]
+    partitions = document.get("partitions")
+    if partitions is None:  # a plan written by another program names them in its logs only
+        partitions = sorted({partition for log in logs for partition in log.to})
+    return Plan(
+        topic=_text(document, "topic"),
+        epoch=_count(document, "epoch"),
+        base_epoch=_count(document, "base_epoch"),
+        cluster_id=_text(document, "cluster_id"),
+        input_hash=_text(document, "input_hash"),
+        partitions=tuple(partitions),
+        logs=logs,
+        collectors=collectors,
+        consumers=consumers,
+        objective=Objective(
+            hops=float(promised["hops"]),
+            foreign=float(promised["foreign"]),
+            cost=float(promised["cost"]),
+            gap=float(promised["gap"]),
+        ),
+        topic_ids=dict(document.get("topic_ids", {})),
+    )
+
+
+def _text(entry: dict[str, Any], name: str) -> str:
+    value = entry[name]
+    if not isinstance(value, str):
+        raise InvalidPlan(f"{name} is {value!r}, not a text")
+    return value
+
+
+def _count(entry: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = entry[name] if default is None else entry.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidPlan(f"{name} is {value!r}, not a whole number of 0 or more")
+    return value
+
+
+def _names(entry: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = entry[name]
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
+        raise InvalidPlan(f"{name} is {value!r}, not a list of names")
+    return tuple(sorted(set(value)))
+
+
+def _refuse_twice(what: str, names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidPlan(f"{what} {name} stands twice in the plan")
+        seen.add(name)

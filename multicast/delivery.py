@@ -220,13 +220,13 @@ class Delivery:
         self._buffers[log].add(records, position)
 
     def alone_ends(self, position: int) -> None:
-        """Say where the lone log's epoch ends; it stopped at the marker to learn this."""
+        """Say where the lone log's epoch ends, as the control topic has it."""
         assert self.order is None
-        assert self.marker is not None
         (number,) = self.logs
-        if self._runs:
-            self._runs[0].next = min(self._runs[0].next, self.marker)
-        self._runs.append(_Run(number, self.marker, position, 0, 0))
+        first = self._runs[0].first if self._runs else self.marker
+        assert first is not None
+        self._runs.clear()
+        self._runs.append(_Run(number, first, position, 0, 0))
         self._alone_ended = True
 
     # -- what comes out ---------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Delivery:
         return count
 
     def _stops_here(self, marker: EpochMarker, offset: int) -> bool:
-        if self.order is not None or self.marker is not None:
+        if self.order is not None or self._alone_ended:
             return False
         if marker.epoch != self.plan.epoch + 1:
             return False

@@ -1,0 +1,243 @@
+"""The control topic: plans by epoch, where epochs end, and checkpoints.
+
+Goes in: the records of the compacted topic `A.topology`, in offset order. Comes out:
+`ControlState`, the same for everybody who read as far. Plans are accepted by a digest chain like
+order records; of other facts that are stated twice the first counts. Compaction may take only what nobody needs,
+because every statement has a key of its own.
+
+    plan/EPOCH/DIGEST              {"previous": hex, "plan": {…}}; counts iff `previous` is the
+                                   digest of the last plan record that counted and the epoch is next
+    markers/EPOCH/DIGEST           {"positions": {log: offset}}: collectors of the epoch before
+                                   freeze once each log is ordered to there
+    ends/EPOCH/DIGEST              {"positions": {log: offset}}: where each log ends this epoch
+    checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
+                                   (an empty value takes it back)
+
+Invariant: plans[i].epoch = i + 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multicast.errors import ClusterUnreachable, UncoveredInterest
+from multicast.log import Driver, Record, TopicPartition
+from multicast.order import Checkpoint, ParentNext, digest_of
+from topology.tree import InvalidPlan, Log, Plan
+
+SCHEMA_VERSION = 1
+
+
+def control_partition(topic: str) -> TopicPartition:
+    """Name the one Kafka partition of a topic's control topic."""
+    return TopicPartition(f"{topic}.topology", 0)
+
+
+def groups_topic(topic: str) -> str:
+    """Name the Kafka topic that holds the logs of wider destination sets."""
+    return f"{topic}.groups"
+
+
+def order_topic(topic: str) -> str:
+    """Name the Kafka topic whose partitions hold the collectors' streams."""
+    return f"{topic}.Msg-TO"
+
+
+def stream_partition(plan: Plan, collector: str) -> TopicPartition:
+    """Name the Kafka partition that a collector appends its order to."""
+    return TopicPartition(order_topic(plan.topic), plan.collector(collector).stream)
+
+
+def log_partition(log: Log) -> TopicPartition:
+    """Name the Kafka partition that holds a log."""
+    return TopicPartition(log.topic, log.partition)
+
+
+def genesis(topic: str) -> bytes:
+    """Give the digest that the first plan of a topic extends."""
+    return digest_of(b"amcast genesis\0" + topic.encode())
+
+
+@dataclass
+class ControlState:
+    """What the control topic says so far. Feed `read`; look at the rest."""
+
+    topic: str
+    plans: list[Plan] = field(default_factory=list)
+    markers: dict[int, dict[str, int]] = field(default_factory=dict)
+    ends: dict[int, dict[str, int]] = field(default_factory=dict)
+    void: int = 0
+    previous: bytes = b""
+    _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin where no plan counts yet."""
+        self.previous = genesis(self.topic)
+
+    def read(self, record: Record) -> None:
+        """Take the next record; one that says nothing sensible is counted as void."""
+        try:
+            self._take(record)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.void += 1
+
+    def _take(self, record: Record) -> None:
+        key = record.key or b""
+        kind, _, rest = key.decode().partition("/")
+        if kind == "checkpoint":
+            if record.value is None:
+                self._checkpoints.pop(key, None)
+            else:
+                self._checkpoints[key] = _checkpoint(rest, json.loads(record.value))
+            return
+        document = json.loads(record.value or b"")
+        if kind == "plan":
+            plan = Plan.from_json(document["plan"])
+            if document["previous"] != self.previous.hex() or plan.epoch != len(self.plans) + 1:
+                raise InvalidPlan("another plan came first")
+            self.plans.append(plan)
+            self.previous = digest_of(record.value or b"")
+        elif kind in ("markers", "ends"):
+            facts = self.markers if kind == "markers" else self.ends
+            epoch = int(rest.split("/")[0])
+            facts.setdefault(epoch, _positions(document))
+        else:
+            raise ValueError(kind)
+
+    # -- look-ups ---------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch; 0 where no plan was applied."""
+        return len(self.plans)
+
+    def plan(self, epoch: int | None = None) -> Plan:
+        """Give the plan of an epoch, by default the newest; `UncoveredInterest` where none is."""
+        wanted = self.epoch if epoch is None else epoch
+        if not 1 <= wanted <= self.epoch:
+            raise UncoveredInterest(
+                f"topic {self.topic} has no plan"
+                + (f" of epoch {wanted}" if wanted else "")
+                + "; make one with 'amcast topology plan FILE --out plan.json' and "
+                "'amcast topology apply plan.json'"
+            )
+        return self.plans[wanted - 1]
+
+    def starts(self, epoch: int) -> dict[str, int] | None:
+        """Give each log's first offset of an epoch by name; None while the one before still runs.
+
+        A log goes on where its last epoch ended, and a new one begins at the plan's `first`.
+        """
+        starts = {log.name: log.first for log in self.plan(epoch).logs}
+        for earlier in range(1, epoch):
+            if earlier not in self.ends:
+                return None
+            ended = self.ends[earlier]
+            starts.update({name: ended[name] for name in starts if name in ended})
+        return starts
+
+    def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
+        """List a stream's checkpoints, by offset."""
+        found = [
+            point
+            for point in self._checkpoints.values()
+            if point.epoch == epoch and point.collector == collector
+        ]
+        return sorted(found, key=lambda point: point.offset)
+
+
+# -- documents ------------------------------------------------------------------------------
+
+
+def plan_record(previous: bytes, plan: Plan) -> tuple[bytes, bytes]:
+    """Make the key and value that propose a plan as the successor of `previous`."""
+    value = _dump({"previous": previous.hex(), "plan": plan.to_json()})
+    return f"plan/{plan.epoch}/{digest_of(value).hex()}".encode(), value
+
+
+def markers_record(epoch: int, positions: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """Make the key and value that say to where each log must be ordered before a freeze."""
+    value = _dump({"positions": dict(positions)})
+    return f"markers/{epoch}/{digest_of(value).hex()}".encode(), value
+
+
+def ends_record(epoch: int, positions: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """Make the key and value that say where each log ended its epoch."""
+    value = _dump({"positions": dict(positions)})
+    return f"ends/{epoch}/{digest_of(value).hex()}".encode(), value
+
+
+def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
+    """Make the key and value of a checkpoint."""
+    key = f"checkpoint/{point.epoch}/{point.collector}/{point.offset}".encode()
+    return key, _dump(
+        {
+            "digest": point.digest.hex(),
+            "count": point.count,
+            "positions": {str(log): position for log, position in point.positions.items()},
+            "parent_next": list(point.parent_next),
+        }
+    )
+
+
+def _dump(document: dict[str, Any]) -> bytes:
+    whole = {"schema_version": SCHEMA_VERSION, **document}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _positions(document: dict[str, Any]) -> dict[str, int]:
+    return {str(name): int(offset) for name, offset in document["positions"].items()}
+
+
+def _checkpoint(rest: str, document: dict[str, Any]) -> Checkpoint:
+    epoch, collector, offset = rest.split("/")
+    records, place = document["parent_next"]
+    return Checkpoint(
+        epoch=int(epoch),
+        collector=collector,
+        offset=int(offset),
+        digest=bytes.fromhex(document["digest"]),
+        count=int(document["count"]),
+        positions={int(log): int(at) for log, at in document["positions"].items()},
+        parent_next=ParentNext(int(records), int(place)),
+    )
+
+
+# -- the one piece of I/O -------------------------------------------------------------------
+
+
+class ControlReader:
+    """Reads a control topic through a driver; `state` is what it says so far."""
+
+    def __init__(self, driver: Driver, topic: str) -> None:
+        self.state = ControlState(topic)
+        self._at = control_partition(topic)
+        self._driver = driver
+        self._position = driver.begins([self._at])[self._at]
+        self._reader = driver.reader({self._at: self._position})
+
+    def refresh(self, timeout_s: float = 10.0) -> ControlState:
+        """Read to where the control topic ends now; blocks for as long as that takes.
+
+        Raises `ClusterUnreachable` where nothing more comes for `timeout_s` seconds.
+        """
+        end = self._driver.ends([self._at])[self._at]
+        while self._position < end:
+            moved = self._reader.poll(timeout_s)
+            if not moved:
+                raise ClusterUnreachable(
+                    f"the control topic {self._at.topic} could not be read to its end "
+                    f"within {timeout_s:g} s"
+                )
+            for fetched in moved:
+                for record in fetched.records:
+                    self.state.read(record)
+                self._position = fetched.position
+        return self.state
+
+    def close(self) -> None:
+        """Release the reader."""
+        self._reader.close()

@@ -1,0 +1,415 @@
+"""The history of a run: what was multicast, what was delivered, and by whom, as JSON lines.
+
+Lines go in (from `amcast send` and `amcast receive`, from the simulator, from any other system);
+one `History` comes out, small enough for millions of deliveries: message IDs and destination sets
+are numbered, a reading is one array of numbers. No files, no clock and no verdicts live here:
+`verify_cli.py` opens files, `properties.py` judges. docs/history.md describes every line.
+
+    consumer   a name that stands for one interest
+    instance   one process of that consumer; "" where there is but one
+    sequence   the position of a delivery in its instance: 0, 1, 2, ...
+    reading    deliveries of one instance whose sequence goes on by one each. A sequence that goes
+               back begins another reading: the instance restarted from a cursor, or sought
+    end        the instance has read all that there was
+
+Invariant: the number of a message is its place in `History.messages`, and every number in a
+reading is below their count.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from multicast.errors import UsageError
+from topology.tree import Plan
+
+ACCEPTED, FAILED, UNKNOWN, ACCEPTED_TWICE = 1, 2, 4, 8
+OUTCOMES = {"accepted": ACCEPTED, "failed": FAILED, "unknown": UNKNOWN}
+LINE_BYTES_MAX = 1 << 20  # a line names a message, it does not carry its payload
+READINGS_MAX = 1 << 16  # a sequence that goes back on every line is a mistake, not 65,536 restarts
+
+
+class HistoryError(UsageError):
+    """A line is not one of a history, or contradicts another; the text says where and why."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """Deliveries of one instance without a break: message numbers in order of delivery.
+
+    The delivery at index `i` has the sequence `first + i`. `ended` and `late` come from the
+    `end` line: nothing was left to read; what came before its first delivery was not meant for it.
+    """
+
+    consumer: str
+    instance: str
+    first: int = 0
+    messages: array[int] = field(default_factory=lambda: array("i"))
+    ended: bool = False
+    late: bool = False
+
+    @property
+    def name(self) -> str:
+        """What sentences call it: "C1/a", or "C1" where the instance has no name."""
+        return shown(f"{self.consumer}/{self.instance}" if self.instance else self.consumer)
+
+
+@dataclass(frozen=True)
+class History:
+    """All that the lines said. Made by `HistoryBuilder`; nobody changes it afterwards."""
+
+    messages: Sequence[str]  # the message ID of each number
+    destination_of: array[int]  # by message: an index into `destinations`
+    destinations: Sequence[tuple[str, ...]]  # sorted, each once
+    outcomes: bytearray  # by message: ACCEPTED | FAILED | UNKNOWN | ACCEPTED_TWICE, 0 without line
+    readings: Sequence[Reading]  # in the order in which they began
+    interests: Mapping[str, tuple[str, ...]]  # by consumer, where known
+    producers: Mapping[str, Mapping[int, None]]  # to which destination sets each multicast
+    unnamed: Mapping[int, int]  # by destination set: unknown outcomes without a message ID
+    work: Mapping[tuple[str, str], int]  # records by (process, log)
+    contradictions: Sequence[str]  # sentences: lines that give one message two destination sets
+    plans: Sequence[Plan] = ()
+    other_producers: bool = False  # some producers wrote no lines
+
+    @property
+    def deliveries(self) -> int:
+        """Count all deliveries of all readings."""
+        return sum(len(reading.messages) for reading in self.readings)
+
+    @property
+    def consumers(self) -> list[str]:
+        """Name every consumer that delivered or ended, in the order in which they began."""
+        return list(dict.fromkeys(reading.consumer for reading in self.readings))
+
+    def to(self, message: int) -> tuple[str, ...]:
+        """Give the destination set of a message's number."""
+        return self.destinations[self.destination_of[message]]
+
+
+class HistoryBuilder:
+    """Collects lines, from `read` or from calls with plain values, in any interleaving.
+
+    Only the order of the lines of one instance has a meaning. Every method raises `HistoryError`
+    where the values are no line of a history.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[str, int] = {}
+        self._destination_of = array("i")
+        self._destinations: dict[tuple[str, ...], int] = {}
+        self._spellings: dict[tuple[str, ...], int] = {}  # as written: perhaps not sorted
+        self._outcomes = bytearray()
+        self._readings: list[Reading] = []
+        self._current: dict[tuple[str, str], Reading] = {}
+        self._interests: dict[str, tuple[str, ...]] = {}
+        self._producers: dict[str, dict[int, None]] = {}
+        self._unnamed: dict[int, int] = {}
+        self._work: dict[tuple[str, str], int] = {}
+        self._contradictions: list[str] = []
+
+    def delivery(
+        self,
+        *,
+        consumer: str,
+        message_id: str,
+        to: Sequence[str],
+        instance: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Note that the instance delivered the message after those it delivered before."""
+        try:
+            reading = self._current[consumer, instance or ""]
+        except KeyError:
+            reading = self._begin(_text("consumer", consumer), _text("instance", instance or ""))
+        except TypeError:
+            raise HistoryError("consumer and instance are texts") from None
+        number = self._number(message_id, to)
+        if sequence is not None and sequence != reading.first + len(reading.messages):
+            reading = self._go_on(reading, sequence)
+        reading.messages.append(number)
+
+    def acknowledgement(
+        self, *, producer: str, to: Sequence[str], outcome: str, message_id: str | None = None
+    ) -> None:
+        """Note how a multicast ended: "accepted", "failed" (for certain) or "unknown"."""
+        flag = OUTCOMES.get(outcome) if isinstance(outcome, str) else None
+        if flag is None:
+            raise HistoryError(f"outcome is {outcome!r}, not accepted, failed or unknown")
+        if message_id is None:
+            if flag == ACCEPTED:
+                raise HistoryError("an accepted multicast has a message_id")
+            destination = self._destination(to)
+            if flag == UNKNOWN:
+                self._unnamed[destination] = self._unnamed.get(destination, 0) + 1
+        else:
+            number = self._number(message_id, to)
+            if flag == ACCEPTED and self._outcomes[number] & ACCEPTED:
+                flag = ACCEPTED_TWICE
+            self._outcomes[number] |= flag
+            destination = self._destination_of[number]
+        if not isinstance(producer, str):
+            raise HistoryError(f"producer is {producer!r}, not a text")
+        self._producers.setdefault(producer, {})[destination] = None
+
+    def interest(self, *, consumer: str, interest: Sequence[str]) -> None:
+        """Note which partitions a consumer subscribes to; the same again is no harm."""
+        known = self._interests.setdefault(
+            _text("consumer", consumer), _partitions("interest", interest)
+        )
+        if known != _partitions("interest", interest):
+            raise HistoryError(
+                f"the interest of {shown(consumer)} was {', '.join(known)} on a line before: "
+                "give another interest another name"
+            )
+
+    def work(self, *, process: str, log: str, records: int) -> None:
+        """Add records of a log that a process handled."""
+        key = (_text("process", process), _text("log", log))
+        self._work[key] = self._work.get(key, 0) + _count("records", records)
+
+    def end(self, *, consumer: str, instance: str | None = None, late: bool = False) -> None:
+        """Note that the instance has read all that there was.
+
+        `late`: the consumer joined late, so what was ordered before its first delivery is not
+        missing. (An instance that goes on from a cursor is not late: another read the beginning.)
+        """
+        key = (_text("consumer", consumer), _text("instance", instance or ""))
+        reading = self._current.get(key) or self._begin(*key)
+        reading.ended = True
+        reading.late = late
+
+    def history(self, *, plans: Sequence[Plan] = (), other_producers: bool = False) -> History:
+        """Give the history as it is now; the builder must not be used afterwards.
+
+        An interest that no line gave is taken from the plans. `other_producers` says that
+        messages may come from producers of which there is no line.
+        """
+        interests = dict(self._interests)
+        for plan in plans:
+            for entry in plan.consumers:
+                known = interests.setdefault(entry.name, tuple(sorted(entry.interest)))
+                if known != entry.interest and entry.name not in self._interests:
+                    raise HistoryError(
+                        f"two plans give {shown(entry.name)} two interests: "
+                        "say with an interest line which one its deliveries are of"
+                    )
+        return History(
+            messages=list(self._messages),
+            destination_of=self._destination_of,
+            destinations=list(self._destinations),
+            outcomes=self._outcomes,
+            readings=self._readings,
+            interests=interests,
+            producers=self._producers,
+            unnamed=self._unnamed,
+            work=self._work,
+            contradictions=self._contradictions,
+            plans=tuple(plans),
+            other_producers=other_producers,
+        )
+
+    def _begin(self, consumer: str, instance: str) -> Reading:
+        if len(self._readings) == READINGS_MAX:
+            raise HistoryError(f"more than {READINGS_MAX} readings: a sequence counts 0, 1, 2, ...")
+        reading = Reading(consumer, instance)
+        self._readings.append(reading)
+        self._current[consumer, instance] = reading
+        return reading
+
+    def _go_on(self, reading: Reading, sequence: int) -> Reading:
+        _count("sequence", sequence)
+        due = reading.first + len(reading.messages)
+        if reading.messages:
+            if sequence > due:
+                raise HistoryError(
+                    f"sequence {sequence} of {reading.name} follows {due - 1}: "
+                    "the lines between are missing"
+                )
+            reading = self._begin(reading.consumer, reading.instance)
+        reading.first = sequence
+        return reading
+
+    def _number(self, message_id: str, to: Sequence[str]) -> int:
+        destination = self._destination(to)
+        if type(message_id) is not str:
+            raise HistoryError(f"message_id is {message_id!r}, not a text")
+        number = self._messages.setdefault(message_id, len(self._messages))
+        if number == len(self._destination_of):
+            self._destination_of.append(destination)
+            self._outcomes.append(0)
+        elif self._destination_of[number] != destination:
+            self._contradict(message_id, number, destination)
+        return number
+
+    def _contradict(self, message_id: str, number: int, destination: int) -> None:
+        if len(self._contradictions) < 10:  # one is a witness; a few more help to see a pattern
+            names = list(self._destinations)
+            first, other = names[self._destination_of[number]], names[destination]
+            self._contradictions.append(
+                f"{shown(message_id)} is addressed to {joined(first)} on one line "
+                f"and to {joined(other)} on another"
+            )
+
+    def _destination(self, to: Sequence[str]) -> int:
+        try:
+            # A text is a sequence of texts, too: "P1" must not become the set {"1", "P"}.
+            return self._spellings[tuple(to) if type(to) is not str else ()]
+        except (KeyError, TypeError):
+            sorted_to = _partitions("to", to)
+        number = self._destinations.setdefault(sorted_to, len(self._destinations))
+        self._spellings[tuple(to)] = number
+        return number
+
+
+def read(lines: Iterable[bytes], builder: HistoryBuilder, *, source: str) -> None:
+    """Add the JSON lines of one source, a file opened for bytes, to the builder.
+
+    Blank lines are skipped, fields that no line format has are ignored. Raises `HistoryError`
+    whose one sentence begins with "source:line" at the first line that is not of a history.
+    """
+    decode = json.JSONDecoder().raw_decode
+    for count, raw in enumerate(lines, 1):
+        try:
+            text = raw.decode().strip()
+            if not text:
+                continue
+            if len(raw) > LINE_BYTES_MAX:
+                raise HistoryError(f"the line is longer than {LINE_BYTES_MAX} bytes")  # noqa: TRY301
+            line, stop = decode(text)
+            if stop != len(text):
+                raise HistoryError("more than one JSON document stands on the line")  # noqa: TRY301
+            _add(line, builder)
+        except HistoryError as wrong:
+            raise HistoryError(f"{source}:{count}: {wrong}") from None
+        except UnicodeDecodeError:
+            raise HistoryError(f"{source}:{count}: the line is not UTF-8") from None
+        except (ValueError, RecursionError):
+            cut = "" if raw.endswith(b"\n") else ", it is cut off"
+            raise HistoryError(f"{source}:{count}: the line is not a JSON object{cut}") from None
+
+
+def _add(line: Any, builder: HistoryBuilder) -> None:
+    if type(line) is not dict:
+        raise HistoryError("the line is not a JSON object")
+    try:
+        if "consumer" in line and "message_id" in line:
+            builder.delivery(
+                consumer=line["consumer"],
+                message_id=line["message_id"],
+                to=line["to"],
+                instance=line.get("instance"),
+                sequence=line.get("sequence"),
+            )
+        elif "producer" in line and "outcome" in line:
+            builder.acknowledgement(
+                producer=line["producer"],
+                message_id=line.get("message_id"),
+                to=line["to"],
+                outcome=line["outcome"],
+            )
+        elif "consumer" in line and "interest" in line:
+            builder.interest(consumer=line["consumer"], interest=line["interest"])
+        elif "consumer" in line and "end" in line:
+            if line["end"] is not True or line.get("late", False) not in (True, False):
+                raise HistoryError("end is true where it stands; late is true or false")
+            builder.end(
+                consumer=line["consumer"],
+                instance=line.get("instance"),
+                late=line.get("late", False),
+            )
+        elif "process" in line:
+            builder.work(process=line["process"], log=line["log"], records=line["records"])
+        else:
+            raise HistoryError(
+                "the line is no delivery, acknowledgement, interest, end or work line"
+            )
+    except KeyError as missing:
+        raise HistoryError(f"the field {missing} is missing") from None
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def delivery_line(
+    *,
+    consumer: str,
+    instance: str,
+    sequence: int,
+    message_id: str,
+    to: Iterable[str],
+    cursor: str | None = None,
+) -> str:
+    """Give the line, with its end, for one delivery.
+
+    `sequence` counts the instance's deliveries from 0, and from 0 again after each start and each
+    seek. `cursor` is the position after the message; the checks do not look into it.
+    """
+    line = {"consumer": consumer, "instance": instance, "sequence": sequence}
+    return _line(line | {"message_id": message_id, "to": sorted(to), "cursor": cursor})
+
+
+def acknowledgement_line(
+    *, producer: str, message_id: str | None, to: Iterable[str], outcome: str
+) -> str:
+    """Give the line, with its end, for one multicast: "accepted", "failed" or "unknown".
+
+    "failed" is for a definite error only. Without a receipt there is no `message_id`: None.
+    """
+    assert outcome in OUTCOMES
+    assert message_id is not None or outcome != "accepted"
+    line = {"producer": producer, "message_id": message_id, "to": sorted(to)}
+    return _line(line | {"outcome": outcome})
+
+
+def interest_line(*, consumer: str, interest: Iterable[str]) -> str:
+    """Give the line, with its end, that says what a consumer subscribes to."""
+    return _line({"consumer": consumer, "interest": sorted(interest)})
+
+
+def work_line(*, process: str, log: str, records: int) -> str:
+    """Give the line, with its end, that says how many records of a log a process handled."""
+    return _line({"process": process, "log": log, "records": records})
+
+
+def end_line(*, consumer: str, instance: str, late: bool = False) -> str:
+    """Give the line, with its end, that says that an instance has read all that there was."""
+    line = {"consumer": consumer, "instance": instance, "end": True}
+    return _line(line | {"late": True} if late else line)
+
+
+def _line(fields: dict[str, Any]) -> str:
+    return json.dumps({name: value for name, value in fields.items() if value is not None}) + "\n"
+
+
+def shown(name: str) -> str:
+    """Spell a name for a sentence: one that could upset a terminal is spelled as JSON."""
+    return name if name.isprintable() and name else json.dumps(name)
+
+
+def joined(names: Iterable[str]) -> str:
+    """Spell a set of partitions as its log's name is spelled: sorted, joined by "+"."""
+    return shown("+".join(names))
+
+
+def _text(field_name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise HistoryError(f"{field_name} is {value!r}, not a text")
+    return value
+
+
+def _count(field_name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise HistoryError(f"{field_name} is {value!r}, not a whole number of 0 or more")
+    return value
+
+
+def _partitions(field_name: str, value: Any) -> tuple[str, ...]:
+    right = not isinstance(value, str) and isinstance(value, Iterable)
+    names = list(value) if right else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise HistoryError(f"{field_name} is {value!r}, not a list of one or more partitions")
+    return tuple(sorted(set(names)))

@@ -1,0 +1,171 @@
+"""Which stream a consumer reads in which epoch, and from where.
+
+Goes in: what the control topic says, a consumer's name or interest, a cursor. Comes out: a
+`Delivery` for one epoch, and the next one when that is delivered to its end. No I/O, no clock.
+
+    A consumer reads the collector that the plan names for it, else the one with the smallest bag
+    that covers its interest. An interest that meets one log only reads that log alone.
+
+Invariant: epochs are delivered one after the other, each from its start to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from multicast.control import ControlState
+from multicast.delivery import (
+    ALONE,
+    Cursor,
+    Delivery,
+    best_checkpoint,
+    start_alone,
+    start_cursor,
+)
+from multicast.errors import UncoveredInterest, UsageError
+from multicast.order import OrderStream
+from topology.tree import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a consumer holds in memory. Tiny values must change speed only."""
+
+    buffer_bytes_max: int = 8 << 20  # of each log
+    runs_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a consumer subscribes to: a name from the plan, an interest, or a name for one."""
+
+    name: str | None
+    interest: tuple[str, ...] | None
+
+    @staticmethod
+    def of(name: str | None, interest: Iterable[str] | None) -> Wanted:
+        """Check the two together; raises `UsageError` where neither is given."""
+        if name is None and interest is None:
+            raise UsageError("a consumer needs a name from the plan, or an interest")
+        wanted = None if interest is None else tuple(sorted(set(interest)))
+        if wanted == ():
+            raise UsageError("an interest names at least one partition")
+        return Wanted(name, wanted)
+
+    def resolve(self, plan: Plan) -> tuple[tuple[str, ...], str]:
+        """Give the interest in that epoch, and its source as cursors name it.
+
+        Raises `UncoveredInterest` with the command that mends it, or `UsageError`.
+        """
+        entry = plan.subscription(self.name) if self.name is not None else None
+        if entry is not None and self.interest in (None, entry.interest):
+            interest, named = entry.interest, entry.collector
+        elif self.interest is not None:
+            interest, named = self.interest, None
+        else:
+            raise UncoveredInterest(
+                f"consumer {self.name} stands in no entry of epoch {plan.epoch}'s plan; add it to "
+                f"the interest file and run 'amcast topology plan' and 'amcast topology apply', "
+                f"or give an interest"
+            )
+        for partition in interest:
+            if partition not in plan.partitions:
+                raise UsageError(f"partition {partition} is not one of epoch {plan.epoch}'s")
+        logs = plan.logs_of(interest)
+        if len(logs) == 1:
+            return interest, ALONE + logs[0].name
+        if named is None:
+            node = plan.collector_for(interest)
+            if node is None:
+                raise UncoveredInterest(
+                    f"no collector of epoch {plan.epoch} decides the order of all of "
+                    f"{', '.join(interest)}; add the interest to the interest file and run "
+                    f"'amcast topology plan' and 'amcast topology apply'"
+                )
+            named = node.name
+        return interest, named
+
+
+def begin(control: ControlState, wanted: Wanted, *, epoch: int, bounds: Bounds) -> Delivery:
+    """Open an epoch at its start."""
+    plan = control.plan(epoch)
+    _, source = wanted.resolve(plan)
+    if source.startswith(ALONE):
+        starts = control.starts(epoch)
+        if starts is None:
+            raise UncoveredInterest(f"epoch {epoch} of topic {plan.topic} has not begun yet")
+        name = source.removeprefix(ALONE)
+        cursor = start_alone(plan, name, starts[name])
+    else:
+        cursor = start_cursor(plan, source)
+    return resume(control, wanted, cursor, bounds=bounds)
+
+
+def earliest(control: ControlState, wanted: Wanted, *, bounds: Bounds) -> Delivery:
+    """Open the first of the newest epochs in a row that all cover the interest."""
+    first = control.plan().epoch
+    wanted.resolve(control.plan(first))
+    while first > 1:
+        try:
+            wanted.resolve(control.plan(first - 1))
+        except (UncoveredInterest, UsageError):
+            break
+        first -= 1
+    return begin(control, wanted, epoch=first, bounds=bounds)
+
+
+def resume(control: ControlState, wanted: Wanted, cursor: Cursor, *, bounds: Bounds) -> Delivery:
+    """Open the cursor's epoch at the cursor.
+
+    Raises `UsageError` where the cursor is not one of this interest's.
+    """
+    plan = control.plan(cursor.epoch)
+    interest, source = wanted.resolve(plan)
+    starts = control.starts(cursor.epoch)
+    if starts is None:
+        raise UncoveredInterest(f"epoch {cursor.epoch} of topic {plan.topic} has not begun yet")
+    order = None
+    if cursor.source.startswith(ALONE):
+        if cursor.source != source:
+            raise UsageError(f"the cursor {cursor} is of another interest: this one reads {source}")
+    else:
+        needed = {log.name for log in plan.logs_of(interest)}
+        if not plan.has_collector(cursor.source) or not needed <= set(
+            plan.collector(cursor.source).bag
+        ):
+            raise UsageError(f"the cursor {cursor} is of another interest: this one reads {source}")
+        point = best_checkpoint(
+            control.checkpoints(cursor.epoch, cursor.source),
+            cursor.epoch,
+            cursor.source,
+            cursor.record,
+        )
+        order = OrderStream(plan, cursor.source, starts, point)
+    delivery = Delivery(
+        plan,
+        interest,
+        order,
+        cursor,
+        buffer_bytes_max=bounds.buffer_bytes_max,
+        runs_max=bounds.runs_max,
+    )
+    # A cursor may stand beyond the marker at which a lone reader would stop.
+    if order is None and cursor.epoch in control.ends:
+        delivery.alone_ends(control.ends[cursor.epoch][source.removeprefix(ALONE)])
+    return delivery
+
+
+def follow(
+    control: ControlState, wanted: Wanted, ended: Delivery, *, bounds: Bounds
+) -> Delivery | None:
+    """Open the epoch after one that is delivered to its end; None while it has not begun.
+
+    Raises `UncoveredInterest` where the next epoch does not cover the interest: only an explicit
+    seek leaves it out.
+    """
+    assert ended.ended
+    after = ended.plan.epoch + 1
+    if after > control.epoch or control.starts(after) is None:
+        return None
+    return begin(control, wanted, epoch=after, bounds=bounds)

@@ -1,0 +1,282 @@
+"""The interest file: what an operator writes, read once into one immutable value.
+
+Goes in: the TOML text. Comes out: an `InterestFile` in which every name is known and every set is
+sorted, or one `InvalidInterests` whose sentence names the line or the name. Nothing downstream
+checks the input again. No planning here.
+
+    partition     an address; its place in `partitions` is its Kafka partition of the data topic
+    destination   a declared set of two or more partitions; its place is its partition of ".groups"
+    interest      the non-empty set of partitions that a consumer subscribes to
+    limit         hard: a plan that breaks it is refused; soft ("wanted"): breaking it costs
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from topology.tree import log_name
+
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+# Kafka allows 249 characters; the longest topic we derive adds ".topology" to the data topic's.
+NAME_LENGTH_MAX = 240
+
+
+class InvalidInterests(ValueError):
+    """The interest file cannot be used; the text is one sentence naming the line or the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """A consumer's name, the partitions it subscribes to (sorted), and its latency's weight."""
+
+    name: str
+    interest: tuple[str, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must keep to (hard) or should (soft); None: no limit.
+
+    `collector_rate_max`, hard: messages/s of all logs in one bag. `levels_max`, hard: collectors
+    on the longest path. `collector_rate_wanted`, soft: each message/s beyond it costs `phi`.
+    """
+
+    collector_rate_max: float | None = None
+    levels_max: int | None = None
+    collector_rate_wanted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Machines that collectors may stand on; `latency[a][b]` is what a hop from a to b costs.
+
+    `leaders` says which host leads a log; a log that it does not name costs the mean of all hosts.
+    """
+
+    names: tuple[str, ...]
+    latency: tuple[tuple[float, ...], ...]
+    leaders: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InterestFile:
+    """A checked interest file. Equal contents have equal `input_hash`, whatever the formatting."""
+
+    topic: str
+    partitions: tuple[str, ...]
+    destinations: tuple[tuple[str, ...], ...]
+    consumers: tuple[Interest, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    hosts: Hosts | None = None
+
+    @property
+    def input_hash(self) -> str:
+        """SHA-256, in hexadecimal, of the canonical JSON of everything the plan depends on."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+    def rate(self, log: str) -> float:
+        """Give the messages/s of a log; 1.0 where the file names none."""
+        return self.rates.get(log, 1.0)
+
+
+def parse(text: str) -> InterestFile:
+    """Read the text of an interest file. Raises `InvalidInterests`."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as wrong:
+        raise InvalidInterests(f"the interest file is not TOML: {wrong}") from wrong
+    return from_document(document)
+
+
+def from_document(document: Mapping[str, Any]) -> InterestFile:
+    """Check a parsed interest file. Raises `InvalidInterests`."""
+    known = ("topic", "partitions", "destinations", "consumer", "rates", "limits", "hosts")
+    _refuse_unknown(document, known, "the interest file")
+    topic = _name(_required(document, "topic", "the interest file"), "topic")
+    if topic in (".", ".."):
+        raise InvalidInterests(f"topic {topic!r} is not a name that Kafka allows")
+    partitions = _partitions(document)
+    destinations = _destinations(document.get("destinations", []), partitions)
+    logs = [*partitions, *("+".join(to) for to in destinations)]
+    return InterestFile(
+        topic=topic,
+        partitions=partitions,
+        destinations=destinations,
+        consumers=_consumers(document.get("consumer", []), partitions),
+        rates=_rates(document.get("rates", {}), logs),
+        limits=_limits(document.get("limits", {})),
+        hosts=_hosts(document["hosts"], logs) if "hosts" in document else None,
+    )
+
+
+def _partitions(document: Mapping[str, Any]) -> tuple[str, ...]:
+    names = _list(_required(document, "partitions", "the interest file"), "partitions")
+    if not names:
+        raise InvalidInterests("partitions is empty: name at least one partition")
+    partitions = tuple(_name(name, "partition") for name in names)
+    _refuse_twice("partition", partitions)
+    return partitions
+
+
+def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    known = frozenset(partitions)
+    sets = []
+    for number, entry in enumerate(_list(value, "destinations"), start=1):
+        to = _subset(entry, known, f"destination set number {number}")
+        if len(to) == 1:
+            raise InvalidInterests(
+                f"destination set number {number} is {to[0]} alone, which is always declared"
+            )
+        sets.append(to)
+    _refuse_twice("destination set", ["+".join(to) for to in sets])
+    return tuple(sets)
+
+
+def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
+    known = frozenset(partitions)
+    consumers = []
+    for number, entry in enumerate(_list(value, "consumer"), start=1):
+        where = f"consumer number {number}"
+        if not isinstance(entry, dict):
+            raise InvalidInterests(f"{where} is not a table: write [[consumer]] above it")
+        name = _name(_required(entry, "name", where), f"name of {where}")
+        where = f"consumer {name}"
+        _refuse_unknown(entry, ("name", "interest", "weight"), where)
+        interest = _subset(_required(entry, "interest", where), known, f"interest of {where}")
+        weight = _number(entry.get("weight", 1.0), f"weight of {where}")
+        consumers.append(Interest(name=name, interest=interest, weight=weight))
+    if not consumers:
+        raise InvalidInterests("the interest file names no consumer: add a [[consumer]] table")
+    _refuse_twice("consumer", [consumer.name for consumer in consumers])
+    return tuple(consumers)
+
+
+def _rates(value: Any, logs: list[str]) -> dict[str, float]:
+    known = frozenset(logs)
+    rates: dict[str, float] = {}
+    for key, rate in sorted(_table(value, "rates").items()):
+        name = log_name(key.split("+"))
+        if name not in known:
+            raise InvalidInterests(f"[rates] names {key}, which is not a declared destination set")
+        if name in rates:
+            raise InvalidInterests(f"[rates] names {name} twice")
+        rates[name] = _number(rate, f"rate of {key}")
+    return rates
+
+
+def _limits(value: Any) -> Limits:
+    table = _table(value, "limits")
+    known = ("collector_rate_max", "levels_max", "collector_rate_wanted")
+    _refuse_unknown(table, known, "[limits]")
+    levels = table.get("levels_max")
+    if levels is not None and (not isinstance(levels, int) or isinstance(levels, bool)):
+        raise InvalidInterests(f"levels_max is {levels!r}, not a whole number")
+    if levels is not None and levels < 1:
+        raise InvalidInterests(f"levels_max is {levels}: a tree has at least one level")
+    rates = {
+        key: _number(table[key], key)
+        for key in ("collector_rate_max", "collector_rate_wanted")
+        if key in table
+    }
+    return Limits(levels_max=levels, **rates)
+
+
+def _hosts(value: Any, logs: list[str]) -> Hosts:
+    table = _table(value, "hosts")
+    _refuse_unknown(table, ("names", "latency", "leaders"), "[hosts]")
+    names = tuple(
+        _name(name, "host") for name in _list(_required(table, "names", "[hosts]"), "hosts.names")
+    )
+    if not names:
+        raise InvalidInterests("hosts.names is empty: name at least one host")
+    _refuse_twice("host", names)
+    rows = _list(_required(table, "latency", "[hosts]"), "hosts.latency")
+    matrix = tuple(
+        tuple(_number(cell, f"latency from {names[0]}") for cell in _list(row, "a latency row"))
+        for row in rows
+    )
+    if len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
+        raise InvalidInterests(
+            f"hosts.latency must have {len(names)} rows of {len(names)} numbers, one a host"
+        )
+    leaders: dict[str, str] = {}
+    for key, host in sorted(_table(table.get("leaders", {}), "hosts.leaders").items()):
+        log = log_name(key.split("+"))
+        if log not in logs:
+            raise InvalidInterests(f"[hosts.leaders] names {key}, which is not a declared set")
+        if host not in names:
+            raise InvalidInterests(f"the leader of {key} is {host!r}, which is not a host")
+        leaders[log] = host
+    return Hosts(names=names, latency=matrix, leaders=leaders)
+
+
+# -- forms ----------------------------------------------------------------------------------
+
+
+def _required(table: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in table:
+        raise InvalidInterests(f"{where} has no {key!r}")
+    return table[key]
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise InvalidInterests(f"{where} has an unknown key {key!r}; known: {', '.join(known)}")
+
+
+def _refuse_twice(what: str, names: list[str] | tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInterests(f"{what} {name} is named twice")
+        seen.add(name)
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInterests(f"{where} is {value!r}, not a table")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidInterests(f"{where} is {value!r}, not a list")
+    return value
+
+
+def _name(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value) or len(value) > NAME_LENGTH_MAX:
+        raise InvalidInterests(
+            f"{what} {value!r} is not a name: use 1 to {NAME_LENGTH_MAX} of A-Z a-z 0-9 . _ -"
+        )
+    return value
+
+
+def _number(value: Any, what: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidInterests(f"{what} is {value!r}, not a number")
+    if not math.isfinite(value) or value < 0:
+        raise InvalidInterests(f"{what} is {value!r}, not a finite number of 0 or more")
+    return float(value)
+
+
+def _subset(value: Any, known: frozenset[str], what: str) -> tuple[str, ...]:
+    names = _list(value, what)
+    if not names:
+        raise InvalidInterests(f"{what} is empty")
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise InvalidInterests(f"{what} names an unknown partition {name!r}")
+    _refuse_twice(f"{what}: partition", names)
+    return tuple(sorted(names))

@@ -1,0 +1,1 @@
+"""Collectors: they decide the order and append it to the order topic."""

@@ -1,0 +1,18 @@
+"""Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order for all."""
+
+from multicast.consumer import Consumer, Message
+from multicast.delivery import Batch, Cursor
+from multicast.errors import AmcastError
+from multicast.messages import MessageID
+from multicast.producer import Producer, Receipt
+
+__all__ = [
+    "AmcastError",
+    "Batch",
+    "Consumer",
+    "Cursor",
+    "Message",
+    "MessageID",
+    "Producer",
+    "Receipt",
+]

@@ -2,8 +2,8 @@
 
 Goes in: the records of the compacted topic `A.topology`, in offset order. Comes out:
 `ControlState`, the same for everybody who read as far. Plans are accepted by a digest chain like
-order records; of other facts that are stated twice the first counts. Compaction may take only what nobody needs,
-because every statement has a key of its own.
+order records; of other facts that are stated twice the first counts. Every statement has a key of
+its own, so that compaction takes none that somebody needs.
 
     plan/EPOCH/DIGEST              {"previous": hex, "plan": {…}}; counts iff `previous` is the
                                    digest of the last plan record that counted and the epoch is next

@@ -255,6 +255,20 @@ class Delivery:
             return False
         return self._alone_ended if self.order is None else self.order.state.frozen
 
+    def progress(self) -> dict[str, int]:
+        """For each log of the interest: all its offsets below this are delivered or dropped."""
+        if self.payload_starts is None:
+            return {log.name: 0 for log in self.logs.values()}
+        reached = {number: buffer.passed for number, buffer in self._buffers.items()}
+        if self.order is not None:
+            positions = self.order.state.positions
+            reached = {number: positions[number] for number in self.logs}
+        for run in reversed(self._runs):
+            buffer = self._buffers[run.log]
+            passed = run.first if buffer.chunks else max(run.first, buffer.passed)
+            reached[run.log] = min(run.next, passed)
+        return {self.logs[number].name: offset for number, offset in reached.items()}
+
     def paused(self) -> list[int]:
         """List the logs to read no further for now: their buffers are full, the head waits not."""
         head = self._runs[0].log if self._runs else None

@@ -1,0 +1,353 @@
+"""Consume: the order of one collector and the payloads of the interest's logs, read and delivered.
+
+`Consumer` polls Kafka and carries out what `multicast.delivery` decides; there is no rule of the
+protocol in this file. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Literal, Self
+
+from multicast.control import (
+    ControlReader,
+    control_partition,
+    log_partition,
+    stream_partition,
+)
+from multicast.delivery import ALONE, Batch, Cursor, Delivery
+from multicast.drivers import open_driver
+from multicast.errors import TimedOut
+from multicast.log import Driver, Headers, Reader, Record, TopicPartition
+from multicast.messages import MessageID
+from multicast.reading import Bounds, Wanted, earliest, follow, resume
+
+Start = Literal["earliest", "latest"]
+_CONTROL_EVERY_S = 0.1
+
+
+class Message:
+    """One delivered message."""
+
+    __slots__ = ("_batch", "_record")
+
+    def __init__(self, batch: Batch, record: Record) -> None:
+        self._batch = batch
+        self._record = record
+
+    @property
+    def message_id(self) -> MessageID:
+        """(log, offset); prints as "P1+P3:17"."""
+        return MessageID(self._batch.log.name, self._record.offset)
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """The destination set, sorted: the one the producer named."""
+        return self._batch.to
+
+    @property
+    def payload(self) -> bytes | None:
+        """What the producer sent."""
+        return self._record.value
+
+    @property
+    def key(self) -> bytes | None:
+        """The producer's key."""
+        return self._record.key
+
+    @property
+    def headers(self) -> Headers:
+        """The producer's headers, ours left out."""
+        return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Kafka's timestamp of the record, milliseconds since 1970."""
+        return self._record.timestamp_ms
+
+    @property
+    def cursor(self) -> Cursor:
+        """The position right after this message."""
+        batch = self._batch
+        return Cursor(batch.epoch, batch.source, batch.record, batch.run, self._record.offset + 1)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id} to {'+'.join(self.to)}>"
+
+
+class Consumer:
+    """Delivers every message whose destination set meets the interest, in the agreed order.
+
+    `name` is a consumer of the plan, or `interest` the partitions to subscribe to. Positions are
+    committed under `group` (default: the name, or the interest). Reading begins at the group's
+    committed cursor, else at `start`. `driver` is a driver's name or an open driver.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "",
+        *,
+        topic: str,
+        name: str | None = None,
+        interest: Iterable[str] | None = None,
+        group: str | None = None,
+        start: Start | Cursor | str = "earliest",
+        driver: str | Driver = "librdkafka",
+        client: Mapping[str, str] | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self._wanted = Wanted.of(name, interest)
+        self._bounds = bounds or Bounds()
+        self._owns_driver = isinstance(driver, str)
+        self._driver = (
+            open_driver(driver, bootstrap, client or {}) if isinstance(driver, str) else driver
+        )
+        self._topic = topic
+        self._group = f"amcast.{topic}." + (group or name or "+".join(self._wanted.interest or ()))
+        self._control = ControlReader(self._driver, topic)
+        self._control_at = time.monotonic()
+        self._reader: Reader = self._driver.reader({})
+        self._places: dict[TopicPartition, int] = {}  # what is read: -1 the order, else a log
+        self._paused: set[TopicPartition] = set()
+        self._delivery: Delivery
+        self._at_hand: Message | Batch | None = None
+        self._sought = False
+        self._control.refresh()
+        committed = self._committed()
+        self.seek(committed if committed is not None else start)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Message]:
+        """Deliver one message after the other, for ever."""
+        for batch in self.batches():
+            for record in batch.records:
+                self._at_hand = message = Message(batch, record)
+                yield message
+                if self._sought:
+                    break
+
+    def batches(self, *, messages_max: int = 5000) -> Iterator[Batch]:
+        """Deliver in batches (one log, one destination set each), for ever: the fast way."""
+        while True:
+            self._sought = False
+            for batch in self._poll(1.0, messages_max):
+                self._at_hand = batch
+                yield batch
+                if self._sought:
+                    break
+
+    def poll(self, timeout: float = 1.0, *, messages_max: int = 5000) -> list[Batch]:
+        """Deliver what there is; wait at most `timeout` seconds for it.
+
+        Raises `Trimmed` where retention went past the position, `UncoveredInterest` where the next
+        epoch leaves the interest out, `ClusterUnreachable`, `UnknownVersion`, `ProtocolViolation`.
+        """
+        batches = self._poll(timeout, messages_max)
+        if batches:
+            self._at_hand = batches[-1]
+        return batches
+
+    def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
+        """One loop on one screen: deliver, else read on."""
+        deadline = time.monotonic() + timeout
+        while True:
+            batches = self._delivery.deliver(messages_max)
+            if batches:
+                return batches
+            waits_for_control = self._turn_epoch()
+            self._balance()
+            remaining = deadline - time.monotonic()
+            if waits_for_control:
+                remaining = min(remaining, _CONTROL_EVERY_S)
+            for fetched in self._reader.poll(max(0.0, remaining)):
+                self._feed(fetched.at, fetched.records, fetched.position)
+            self._read_payloads()
+            if time.monotonic() >= deadline:
+                return self._delivery.deliver(messages_max)
+
+    def until_end(self, *, timeout: float = 30.0) -> Iterator[Batch]:
+        """Deliver everything that is in the interest's logs by now, then stop.
+
+        Raises `TimedOut` where nothing came for `timeout` seconds though something must.
+        """
+        logs = self._delivery.logs
+        ends = self._driver.ends([log_partition(log) for log in logs.values()])
+        goal = {log.name: ends[log_partition(log)] for log in logs.values()}
+        heard = time.monotonic()
+        while True:
+            for batch in self._poll(0.05, 5000):
+                heard = time.monotonic()
+                self._at_hand = batch
+                yield batch
+            progress = self._delivery.progress()
+            missing = [name for name in progress if progress[name] < goal.get(name, 0)]
+            if not missing:
+                return
+            if time.monotonic() - heard > timeout:
+                raise TimedOut(
+                    f"nothing came for {timeout:g} s, and log {missing[0]} is ordered up to "
+                    f"{progress[missing[0]]} of {goal[missing[0]]}; "
+                    f"'amcast collectors status' tells whether its collector runs"
+                )
+
+    # -- positions --------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Cursor:
+        """The cursor right after what was handed out last: a message, a batch, or a poll's all."""
+        if self._at_hand is None:
+            return self._delivery.position
+        return (
+            self._at_hand.cursor if isinstance(self._at_hand, Message) else self._at_hand.cursor()
+        )
+
+    @property
+    def interest(self) -> tuple[str, ...]:
+        """The partitions subscribed to, sorted."""
+        return tuple(sorted(self._delivery.interest))
+
+    def seek(self, where: Start | Cursor | str | datetime) -> None:
+        """Go to a cursor (or its text), "earliest", "latest", or a time.
+
+        `earliest` is the start of the first epoch that covers the interest, `latest` the end of
+        what is ordered, a time the first order record written at or after it.
+        """
+        control = self._control.refresh()
+        if where == "earliest":
+            delivery = earliest(control, self._wanted, bounds=self._bounds)
+        elif where == "latest":
+            delivery = self._open(self._at(None))
+        elif isinstance(where, datetime):
+            delivery = self._open(self._at(int(where.timestamp() * 1000)))
+        else:
+            cursor = Cursor.parse(where) if isinstance(where, str) else where
+            delivery = self._open(cursor)
+        self._at_hand = None
+        self._sought = True
+        self._begin(delivery)
+
+    def commit(self, cursor: Cursor | None = None) -> None:
+        """Store a cursor (default: `position`) under the group; blocks until Kafka has it.
+
+        Commit the cursor of a message after it was processed: a restart begins right after it.
+        """
+        what = cursor or self.position
+        self._driver.commit(self._group, {control_partition(self._topic): (what.record, str(what))})
+
+    def close(self) -> None:
+        """Release everything; commits nothing."""
+        self._reader.close()
+        self._control.close()
+        if self._owns_driver:
+            self._driver.close()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _committed(self) -> Cursor | None:
+        at = control_partition(self._topic)
+        found = self._driver.committed(self._group, [at]).get(at)
+        return Cursor.parse(found[1]) if found else None
+
+    def _open(self, cursor: Cursor) -> Delivery:
+        return resume(self._control.state, self._wanted, cursor, bounds=self._bounds)
+
+    def _at(self, timestamp_ms: int | None) -> Cursor:
+        """Make a cursor for a time in the newest epoch that has begun; None: its end."""
+        control = self._control.state
+        epoch = control.plan().epoch
+        while control.starts(epoch) is None:
+            epoch -= 1
+        plan = control.plan(epoch)
+        _, source = self._wanted.resolve(plan)
+        alone = source.startswith(ALONE)
+        if alone:
+            place = log_partition(plan.log(source.removeprefix(ALONE)))
+        else:
+            place = stream_partition(plan, source)
+        if timestamp_ms is None:
+            offset = self._driver.ends([place])[place]
+        else:
+            offset = self._driver.offsets_at([place], timestamp_ms)[place]
+        return Cursor(epoch, source, 0 if alone else offset, 0, offset if alone else 0)
+
+    def _begin(self, delivery: Delivery) -> None:
+        """Read for this delivery, and for it alone."""
+        self._reader.remove(list(self._places))
+        self._places.clear()
+        self._paused.clear()
+        self._delivery = delivery
+        if delivery.order is not None:
+            place = stream_partition(delivery.plan, delivery.order.collector)
+            self._places[place] = -1
+            self._reader.add({place: delivery.order.offset_next})
+        self._read_payloads()
+
+    def _read_payloads(self) -> None:
+        """Begin with the payloads as soon as it is known where."""
+        starts = self._delivery.payload_starts
+        if starts is None or len(self._places) > len(starts):
+            return
+        places = {log_partition(self._delivery.logs[number]): number for number in starts}
+        if self._delivery.order is None and self._places:
+            return
+        self._places.update(places)
+        self._reader.add({place: starts[number] for place, number in places.items()})
+
+    def _feed(self, at: TopicPartition, records: Iterable[Record], position: int) -> None:
+        log = self._places.get(at)
+        if log is None:
+            return
+        if log >= 0:
+            self._delivery.payload_read(log, list(records), position)
+            return
+        for record in records:
+            self._delivery.order_read(record.offset, record.value)
+        self._delivery.order_passed(position)
+
+    def _balance(self) -> None:
+        """Pause what the core has enough of, and resume what it wants again."""
+        numbers = set(self._delivery.paused())
+        if self._delivery.order_paused():
+            numbers.add(-1)
+        wanted = {place for place, number in self._places.items() if number in numbers}
+        if wanted != self._paused:
+            self._reader.pause(sorted(wanted - self._paused))
+            self._reader.resume(sorted(self._paused - wanted))
+            self._paused = wanted
+
+    def _turn_epoch(self) -> bool:
+        """Go on with the next epoch where this one is over; True while we wait for news of it."""
+        delivery = self._delivery
+        waits = delivery.ended or (delivery.order is None and delivery.marker is not None)
+        if not waits:
+            return False
+        if time.monotonic() - self._control_at >= _CONTROL_EVERY_S:
+            self._control.refresh()
+            self._control_at = time.monotonic()
+        control, epoch = self._control.state, delivery.plan.epoch
+        if not delivery.ended:
+            (log,) = delivery.logs.values()
+            if epoch not in control.ends:
+                return True
+            delivery.alone_ends(control.ends[epoch][log.name])
+            return False
+        following = follow(control, self._wanted, delivery, bounds=self._bounds)
+        if following is None:
+            return True
+        self._begin(following)
+        return False

@@ -1,0 +1,97 @@
+"""Where settings come from: flags, then AMCAST_* variables, then `amcast.toml`, then defaults.
+
+`amcast.toml` is looked for in the working directory and every folder above it:
+
+    bootstrap = "127.0.0.1:9092"
+    topic = "A"
+    driver = "librdkafka"            # or "kafka-python"
+
+    [client]                         # handed to Kafka's clients: TLS, SASL
+    "security.protocol" = "SASL_SSL"
+    "ssl.ca.location" = "ca.pem"
+
+Secrets stand in that file alone, never in a flag. An unknown key is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from multicast.errors import UsageError
+
+FILE = "amcast.toml"
+DEFAULT_DRIVER = "librdkafka"
+DRIVERS = ("librdkafka", "kafka-python")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What every command and every client needs to reach one system."""
+
+    bootstrap: str
+    topic: str
+    driver: str = DEFAULT_DRIVER
+    client: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_file(start: Path | None = None) -> Path | None:
+    """Find the nearest `amcast.toml` from a folder upward; None where there is none."""
+    folder = (start or Path.cwd()).resolve()
+    for place in (folder, *folder.parents):
+        if (place / FILE).is_file():
+            return place / FILE
+    return None
+
+
+def settings(
+    *,
+    bootstrap: str | None = None,
+    topic: str | None = None,
+    driver: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """Put the settings together; raises `UsageError` where one is missing or has no meaning."""
+    variables = os.environ if environment is None else environment
+    found = file or find_file()
+    written = _read(found) if found else {}
+
+    def pick(name: str, flag: str | None, default: str | None) -> str:
+        value = flag or variables.get(f"AMCAST_{name.upper()}") or written.get(name) or default
+        if not isinstance(value, str):
+            raise UsageError(
+                f"no {name} is set: give --{name}, AMCAST_{name.upper()}, or {name} in {FILE}"
+            )
+        return value
+
+    chosen = pick("driver", driver, DEFAULT_DRIVER)
+    if chosen not in DRIVERS:
+        raise UsageError(f"driver {chosen!r} is unknown; choose one of {', '.join(DRIVERS)}")
+    client = written.get("client", {})
+    assert isinstance(client, dict)
+    return Settings(
+        bootstrap=pick("bootstrap", bootstrap, None),
+        topic=pick("topic", topic, "A"),
+        driver=chosen,
+        client=client,
+    )
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as wrong:
+        raise UsageError(f"{file}: {wrong}") from wrong
+    for name, value in document.items():
+        if name not in ("bootstrap", "topic", "driver", "client"):
+            raise UsageError(f"{file}: the key {name!r} is unknown")
+        if name == "client":
+            if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+                raise UsageError(f"{file}: [client] holds texts by name")
+        elif not isinstance(value, str):
+            raise UsageError(f"{file}: {name} is {value!r}, not a text")
+    return document

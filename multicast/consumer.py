@@ -83,7 +83,8 @@ class Consumer:
 
     `name` is a consumer of the plan, or `interest` the partitions to subscribe to. Positions are
     committed under `group` (default: the name, or the interest). Reading begins at the group's
-    committed cursor, else at `start`. `driver` is a driver's name or an open driver.
+    committed cursor (unless `committed` is False), else at `start`. `driver` is a driver's name or
+    an open driver.
     """
 
     def __init__(
@@ -94,7 +95,8 @@ class Consumer:
         name: str | None = None,
         interest: Iterable[str] | None = None,
         group: str | None = None,
-        start: Start | Cursor | str = "earliest",
+        start: Start | Cursor | str | datetime = "earliest",
+        committed: bool = True,
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
@@ -102,9 +104,7 @@ class Consumer:
         self._wanted = Wanted.of(name, interest)
         self._bounds = bounds or Bounds()
         self._owns_driver = isinstance(driver, str)
-        self._driver = (
-            open_driver(driver, bootstrap, client or {}) if isinstance(driver, str) else driver
-        )
+        self._driver = open_driver(driver, bootstrap, client) if isinstance(driver, str) else driver
         self._topic = topic
         self._group = f"amcast.{topic}." + (group or name or "+".join(self._wanted.interest or ()))
         self._control = ControlReader(self._driver, topic)
@@ -116,8 +116,8 @@ class Consumer:
         self._at_hand: Message | Batch | None = None
         self._sought = False
         self._control.refresh()
-        committed = self._committed()
-        self.seek(committed if committed is not None else start)
+        stored = self._committed() if committed else None
+        self.seek(stored if stored is not None else start)
 
     def __enter__(self) -> Self:
         return self

@@ -73,8 +73,8 @@ class Producer:
     """Multicasts messages to sets of partitions of one topic. Safe from any thread.
 
     `bootstrap` are addresses "host:port,…"; `driver` is a driver's name or an open driver (then
-    `bootstrap` is not needed). At most `in_flight_bytes_max` bytes wait for Kafka; past that
-    `multicast` blocks.
+    `bootstrap` is not needed). What waits for Kafka is bounded; past that `multicast` blocks. Every
+    message has its outcome within `delivery_timeout_s` seconds.
     """
 
     def __init__(
@@ -85,10 +85,13 @@ class Producer:
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
         block_s: float = 30.0,
+        delivery_timeout_s: float = 30.0,
     ) -> None:
         self._owns_driver = isinstance(driver, str)
         self._driver = (
-            open_driver(driver, bootstrap, client or {}) if isinstance(driver, str) else driver
+            open_driver(driver, bootstrap, client, delivery_timeout_s=delivery_timeout_s)
+            if isinstance(driver, str)
+            else driver
         )
         self._block_s = block_s
         self._settled = threading.Condition()

@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from multicast.drivers import DRIVERS
 from multicast.errors import UsageError
 
 FILE = "amcast.toml"
 DEFAULT_DRIVER = "librdkafka"
-DRIVERS = ("librdkafka", "kafka-python")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,453 @@
+"""`amcast demo`: the whole path, once, on a real broker and real messages.
+
+Starts a broker, plans the tree for five teams that watch overlapping modules of a real project,
+starts the collectors as processes, multicasts the project's commits to the modules they touched,
+kills and restarts a collector on the way, delivers at every team, and checks the guarantees over
+the full delivery histories.
+"""
+
+from __future__ import annotations
+
+import enum
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from collectors.apply import apply
+from multicast import history
+from multicast.consumer import Consumer
+from multicast.drivers import open_driver
+from multicast.errors import AmcastError, TimedOut, UsageError
+from multicast.kafka_python import Admin
+from multicast.local import LocalCluster
+from multicast.log import Appended, Driver
+from multicast.pipe_cli import DriverName, HistoryFile
+from multicast.producer import Producer, Receipt
+from multicast.properties import check_all
+from multicast.verdict import OrderViolation, Report
+from topology import draw, interests, solver
+from topology.check import figures
+from topology.tree import Plan
+
+app = typer.Typer()
+
+TEAMS = {
+    "brokers": ("core", "group-coordinator", "metadata", "raft"),
+    "clients": ("clients", "connect", "core"),
+    "storage": ("core", "storage", "tools"),
+    "streams": ("clients", "docs", "streams", "tests"),
+    "build": ("bin", "checkstyle", "gradle", "root"),
+}
+DECLARED_MAX = 40
+SOLVER_S = 10.0
+SEND_S = 12.0
+RATE_MIN = 200.0
+
+
+class Output(enum.StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One message: its line, and the modules that it touched."""
+
+    line: bytes
+    to: tuple[str, ...]
+
+
+@dataclass
+class Team:
+    """One team's deliveries, as they come: message, destination set, cursor, time."""
+
+    name: str
+    delivered: list[tuple[str, tuple[str, ...], str, int]] = field(default_factory=list)
+    error: AmcastError | None = None
+    void: int = 0
+
+
+@app.command()
+def demo(
+    *,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help="JSON lines with 'to', plain or .gz; default: 2,000 commits."),
+    ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", "-b", envvar="AMCAST_BOOTSTRAP", help="A cluster to use."),
+    ] = None,
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to make.")] = "commits",
+    driver: DriverName = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Messages a second; default: all in 12 s.")
+    ] = None,
+    history_file: HistoryFile = None,
+    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+) -> None:
+    """Order real commits for five teams on a real broker, and prove the order. Takes a minute.
+
+    Ends with 0 when every guarantee holds, 3 when one is violated.
+    """
+    began = time.monotonic()
+    say = Console(stderr=True)
+    commits = read_commits(input_file)
+    name = driver or "librdkafka"
+    with ExitStack() as stack:
+        if bootstrap is None:
+            say.print("starting a broker …")
+            bootstrap = stack.enter_context(LocalCluster()).bootstrap
+        opened = open_driver(name, bootstrap)
+        stack.callback(opened.close)
+        say.print("planning the tree …")
+        planned, tree = lay_out(commits, topic)
+        with Admin(bootstrap) as admin:
+            plan = apply(opened, admin, planned).plan
+        say.print(tree, highlight=False)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-demo-")))
+        host = stack.enter_context(Collectors(bootstrap, topic, name, plan, folder))
+        host.wait_healthy()
+        run = Run(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
+        run.go(say)
+        work = host.work()
+    built = history.HistoryBuilder()
+    lines = [*run.lines(), *work]
+    if history_file is not None:
+        history_file.write_text("".join(lines), encoding="utf-8")
+    history.read([line.encode() for line in lines], built, source="the demo's own history")
+    report = check_all(built.history(plans=[plan]))
+    result = run.result(report, time.monotonic() - began)
+    if output is Output.JSON:
+        typer.echo(json.dumps({**result, "tree": json.loads(plan.canonical())}))
+    else:
+        print_result(result, report)
+    if result["violations"]:
+        raise OrderViolation(report)
+
+
+def read_commits(file: Path | None) -> list[Commit]:
+    """Read the messages; raises `UsageError` that names the line."""
+    if file is None:
+        packed = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
+        raw, name = gzip.decompress(packed.read_bytes()), "the sample"
+    else:
+        try:
+            raw, name = file.read_bytes(), str(file)
+            if raw[:2] == b"\x1f\x8b":
+                raw = gzip.decompress(raw)
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror or error}") from error
+    commits = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        try:
+            to = json.loads(line)["to"]
+            commits.append(Commit(line, tuple(sorted({str(module) for module in to}))))
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{name}:{number}: not a JSON object with a list 'to'") from error
+        if not commits[-1].to:
+            raise UsageError(f"{name}:{number}: 'to' is empty")
+    if not commits:
+        raise UsageError(f"{name}: holds no messages")
+    return commits
+
+
+def lay_out(commits: list[Commit], topic: str) -> tuple[Plan, str]:
+    """Plan the tree: the most frequent destination sets are declared, and one of all modules."""
+    modules = sorted({module for commit in commits for module in commit.to})
+    counts = Counter(commit.to for commit in commits if len(commit.to) > 1)
+    frequent = [list(to) for to, _ in counts.most_common(DECLARED_MAX) if to != tuple(modules)]
+    teams = {name: [m for m in watched if m in modules] for name, watched in TEAMS.items()}
+    teams = {name: watched for name, watched in teams.items() if watched}
+    if not teams:  # another project's file: its modules are shared out among five teams
+        teams = {f"team-{at + 1}": modules[at::5] for at in range(min(5, len(modules)))}
+    document = {
+        "topic": topic,
+        "partitions": modules,
+        "destinations": [*frequent, modules] if len(modules) > 1 else [],
+        "consumer": [{"name": name, "interest": watched} for name, watched in teams.items()],
+    }
+    plan = solver.plan(interests.from_document(document), time_limit_s=SOLVER_S)
+    text = draw.text_tree(plan, figures(plan))
+    return plan, f"{text}\noptimality gap {plan.objective.gap:.1%}"
+
+
+class Collectors:
+    """The plan's collectors, a process each; a context manager that ends what it started."""
+
+    def __init__(self, bootstrap: str, topic: str, driver: str, plan: Plan, folder: Path) -> None:
+        self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
+        self._command += ["-b", bootstrap, "-t", topic, "--driver", driver]
+        self._folder = folder
+        self.names = [node.name for node in plan.collectors]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for name in self.names:
+                self.start(name)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, name: str) -> None:
+        """Start a collector's process; its web address comes as its first line."""
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as out:
+            self._processes[name] = subprocess.Popen(
+                [*self._command, "--node", name, "--web-port", "0"], stderr=out, stdout=out
+            )
+
+    def kill(self, name: str) -> None:
+        """End a collector's process as a crash would."""
+        process = self._processes[name]
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+    def stop(self) -> None:
+        """End all, within bounded time."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(5)
+
+    def wait_healthy(self, timeout: float = 30.0) -> None:
+        """Wait until every collector's loop runs; raises `TimedOut` with its last log line."""
+        deadline = time.monotonic() + timeout
+        waiting = set(self.names)
+        pause = threading.Event()
+        while waiting:
+            waiting = {name for name in waiting if not self._status(name)}
+            if waiting and time.monotonic() > deadline:
+                name = min(waiting)
+                log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
+                raise TimedOut(
+                    f"collector {name} is not healthy after {timeout:g} s; it said: {log[-500:]}"
+                )
+            pause.wait(0.05)
+
+    def work(self) -> Iterator[str]:
+        """Ask every collector what it ordered: lines of a history."""
+        for name in self.names:
+            for log, records in self._status(name).get("ordered", {}).items():
+                if records:
+                    yield history.work_line(process=name, log=log, records=records)
+
+    def _status(self, name: str) -> dict[str, Any]:
+        """Give the node's own description, empty while it does not run."""
+        log = (self._folder / f"{name}.log").read_text(errors="replace")
+        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+        if address is None:
+            return {}
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
+                nodes: list[dict[str, Any]] = json.load(answer)["nodes"]
+        except (OSError, ValueError):
+            return {}
+        return nodes[0] if nodes and nodes[0]["state"] == "running" else {}
+
+
+class Run:
+    """Multicasts all, delivers all, and remembers both."""
+
+    def __init__(
+        self, driver: Driver, plan: Plan, commits: list[Commit], rate: float, host: Collectors
+    ) -> None:
+        self._driver = driver
+        self._plan = plan
+        self._commits = commits
+        self._rate = rate
+        self._host = host
+        self._receipts: list[Receipt] = []
+        self._sent_ns: list[int] = []
+        self._began_ns = 0
+        self.killed: str | None = None
+        self.teams = [Team(entry.name) for entry in plan.consumers]
+        self._goal = {
+            entry.name: sum(not set(entry.interest).isdisjoint(one.to) for one in commits)
+            for entry in plan.consumers
+        }
+
+    def go(self, say: Console) -> None:
+        """Send and deliver; raises what stopped a team, or `TimedOut`."""
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=self._deliver, args=(team, stop), daemon=True)
+            for team in self.teams
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with Progress(
+                TextColumn("{task.description:>10}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                console=say,
+                disable=not say.is_terminal,
+            ) as bars:
+                sending = bars.add_task("multicast", total=len(self._commits))
+                tasks = {
+                    t.name: bars.add_task(t.name, total=self._goal[t.name]) for t in self.teams
+                }
+
+                def show() -> None:
+                    bars.update(sending, completed=len(self._sent_ns))
+                    for team in self.teams:
+                        bars.update(tasks[team.name], completed=len(team.delivered))
+
+                self._send(show)
+                self._wait(show)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(10)
+
+    def _send(self, show: Any) -> None:
+        """Multicast at the intended rate; kill a collector in the middle, and start it again."""
+        pause = threading.Event()
+        with Producer(topic=self._plan.topic, driver=self._driver) as producer:
+            self._began_ns = time.monotonic_ns()
+            for number, commit in enumerate(self._commits):
+                intended = self._began_ns + int(number / self._rate * 1e9)
+                early = intended - time.monotonic_ns()
+                if early > 0:
+                    show()
+                    pause.wait(early / 1e9)
+                if number == len(self._commits) * 2 // 5 and self._host.names:
+                    self.killed = self._host.names[-1]
+                    self._host.kill(self.killed)
+                    self._host.start(self.killed)
+                self._sent_ns.append(intended)
+                self._receipts.append(producer.multicast(commit.line, to=commit.to))
+            producer.flush()
+
+    def _wait(self, show: Any, timeout: float = 60.0) -> None:
+        """Wait until every team has delivered what is addressed to it."""
+        deadline = time.monotonic() + timeout
+        pause = threading.Event()
+        while any(len(team.delivered) < self._goal[team.name] for team in self.teams):
+            show()
+            for team in self.teams:
+                if team.error is not None:
+                    raise team.error
+            if time.monotonic() > deadline:
+                raise TimedOut(
+                    f"after {timeout:g} s "
+                    + ", ".join(
+                        f"{t.name} delivered {len(t.delivered)} of {self._goal[t.name]}"
+                        for t in self.teams
+                    )
+                )
+            pause.wait(0.05)
+        show()
+
+    def _deliver(self, team: Team, stop: threading.Event) -> None:
+        try:
+            with Consumer(topic=self._plan.topic, name=team.name, driver=self._driver) as consumer:
+                while not stop.is_set():
+                    for batch in consumer.poll(0.2):
+                        now = time.monotonic_ns()
+                        for index, record in enumerate(batch.records):
+                            message = f"{batch.log.name}:{record.offset}"
+                            cursor = str(batch.cursor(index))
+                            team.delivered.append((message, batch.to, cursor, now))
+        except AmcastError as error:
+            team.error = error
+
+    # -- what came of it --------------------------------------------------------------------
+
+    def lines(self) -> Iterator[str]:
+        """Give the run's history."""
+        for receipt in self._receipts:
+            yield history.acknowledgement_line(
+                producer="demo",
+                message_id=str(receipt.accepted(0)),
+                to=receipt.to,
+                outcome="accepted",
+            )
+        for team in self.teams:
+            for sequence, (message, to, cursor, _) in enumerate(team.delivered):
+                yield history.delivery_line(
+                    consumer=team.name,
+                    instance="a",
+                    sequence=sequence,
+                    message_id=message,
+                    to=to,
+                    cursor=cursor,
+                )
+            yield history.end_line(consumer=team.name, instance="a")
+
+    def result(self, report: Report, total_s: float) -> dict[str, Any]:
+        """Give the figures."""
+        sent: dict[str, int] = {}
+        for receipt, intended in zip(self._receipts, self._sent_ns, strict=True):
+            assert isinstance(receipt.outcome, Appended)
+            sent[f"{receipt.log.name}:{receipt.outcome.offset}"] = intended
+        times = sorted(
+            (at - sent[message]) / 1e6
+            for team in self.teams
+            for message, _, _, at in team.delivered
+        )
+        last = max(at for team in self.teams for _, _, _, at in team.delivered)
+        covered = sum(receipt.to != receipt.log.to for receipt in self._receipts)
+        elapsed = (last - self._began_ns) / 1e9
+        return {
+            "schema_version": 1,
+            "messages": len(self._receipts),
+            "deliveries": len(times),
+            "violations": len(report.violations),
+            "not_checked": [v.guarantee for v in report.verdicts if v.verdict == "not checked"],
+            "covered": covered,
+            "killed": self.killed,
+            "rate_per_s": self._rate,
+            "latency_ms": {
+                f"p{q:g}": round(times[min(len(times) - 1, int(len(times) * q / 100))], 3)
+                for q in (50, 90, 99)
+            },
+            "throughput_per_s": round(len(times) / elapsed, 1),
+            "seconds": round(total_s, 1),
+            "teams": {team.name: len(team.delivered) for team in self.teams},
+        }
+
+
+def print_result(result: Mapping[str, Any], report: Report) -> None:
+    """Print the figures and the verdict for a person."""
+    latency = ", ".join(f"{name} {value:g} ms" for name, value in result["latency_ms"].items())
+    typer.echo(
+        f"{result['messages']} messages ({result['covered']} through a wider set), "
+        f"{result['deliveries']} deliveries at {len(result['teams'])} teams; "
+        f"collector {result['killed']} was killed and restarted on the way"
+    )
+    typer.echo(
+        f"latency {latency} at {result['rate_per_s']:.0f} messages/s sent "
+        f"({result['throughput_per_s']:.0f} deliveries/s); {result['seconds']:g} s in all"
+    )
+    for verdict in report.verdicts:
+        typer.echo(f"{verdict.guarantee}: {verdict.verdict}  {verdict.reason or verdict.note}")

@@ -1,0 +1,229 @@
+"""Simulated collectors: instances of a node that read late, write with faults, crash and restart.
+
+A turn's bits go in; what `collectors.collector.Collector` says is carried out on the faulty
+cluster. Several instances of one node live side by side and know nothing of each other.
+
+    instance    one process that runs one node's core in one epoch; a crash ends it
+    fallback    after a named error about a checkpoint a node begins without one
+
+No rule of the protocol stands here: what a turn does is chosen by its bits.
+"""
+
+from __future__ import annotations
+
+from bench.simulation.schedule import Fate
+from bench.simulation.world import CONTROL, READ_ALL, World
+from collectors.collector import Append, Collector
+from collectors.replan import freeze_positions
+from multicast.control import checkpoint_record, log_partition, stream_partition
+from multicast.delivery import best_checkpoint
+from multicast.errors import AmcastError, ProtocolViolation
+from multicast.log import AppendFailed, AppendOutcome
+from multicast.order import Checkpoint, OrderRecord, OrderStream, Void
+from topology.tree import Plan
+
+AMOUNTS = (1, 2, 5, READ_ALL)
+
+
+class Instance:
+    """One process of one node in one epoch."""
+
+    def __init__(self, world: World, epoch: int, name: str, writer: int, *, choice: int) -> None:
+        self.world = world
+        self.name = name
+        self.epoch = epoch
+        self.writer = writer
+        self.view = world.view()
+        self.plan: Plan = self.view.state.plan(epoch)
+        self.at = stream_partition(self.plan, name)
+        starts = self.view.state.starts(epoch)
+        assert starts is not None
+        own = OrderStream(self.plan, name, starts, self._point(choice))
+        self.node = self.plan.collector(name)
+        parent = None
+        if self.node.parent is not None:
+            self.parent_at = stream_partition(self.plan, self.node.parent)
+            point = best_checkpoint(
+                self.view.state.checkpoints(epoch, self.node.parent) if choice else [],
+                epoch,
+                self.node.parent,
+                own.state.parent_next.offset,
+            )
+            parent = OrderStream(self.plan, self.node.parent, starts, point)
+        self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
+        self.core.own_end(world.end(self.at))
+        self.logs = [
+            (number, log_partition(self.plan.logs[number])) for number in sorted(own.own)
+        ]
+        self._failed = False
+        self._marked = False
+        self._learn()
+        world.note("starts", name, epoch, writer, own.offset_next)
+
+    def _point(self, choice: int) -> Checkpoint | None:
+        """Choose a checkpoint: none, the newest, or any older one (each is as true)."""
+        points = self.view.state.checkpoints(self.epoch, self.name)
+        if not points or choice == 0:
+            return None
+        return points[-1] if choice < 3 else points[self.world.turn % len(points)]
+
+    def _learn(self) -> None:
+        markers = self.view.state.markers.get(self.epoch)
+        if markers is not None and not self._marked:
+            self._marked = True
+            self.core.freeze_after(freeze_positions(self.plan, markers))
+
+    # -- one turn ---------------------------------------------------------------------------
+
+    def turn(self, bits: int) -> bool:
+        """Do some of what a process does, or all of it once the world is calm; False: it crashed.
+
+        Raises what a core says about what it read.
+        """
+        calm = self.world.calm
+        core = self.core
+        if self._failed:
+            self._failed = False
+            core.append_failed()
+        if calm or bits & 1:
+            self.view.refresh()
+            self._learn()
+        amount = READ_ALL if calm else AMOUNTS[bits >> 8 & 3]
+        if calm or bits & 2:
+            self.read_own(amount)
+        if core.parent is not None and (calm or bits & 4) and not core.parent_paused():
+            self.read_parent(core.parent, amount)
+        if calm or bits & 8:
+            self.watch(bits >> 10)
+        if calm or bits & 0x30:
+            return self.write(bits >> 16)
+        return True
+
+    def read_own(self, amount: int) -> None:
+        """Read on in our own stream."""
+        core = self.core
+        fetched = self.world.log.read(self.at, core.own.offset_next, amount)
+        if fetched is not None:
+            for record in fetched.records:
+                core.own_read(record.offset, record.value)
+            core.own_passed(fetched.position)
+
+    def read_parent(self, parent: OrderStream, amount: int) -> None:
+        """Read on in the parent's stream, until the core has enough."""
+        core = self.core
+        fetched = self.world.log.read(self.parent_at, parent.offset_next, amount)
+        if fetched is not None:
+            for record in fetched.records:
+                core.parent_read(record.offset, record.value)
+                if core.parent_paused():
+                    return
+            core.parent_passed(fetched.position)
+
+    def watch(self, bits: int) -> None:
+        """Look how far some of our logs have grown; perhaps announce more than there is."""
+        calm = self.world.calm
+        for number, at in self.logs:
+            bits >>= 1
+            if calm or bits & 1:
+                end = self.world.end(at)
+                if not calm and bits & 0xE == 0:
+                    early = self.world.schedule.early_max
+                    if early:
+                        self.world.fault("ordered early")
+                        end += early
+                self.core.log_end(number, end)
+
+    def write(self, bits: int) -> bool:
+        """Carry out what the core wants done; a crash may stand between any two actions."""
+        world = self.world
+        crash_after = None
+        if not world.calm and not bits & world.schedule.crash_mask:
+            crash_after = bits >> 8 & 3
+        for done, action in enumerate(self.core.step(world.turn)):
+            if done == crash_after:
+                break
+            fate_bits = bits * (2 * done + 1) >> 7
+            if isinstance(action, Append):
+                world.append(self.at, action.raw, bits=fate_bits, done=self._heard)
+            else:
+                key, value = checkpoint_record(action.checkpoint)
+                world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
+        if crash_after is not None:
+            world.fault("collector crashed")
+            world.note("crashes", self.name, self.epoch, self.writer)
+        return crash_after is None
+
+    def _heard(self, outcome: AppendOutcome) -> None:
+        if isinstance(outcome, AppendFailed):
+            self._failed = True
+
+
+def _ignore(_: AppendOutcome) -> None:
+    """A checkpoint that got lost is no harm."""
+
+
+class Nodes:
+    """All instances of all nodes; an instance begins when its turn comes and it is not there."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._living: dict[tuple[int, str, int], Instance] = {}
+        self._retired: set[tuple[int, str, int]] = set()
+        self._fallback: set[tuple[int, str]] = set()
+        self._writers = 0
+
+    def turn(self, bits: int) -> None:
+        """Give one instance of one node of one epoch that has begun its turn."""
+        state = self._world.view().state
+        begun = [epoch for epoch in range(1, state.epoch + 1) if state.starts(epoch) is not None]
+        # The newest epoch has half of the turns; zombies of old ones the rest.
+        epoch = begun[-1] if bits & 1 else begun[(bits >> 1 & 7) % len(begun)]
+        nodes = state.plan(epoch).collectors
+        if nodes:
+            name = nodes[(bits >> 4 & 63) % len(nodes)].name
+            self._turn(epoch, name, (bits >> 10 & 7) % 3, bits >> 13)
+
+    def calm_turns(self) -> None:
+        """Give every living instance a turn; every node of a begun epoch has one at least."""
+        state = self._world.view().state
+        for epoch in range(1, state.epoch + 1):
+            if state.starts(epoch) is None:
+                break
+            for node in state.plan(epoch).collectors:
+                for number in range(3):
+                    if number == 0 or (epoch, node.name, number) in self._living:
+                        self._turn(epoch, node.name, number, 0)
+
+    def _turn(self, epoch: int, name: str, number: int, bits: int) -> None:
+        key = (epoch, name, number)
+        if key in self._retired:
+            return
+        try:
+            instance = self._living.get(key) or self._start(epoch, name, number, bits)
+            if not instance.turn(bits):
+                del self._living[key]
+                self._world.stats.void += sum(instance.core.void.values())
+            elif instance.core.frozen and self._world.calm:
+                # Nothing that it does can count any more.
+                self._retired.add(key)
+        except AmcastError as error:
+            self._stopped(key, error)
+
+    def _start(self, epoch: int, name: str, number: int, bits: int) -> Instance:
+        self._writers += 1
+        choice = 0 if (epoch, name) in self._fallback else 1 + (bits >> 20 & 3)
+        instance = Instance(self._world, epoch, name, self._writers, choice=choice % 4)
+        self._living[epoch, name, number] = instance
+        return instance
+
+    def _stopped(self, key: tuple[int, str, int], error: AmcastError) -> None:
+        """A named error ends the instance; the next one begins without a checkpoint."""
+        self._living.pop(key, None)
+        self._world.fault(f"collector stopped: {type(error).__name__}")
+        self._world.note("stops", *key, type(error).__name__)
+        if isinstance(error, ProtocolViolation):
+            self._fallback.add(key[:2])
+
+    def void(self) -> int:
+        """Count the void records that the living have read."""
+        return sum(sum(one.core.void.values()) for one in self._living.values())

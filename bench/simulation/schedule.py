@@ -1,0 +1,218 @@
+"""A schedule: everything that one seed decides, drawn before anything runs.
+
+A seed goes in, a `Schedule` comes out: who there is, how small the limits are, and a list of
+operations. An operation is a kind and 48 random bits; whoever carries it out takes its choices from
+those bits and from what exists by then. So every sub-list of a schedule is a schedule too, which is
+what makes shrinking possible.
+
+    kind    whose turn it is: one producer's, one collector's instance's, one consumer's, …
+    fate    what the cluster does with one append
+    calm    a schedule (or its last phase) without faults
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from bench.simulation.trees import Scene, random_plan, random_scene, random_sets
+from collectors.collector import Limits
+from multicast.reading import Bounds
+from topology.tree import Plan
+
+MULTICASTS = 104
+BITS = 48
+
+
+class Kind(enum.IntEnum):
+    """Whose turn it is."""
+
+    MULTICAST = 0
+    NODE = 1
+    CONSUMER = 2
+    OPERATOR = 3
+    TRANSACTION = 4
+    GARBAGE = 5
+    RETENTION = 6
+    COMPACTION = 7
+    POISON = 8
+
+
+class Fate(enum.IntEnum):
+    """What becomes of an append, and what its writer hears of it."""
+
+    STORED = 0  # and acknowledged at once
+    HEARD_LATE = 1  # stored at once, acknowledged later
+    LATE = 2  # stored and acknowledged later, behind what was appended meanwhile
+    LOST = 3  # never stored; the writer hears, later, that nobody knows
+    UNHEARD = 4  # stored; the writer hears that nobody knows
+    GHOST = 5  # the writer hears at once that nobody knows; stored later
+    DOUBLED = 6  # stored twice: at once and later
+    REFUSED = 7  # definitely not stored
+
+
+CALM = (Fate.STORED,) * 16
+USUAL = (
+    *(Fate.STORED,) * 8,
+    *(Fate.HEARD_LATE,) * 2,
+    Fate.LATE,
+    Fate.LOST,
+    Fate.UNHEARD,
+    Fate.GHOST,
+    Fate.DOUBLED,
+    Fate.REFUSED,
+)
+ROUGH = (
+    *(Fate.STORED,) * 3,
+    *(Fate.HEARD_LATE,) * 2,
+    *(Fate.LATE,) * 3,
+    *(Fate.LOST,) * 2,
+    *(Fate.UNHEARD,) * 2,
+    *(Fate.GHOST,) * 2,
+    Fate.DOUBLED,
+    Fate.REFUSED,
+)
+
+
+class Op(NamedTuple):
+    """One turn."""
+
+    kind: Kind
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A durable place that instances of a consumer take: its commits survive them."""
+
+    consumer: str
+    instance: str
+    late: bool  # joins at the end of what is ordered
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What one seed decides. `plans[e - 1]` is what the operators propose for epoch e."""
+
+    seed: int
+    scene: Scene
+    plans: tuple[tuple[Plan, ...], ...]
+    destinations: tuple[tuple[str, ...], ...]  # drawn from; busy ones stand in it more often
+    seats: tuple[Seat, ...]
+    limits: Limits
+    fates: tuple[Fate, ...]
+    delay_max: int
+    crash_mask: int  # a turn crashes where its crash bits are all 0 under this mask
+    early_max: int  # offsets ordered ahead of their log's end
+    trims_order: bool  # retention takes what processes still need: named errors, no liveness
+    ops: tuple[Op, ...]
+
+    def with_ops(self, ops: tuple[Op, ...]) -> Schedule:
+        """Give the same world with other turns."""
+        return replace(self, ops=ops)
+
+
+def draw(seed: int) -> Schedule:
+    """Draw the schedule of a seed."""
+    rng = Random(seed)
+    poster = seed % 16 == 0
+    calm = seed % 8 == 1
+    scene = random_scene(rng, poster=poster)
+    epochs = rng.choice((1, 1, 2, 2, 2, 3))
+    plans, sets = _plans(rng, scene, epochs, poster=poster)
+    trims_order = not calm and rng.random() < 0.1
+    return Schedule(
+        seed=seed,
+        scene=scene,
+        plans=plans,
+        destinations=_destinations(rng, scene, sets),
+        seats=_seats(rng, scene),
+        limits=_limits(rng),
+        fates=CALM if calm else rng.choice((USUAL, USUAL, ROUGH)),
+        delay_max=rng.choice((1, 10, 40)),
+        crash_mask=-1 if calm else rng.choice((0xF, 0x1F, 0x3F)),
+        early_max=rng.choice((0, 0, 1, 3)),
+        trims_order=trims_order,
+        ops=_ops(rng, plans, calm=calm, trims=trims_order or rng.random() < 0.2),
+    )
+
+
+def _plans(
+    rng: Random, scene: Scene, epochs: int, *, poster: bool
+) -> tuple[tuple[tuple[Plan, ...], ...], list[tuple[str, ...]]]:
+    """Draw for each epoch two rival plans that declare the same sets."""
+    sets: list[tuple[str, ...]] = []
+    plans = []
+    for epoch in range(1, epochs + 1):
+        sets = random_sets(rng, scene, sets, most=3 if epoch == 1 else 1)
+        rivals = 1 if epoch == 1 else rng.choice((1, 2))
+        plans.append(
+            tuple(random_plan(rng, scene, sets, epoch, poster=poster) for _ in range(rivals))
+        )
+    return tuple(plans), sets
+
+
+def _destinations(
+    rng: Random, scene: Scene, sets: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], ...]:
+    """Weigh destination sets: some logs busy, some slow, some idle; some sets undeclared."""
+    drawn: list[tuple[str, ...]] = []
+    for to in [(name,) for name in scene.partitions] + sets:
+        drawn += [to] * rng.choice((0, 1, 2, 8))
+        if len(to) > 2 and rng.random() < 0.5:
+            drawn.append(tuple(sorted(rng.sample(to, 2))))
+    return tuple(drawn) or ((scene.partitions[0],),)
+
+
+def _seats(rng: Random, scene: Scene) -> tuple[Seat, ...]:
+    seats = []
+    for name, _ in scene.interests:
+        for instance in "ab"[: rng.choice((1, 1, 2))]:
+            seats.append(Seat(name, instance, rng.random() < 0.15, _bounds(rng)))
+    return tuple(seats)
+
+
+def _bounds(rng: Random) -> Bounds:
+    if rng.random() < 0.4:
+        return Bounds()
+    return Bounds(buffer_bytes_max=rng.choice((1, 150, 1000)), runs_max=rng.choice((1, 2, 9)))
+
+
+def _limits(rng: Random) -> Limits:
+    if rng.random() < 0.3:
+        return Limits(checkpoint_every=rng.choice((4, 16)))
+    return Limits(
+        run_length_max=rng.choice((1, 2, 3, 9)),
+        runs_max=rng.choice((1, 2, 5)),
+        pending_max=rng.choice((1, 2, 4, 32)),
+        relay_max=rng.choice((1, 2, 5, 100)),
+        checkpoint_every=rng.choice((3, 7, 20, 4096)),
+    )
+
+
+def _ops(
+    rng: Random, plans: tuple[tuple[Plan, ...], ...], *, calm: bool, trims: bool
+) -> tuple[Op, ...]:
+    """Draw who has a turn when. Epoch e's operators have none before its share of the schedule."""
+    keyed: list[tuple[float, Kind]] = []
+
+    def add(kind: Kind, count: int, begin: float = 0.0) -> None:
+        keyed.extend((begin + (1 - begin) * rng.random(), kind) for _ in range(count))
+
+    add(Kind.MULTICAST, MULTICASTS)
+    add(Kind.NODE, 130)
+    add(Kind.CONSUMER, 90)
+    for epoch in range(2, len(plans) + 1):
+        add(Kind.OPERATOR, 16, begin=(epoch - 1) / (len(plans) + 0.5))
+    if not calm:
+        add(Kind.TRANSACTION, rng.choice((0, 6)))
+        add(Kind.GARBAGE, rng.choice((0, 6)))
+        add(Kind.COMPACTION, rng.choice((0, 1)))
+        add(Kind.POISON, rng.choice((0, 0, 2)))
+    if trims:
+        add(Kind.RETENTION, 3, begin=0.5)
+    keyed.sort()
+    return tuple([Op(kind, rng.getrandbits(BITS)) for _, kind in keyed])

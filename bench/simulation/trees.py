@@ -1,0 +1,186 @@
+"""Random valid plans: partitions, logs, interests, and a forest of collectors for them.
+
+A source of randomness goes in, plans come out that `Plan` accepts. No solver: running intersection
+is kept while the tree grows, so that any shape may come out, also bad ones: bags that nobody
+needs, chains of equal bags, parents that share nothing with their children.
+
+Invariant: the bags that hold a given log are connected in the tree after every step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from topology.tree import Collector, Log, Objective, Plan, Subscription, log_name
+
+TOPIC = "A"
+STREAMS = 9
+POSTER = (("P1", "P2", "P3"), ("P2", "P3", "P4"), ("P3", "P4", "P5"))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What stays the same over all epochs: addresses, who wants which, and whom the plan names."""
+
+    partitions: tuple[str, ...]
+    interests: tuple[tuple[str, tuple[str, ...]], ...]  # by consumer name
+    named: tuple[bool, ...]  # by consumer: whether the plans have an entry for it
+
+
+def random_scene(rng: Random, *, poster: bool) -> Scene:
+    """Draw partitions and interests; `poster` gives the poster's toy example."""
+    if poster:
+        partitions: tuple[str, ...] = ("P1", "P2", "P3", "P4", "P5")
+        wanted: Sequence[tuple[str, ...]] = POSTER
+    else:
+        partitions = tuple(f"P{number}" for number in range(1, rng.randint(2, 5) + 1))
+        wanted = [_subset(rng, partitions, 1) for _ in range(rng.randint(2, 4))]
+    interests = tuple((f"C{number}", interest) for number, interest in enumerate(wanted, 1))
+    return Scene(partitions, interests, tuple(rng.random() < 0.7 for _ in interests))
+
+
+def _subset(rng: Random, names: Sequence[str], least: int) -> tuple[str, ...]:
+    return tuple(sorted(rng.sample(names, rng.randint(least, len(names)))))
+
+
+def random_sets(
+    rng: Random, scene: Scene, known: Sequence[tuple[str, ...]], *, most: int
+) -> list[tuple[str, ...]]:
+    """Declare up to so many more wider destination sets beside the known ones."""
+    sets = list(known)
+    for _ in range(rng.randint(0, most)):
+        drawn = _subset(rng, scene.partitions, 2)
+        if drawn not in sets:
+            sets.append(drawn)
+    return sets
+
+
+def random_plan(
+    rng: Random, scene: Scene, sets: Sequence[tuple[str, ...]], epoch: int, *, poster: bool
+) -> Plan:
+    """Draw the tree and the numbering of one epoch. Where streams begin is the operator's to say.
+
+    `sets` are the declared wider destination sets; a set's place is its Kafka partition.
+    """
+    logs = [Log(name, TOPIC, place) for place, name in enumerate(scene.partitions)]
+    logs += [Log(log_name(to), f"{TOPIC}.groups", place) for place, to in enumerate(sets)]
+    met = {
+        name: {log.name for log in logs if not set(interest).isdisjoint(log.to)}
+        for name, interest in scene.interests
+    }
+    needs = [met[name] for name, _ in scene.interests if len(met[name]) > 1]
+    bags, parents = _poster_forest(needs) if poster else _random_forest(rng, needs, logs)
+    rng.shuffle(logs)
+    streams = rng.sample(range(STREAMS), len(bags))
+    names = [f"K{number}" for number in range(1, len(bags) + 1)]
+    collectors = [
+        Collector(
+            names[place],
+            tuple(sorted(bag)),
+            None if parents[place] is None else names[parents[place] or 0],
+            streams[place],
+        )
+        for place, bag in enumerate(bags)
+    ]
+    rng.shuffle(collectors)
+    consumers = []
+    for (name, interest), named in zip(scene.interests, scene.named, strict=True):
+        serving = [node.name for node in collectors if met[name] <= set(node.bag)]
+        reads = rng.choice(serving) if len(met[name]) > 1 else None
+        if named:
+            consumers.append(Subscription(name, interest, reads))
+    return Plan(
+        topic=TOPIC,
+        epoch=epoch,
+        base_epoch=epoch - 1,
+        cluster_id="simulated",
+        input_hash="",
+        partitions=scene.partitions,
+        logs=tuple(logs),
+        collectors=tuple(collectors),
+        consumers=tuple(consumers),
+        objective=Objective(0.0, 0.0, 0.0, 0.0),
+    )
+
+
+def _poster_forest(needs: list[set[str]]) -> tuple[list[set[str]], list[int | None]]:
+    """Give the poster's tree: the second interest at the root, the others below it.
+
+    Wider sets that two interests share without the root are given to the root, too.
+    """
+    bags = [set(need) for need in needs]
+    bags[1] |= bags[0] & bags[2]
+    return bags, [1, None, 1]
+
+
+Forest = tuple[list[set[str]], list[int | None]]
+
+
+def _random_forest(rng: Random, needs: list[set[str]], logs: Sequence[Log]) -> Forest:
+    bags: list[set[str]] = []
+    links: list[list[int]] = []
+    for need in rng.sample(needs, len(needs)):
+        if any(need <= bag for bag in bags) and rng.random() < 0.5:
+            continue
+        _grow(rng, bags, links, set(need))
+    while len(bags) < STREAMS and rng.random() < 0.25:
+        # Collectors that no consumer needs: relays, equal bags, bags of logs nobody reads.
+        drawn = rng.sample([log.name for log in logs], rng.randint(1, len(logs)))
+        _grow(rng, bags, links, set(drawn) if not bags or rng.random() < 0.3 else bags[-1] & {*drawn})
+    return bags, _rooted(rng, bags, links)
+
+
+def _grow(rng: Random, bags: list[set[str]], links: list[list[int]], bag: set[str]) -> None:
+    """Hang a bag onto the tree; what it shares is added along the way to where it stands."""
+    if not bag:
+        return
+    if bags:
+        best = max(range(len(bags)), key=lambda place: len(bags[place] & bag))
+        at = best if rng.random() < 0.6 else rng.randrange(len(bags))
+        for log in sorted(bag):
+            for place in _way(bags, links, at, log):
+                bags[place].add(log)
+        links[at].append(len(bags))
+        links.append([at])
+    else:
+        links.append([])
+    bags.append(bag)
+
+
+def _way(bags: list[set[str]], links: list[list[int]], at: int, log: str) -> list[int]:
+    """List the bags on the way from `at` to the nearest that holds the log; none where none does."""
+    came_from = {at: at}
+    waiting = deque([at])
+    while waiting:
+        place = waiting.popleft()
+        if log in bags[place]:
+            way = [place]
+            while way[-1] != at:
+                way.append(came_from[way[-1]])
+            return way
+        for other in links[place]:
+            if other not in came_from:
+                came_from[other] = place
+                waiting.append(other)
+    return []
+
+
+def _rooted(rng: Random, bags: list[set[str]], links: list[list[int]]) -> list[int | None]:
+    """Choose a root and turn every link away from it; cut half of the links that share nothing."""
+    parents: list[int | None] = [None] * len(bags)
+    if not bags:
+        return parents
+    waiting = [rng.randrange(len(bags))]
+    seen = set(waiting)
+    while waiting:
+        place = waiting.pop()
+        for other in links[place]:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+                if bags[place] & bags[other] or rng.random() < 0.5:
+                    parents[other] = place
+    return parents

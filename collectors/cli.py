@@ -1,0 +1,271 @@
+"""`amcast collectors …`, and the verbs of `amcast topology` that need a cluster."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from collectors.apply import apply
+from multicast.control import ControlReader, ControlState, log_partition, stream_partition
+from multicast.delivery import best_checkpoint
+from multicast.drivers import open_driver
+from multicast.errors import UsageError
+from multicast.kafka_python import Admin
+from multicast.log import Driver
+from multicast.order import OrderStream
+from multicast.pipe_cli import Bootstrap, DriverName, Topic
+from multicast.settings import settings
+from topology.tree import InvalidPlan, Plan
+
+app = typer.Typer(no_args_is_help=True, help="Run collectors, and see how they fare.")
+topology_app = typer.Typer()
+
+
+class Output(enum.StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
+
+
+@app.command()
+def run(
+    *,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", help="Only this collector; may be repeated.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    web_port: Annotated[
+        int | None, typer.Option("--web-port", help="For /healthz and /status; 0: any free one.")
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="crit, error, warn, info or debug")
+    ] = "warn",
+) -> None:
+    """Run collectors in this process until it is told to stop (SIGTERM, Ctrl-C).
+
+    All of the running epoch's, or those named. Any number of processes may run the same
+    collectors at once. Prints the address of its web pages on stderr.
+    """
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    port = 6066 if web_port is None else web_port or _free_port()
+    os.environ.update(
+        AMCAST_BOOTSTRAP=chosen.bootstrap,
+        AMCAST_TOPIC=chosen.topic,
+        AMCAST_DRIVER=chosen.driver,
+        AMCAST_NODES=",".join(node or []),
+        AMCAST_WEB_PORT=str(port),
+    )
+    if node:
+        with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
+            _, state = both
+            for name in node:
+                if not state.plan().has_collector(name):
+                    raise UsageError(
+                        f"epoch {state.epoch} of topic {chosen.topic} has no collector {name}"
+                    )
+    import faust  # noqa: PLC0415 - the worker reads the environment when it is imported
+
+    from collectors.app import app as worker_app  # noqa: PLC0415
+
+    sys.stderr.write(f"collectors of topic {chosen.topic}: http://127.0.0.1:{port}/status\n")
+    worker = faust.Worker(worker_app, loglevel=log_level, quiet=True)
+    worker.execute_from_commandline()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@app.command()
+def status(
+    *,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say for every collector of the running epoch how far it has ordered its logs."""
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
+        opened, state = both
+        plan = state.plan()
+        told = [_describe(opened, state, plan, node.name) for node in plan.collectors]
+    if output is Output.JSON:
+        document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
+        typer.echo(json.dumps({**document, "collectors": told}))
+        return
+    table = Table(title=f"topic {plan.topic}, epoch {plan.epoch}")
+    for column in ("collector", "parent", "records", "void", "lag", "state"):
+        table.add_column(
+            column, justify="right" if column in ("records", "void", "lag") else "left"
+        )
+    for row in told:
+        table.add_row(
+            row["collector"],
+            row["parent"] or "",
+            str(row["records"]),
+            str(row["void"]),
+            str(row["lag"]),
+            row["state"],
+        )
+    Console().print(table)
+
+
+@app.command()
+def lag(
+    *,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say for every log how many of its offsets have no place in the order yet."""
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
+        opened, state = both
+        plan = state.plan()
+        rows: dict[str, int] = {}
+        for node in plan.collectors:
+            rows.update(_describe(opened, state, plan, node.name)["lag_by_log"])
+    if output is Output.JSON:
+        total = sum(rows.values())
+        document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch, "total": total}
+        typer.echo(json.dumps({**document, "logs": rows}))
+        return
+    typer.echo(f"total {sum(rows.values())}")
+    for name, behind in rows.items():
+        typer.echo(f"{name} {behind}")
+
+
+def _describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
+    """Read one collector's stream to its end, and compare it with its logs."""
+    starts = state.starts(plan.epoch)
+    assert starts is not None
+    at = stream_partition(plan, name)
+    end = driver.ends([at])[at]
+    points = state.checkpoints(plan.epoch, name)
+    stream = OrderStream(plan, name, starts, best_checkpoint(points, plan.epoch, name, end))
+    void = _read_to(driver, stream, end)
+    own = plan.own_logs(name)
+    ends = driver.ends([log_partition(plan.log(log)) for log in own])
+    behind = {
+        log: max(0, ends[log_partition(plan.log(log))] - stream.state.positions[plan.number(log)])
+        for log in own
+    }
+    waits = sum(behind.values())
+    return {
+        "collector": name,
+        "parent": plan.collector(name).parent,
+        "records": stream.state.count,
+        "void": void,
+        "lag": waits,
+        "state": "frozen" if stream.state.frozen else "behind" if waits else "up to date",
+        "lag_by_log": behind,
+    }
+
+
+def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
+    """Read a stream to an offset; give how many records did not count."""
+    at = stream_partition(stream.plan, stream.collector)
+    reader = driver.reader({at: stream.offset_next})
+    counted, read = stream.state.count, 0
+    try:
+        while stream.offset_next < end:
+            for fetched in reader.poll(10.0):
+                for record in fetched.records:
+                    read += stream.read(record.offset, record.value) is not None
+                stream.passed(fetched.position)
+    finally:
+        reader.close()
+    return read - (stream.state.count - counted)
+
+
+@contextmanager
+def _control(
+    driver: str, bootstrap: str, client: dict[str, str], topic: str
+) -> Iterator[tuple[Driver, ControlState]]:
+    opened = open_driver(driver, bootstrap, client)
+    try:
+        _refuse_missing(bootstrap, client, topic)
+        control = ControlReader(opened, topic)
+        try:
+            yield opened, control.refresh()
+        finally:
+            control.close()
+    finally:
+        opened.close()
+
+
+def _refuse_missing(bootstrap: str, client: dict[str, str], topic: str) -> None:
+    """Tell apart a topic without a plan and a cluster that does not answer."""
+    with Admin(bootstrap, client) as admin:
+        if not admin.partitions([f"{topic}.topology"]):
+            ControlState(topic).plan()
+
+
+@topology_app.command("apply")
+def apply_plan(
+    file: Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")],
+    *,
+    bootstrap: Bootstrap = None,
+    driver: DriverName = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make the plan's topics and start its epoch; doing it twice is doing it once.
+
+    Ends with 5 where the plan was made for another cluster or epoch, or another operator was
+    quicker.
+    """
+    plan = read_plan(file)
+    chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
+    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
+    try:
+        with Admin(chosen.bootstrap, chosen.client) as admin:
+            done = apply(opened, admin, plan, timeout_s=timeout)
+    finally:
+        opened.close()
+    if output is Output.JSON:
+        typer.echo(
+            json.dumps(
+                {
+                    "schema_version": 1,
+                    "topic": done.plan.topic,
+                    "epoch": done.plan.epoch,
+                    "changed": done.changed,
+                    "topics_made": list(done.topics_made),
+                }
+            )
+        )
+        return
+    said = "runs" if done.changed else "runs already; nothing changed"
+    typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {said}")
+
+
+def read_plan(file: Path) -> Plan:
+    """Read a plan file; raises `UsageError` with the file's name and what is wrong."""
+    try:
+        return Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except (ValueError, InvalidPlan) as error:
+        raise UsageError(f"{file}: {error}") from error

@@ -1,0 +1,349 @@
+"""`amcast send` and `amcast receive`: multicast in a pipe."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple
+
+import typer
+
+from multicast import history
+from multicast.consumer import Consumer, Message
+from multicast.delivery import Cursor
+from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
+from multicast.log import Appended, AppendFailed
+from multicast.producer import Producer, Receipt
+from multicast.settings import settings
+
+app = typer.Typer()
+
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
+]
+Topic = Annotated[
+    str | None, typer.Option("--topic", "-t", help="The topic to multicast on [A; AMCAST_TOPIC]")
+]
+DriverName = Annotated[
+    str | None, typer.Option("--driver", help="librdkafka or kafka-python [AMCAST_DRIVER]")
+]
+HistoryFile = Annotated[
+    Path | None, typer.Option("--history", help="Also write a history for 'amcast verify' here.")
+]
+
+
+class Output(enum.StrEnum):
+    """How a summary is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class _Line(NamedTuple):
+    """One message to send."""
+
+    payload: bytes | None
+    to: tuple[str, ...]
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@app.command()
+def send(
+    file: Annotated[
+        Path | None, typer.Argument(help="What to send; default: standard input.")
+    ] = None,
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", help="P1,P3: every line is a payload for this set.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Also wait until all are in the order.")
+    ] = False,
+    history_file: HistoryFile = None,
+    producer_name: Annotated[
+        str, typer.Option("--producer", help="What the history calls this producer.")
+    ] = "send",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
+    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+) -> None:
+    r"""Multicast lines to sets of partitions.
+
+    With --to every input line is one message for that set. Without it every line is JSON:
+    {"to": ["P1", "P3"], "payload": "text"}, with "payload_base64" for bytes, and optionally
+    "key" and "headers" (an object of texts).
+
+    Like kafka-console-producer, but a message may go to several partitions, and every consumer
+    delivers it in the same place. Ends with 0 when all are acknowledged, 1 when Kafka refused
+    one, 4 when one has no known outcome.
+    """
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    fixed = None if to is None else tuple(sorted(set(to.split(","))))
+    receipts: list[Receipt] = []
+    problem: AmcastError | None = None
+    with Producer(
+        chosen.bootstrap,
+        topic=chosen.topic,
+        driver=chosen.driver,
+        client=chosen.client,
+        block_s=timeout,
+        delivery_timeout_s=timeout,
+    ) as producer:
+        try:
+            for line in _lines(file, fixed):
+                receipts.append(
+                    producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
+                )
+        except AmcastError as error:  # what was sent before it is still seen through
+            problem = error
+        counts = _settle(producer, receipts, timeout, ordered=ordered)
+        if history_file is not None:
+            _write_acknowledgements(history_file, producer_name, receipts)
+    if output is Output.JSON:
+        typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
+    else:
+        typer.echo(
+            f"sent {len(receipts)}: "
+            + ", ".join(f"{count} {name}" for name, count in counts.items()),
+            err=True,
+        )
+    failed = next((r.outcome for r in receipts if isinstance(r.outcome, AppendFailed)), None)
+    if problem is None and failed is not None:
+        problem = failed.error
+    if problem is None and counts["unknown"]:
+        problem = AppendUnknown(f"{counts['unknown']} messages have no known outcome")
+    if problem is not None:
+        raise problem
+
+
+def _multicast(producer: Producer, line: _Line) -> Receipt:
+    return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
+
+
+def _lines(file: Path | None, fixed: tuple[str, ...] | None) -> Iterator[_Line]:
+    """Read messages, one a line; raises `UsageError` that names the line."""
+    try:
+        source: IO[bytes] = sys.stdin.buffer if file is None else file.open("rb")
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    with source:
+        for number, raw in enumerate(source, start=1):
+            text = raw.removesuffix(b"\n").removesuffix(b"\r")
+            if fixed is not None:
+                yield _Line(text, fixed)
+            elif text:
+                yield _parse(text, f"{file or 'standard input'}:{number}")
+
+
+def _parse(text: bytes, where: str) -> _Line:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: not a JSON object ({error}); or give --to") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}: not a JSON object; or give --to")
+    unknown = sorted(set(document) - {"to", "payload", "payload_base64", "key", "headers"})
+    if unknown:
+        raise UsageError(f"{where}: the field {unknown[0]!r} is unknown")
+    to = document.get("to")
+    if not isinstance(to, list) or not to or not all(isinstance(name, str) for name in to):
+        raise UsageError(f"{where}: 'to' is not a list of partitions")
+    if ("payload" in document) == ("payload_base64" in document):
+        raise UsageError(f"{where}: give either 'payload' or 'payload_base64'")
+    headers = document.get("headers", {})
+    texts = [document.get("key", ""), document.get("payload", ""), *headers.values()]
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in texts):
+        raise UsageError(f"{where}: payload, key and headers are texts")
+    try:
+        payload = (
+            document["payload"].encode()
+            if "payload" in document
+            else base64.b64decode(document["payload_base64"], validate=True)
+        )
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: 'payload_base64' is not base64") from error
+    key = document["key"].encode() if "key" in document else None
+    pairs = tuple((name, value.encode()) for name, value in headers.items())
+    return _Line(payload, tuple(to), key, pairs)
+
+
+def _settle(
+    producer: Producer, receipts: list[Receipt], timeout: float, *, ordered: bool
+) -> dict[str, int]:
+    """Wait for every outcome, and count them."""
+    deadline = time.monotonic() + timeout
+    try:
+        producer.flush(timeout)
+        if ordered:
+            last = {r.log.name: r for r in receipts if isinstance(r.outcome, Appended)}
+            for receipt in last.values():
+                receipt.ordered(max(0.1, deadline - time.monotonic()))
+    except TimedOut:
+        if ordered:
+            raise
+    counts = {"accepted": 0, "failed": 0, "unknown": 0}
+    for receipt in receipts:
+        counts[_outcome(receipt)] += 1
+    return counts
+
+
+def _outcome(receipt: Receipt) -> str:
+    match receipt.outcome:
+        case Appended():
+            return "accepted"
+        case AppendFailed(error) if error.definite:
+            return "failed"
+        case _:
+            return "unknown"
+
+
+def _write_acknowledgements(file: Path, producer: str, receipts: list[Receipt]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        for receipt in receipts:
+            offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
+            name = f"{receipt.log.name}:{offset}" if offset is not None else None
+            out.write(
+                history.acknowledgement_line(
+                    producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
+                )
+            )
+
+
+@app.command()
+def receive(  # noqa: C901 - one loop, told plainly
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="A consumer of the plan, like C1.")
+    ] = None,
+    *,
+    interest: Annotated[
+        str | None, typer.Option("--interest", "-i", help="Or the partitions: P1,P3.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, latest, a cursor, or a time (ISO 8601).")
+    ] = "earliest",
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Go on where this group was, and commit as it reads."),
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", "-e", help="Stop at the end of what there is now.")
+    ] = False,
+    messages_max: Annotated[
+        int | None, typer.Option("--max", "-c", help="Stop after so many messages.")
+    ] = None,
+    instance: Annotated[
+        str, typer.Option("--instance", help="What the history calls this process.")
+    ] = "a",
+    history_file: HistoryFile = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="With --until-end: seconds without news to give up.")
+    ] = 30.0,
+) -> None:
+    """Print what an interest delivers, in the agreed order, as JSON lines.
+
+    Every line has "message_id", "to", "payload" (or "payload_base64" where it is not UTF-8),
+    "key", "headers", "timestamp_ms" and the "cursor" to go on from. Like kafka-console-consumer,
+    but over several partitions and in one order that all consumers agree on.
+    """
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    out = sys.stdout
+    written = history_file.open("a", encoding="utf-8") if history_file is not None else None
+    wanted = None if interest is None else interest.split(",")
+    label = name or interest or ""
+    with Consumer(
+        chosen.bootstrap,
+        topic=chosen.topic,
+        name=name,
+        interest=wanted,
+        group=group,
+        start=_start(start),
+        committed=group is not None,
+        driver=chosen.driver,
+        client=chosen.client,
+    ) as consumer:
+        if written is not None:
+            written.write(history.interest_line(consumer=label, interest=consumer.interest))
+        batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
+        count = 0
+        committed_at = time.monotonic()
+        try:
+            for batch in batches:
+                for record in batch.records:
+                    if count == messages_max:
+                        break
+                    message = Message(batch, record)
+                    out.write(json.dumps(_document(message)) + "\n")
+                    if written is not None:
+                        written.write(_delivered(label, instance, count, message))
+                    count += 1
+                    last = message.cursor
+                out.flush()
+                if group is not None and time.monotonic() - committed_at > 1.0:
+                    consumer.commit(last)
+                    committed_at = time.monotonic()
+                if count == messages_max:
+                    break
+            else:
+                if written is not None:
+                    written.write(history.end_line(consumer=label, instance=instance))
+        finally:
+            out.flush()
+            if group is not None and count:
+                consumer.commit(last)
+            if written is not None:
+                written.close()
+    sys.stderr.write(f"received {count}\n")
+
+
+def _start(text: str) -> Any:
+    if text in ("earliest", "latest"):
+        return text
+    if "/" in text:
+        return Cursor.parse(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise UsageError(
+            f"--from {text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
+        ) from error
+
+
+def _document(message: Message) -> dict[str, Any]:
+    document: dict[str, Any] = {"message_id": str(message.message_id), "to": list(message.to)}
+    payload = message.payload
+    if payload is None:
+        document["payload"] = None
+    else:
+        try:
+            document["payload"] = payload.decode()
+        except UnicodeDecodeError:
+            document["payload_base64"] = base64.b64encode(payload).decode()
+    document["key"] = None if message.key is None else message.key.decode(errors="replace")
+    document["headers"] = {name: value.decode(errors="replace") for name, value in message.headers}
+    document["timestamp_ms"] = message.timestamp_ms
+    document["cursor"] = str(message.cursor)
+    return document
+
+
+def _delivered(consumer: str, instance: str, sequence: int, message: Message) -> str:
+    return history.delivery_line(
+        consumer=consumer,
+        instance=instance,
+        sequence=sequence,
+        message_id=str(message.message_id),
+        to=message.to,
+        cursor=str(message.cursor),
+    )

@@ -1,4 +1,4 @@
-"""Is there one order that all sequences keep? If not: which few of their steps forbid it?
+"""Whether there is one order that all sequences keep; if not, which few steps forbid it.
 
 Sequences of numbers go in, none with a number twice. What comes out is the core, the parts that no
 single order can hold, and the steps of a short cycle through it. No history, no words here.

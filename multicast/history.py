@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,10 @@ class History:
         """Name every consumer that delivered or ended, in the order in which they began."""
         return list(dict.fromkeys(reading.consumer for reading in self.readings))
 
+    def name(self, message: int) -> str:
+        """Spell the message ID of a message's number for a sentence."""
+        return shown(self.messages[message])
+
     def to(self, message: int) -> tuple[str, ...]:
         """Give the destination set of a message's number."""
         return self.destinations[self.destination_of[message]]
@@ -101,7 +105,7 @@ class HistoryBuilder:
         self._messages: dict[str, int] = {}
         self._destination_of = array("i")
         self._destinations: dict[tuple[str, ...], int] = {}
-        self._spellings: dict[tuple[str, ...], int] = {}  # as written: perhaps not sorted
+        self._spellings: dict[tuple[str, ...] | None, int] = {}  # as written: perhaps not sorted
         self._outcomes = bytearray()
         self._readings: list[Reading] = []
         self._current: dict[tuple[str, str], Reading] = {}
@@ -116,7 +120,7 @@ class HistoryBuilder:
         *,
         consumer: str,
         message_id: str,
-        to: Sequence[str],
+        to: Collection[str],
         instance: str | None = None,
         sequence: int | None = None,
     ) -> None:
@@ -133,7 +137,7 @@ class HistoryBuilder:
         reading.messages.append(number)
 
     def acknowledgement(
-        self, *, producer: str, to: Sequence[str], outcome: str, message_id: str | None = None
+        self, *, producer: str, to: Collection[str], outcome: str, message_id: str | None = None
     ) -> None:
         """Note how a multicast ended: "accepted", "failed" (for certain) or "unknown"."""
         flag = OUTCOMES.get(outcome) if isinstance(outcome, str) else None
@@ -155,7 +159,7 @@ class HistoryBuilder:
             raise HistoryError(f"producer is {producer!r}, not a text")
         self._producers.setdefault(producer, {})[destination] = None
 
-    def interest(self, *, consumer: str, interest: Sequence[str]) -> None:
+    def interest(self, *, consumer: str, interest: Collection[str]) -> None:
         """Note which partitions a consumer subscribes to; the same again is no harm."""
         known = self._interests.setdefault(
             _text("consumer", consumer), _partitions("interest", interest)
@@ -233,7 +237,7 @@ class HistoryBuilder:
         reading.first = sequence
         return reading
 
-    def _number(self, message_id: str, to: Sequence[str]) -> int:
+    def _number(self, message_id: str, to: Collection[str]) -> int:
         destination = self._destination(to)
         if type(message_id) is not str:
             raise HistoryError(f"message_id is {message_id!r}, not a text")
@@ -254,14 +258,15 @@ class HistoryBuilder:
                 f"and to {joined(other)} on another"
             )
 
-    def _destination(self, to: Sequence[str]) -> int:
+    def _destination(self, to: Collection[str]) -> int:
+        written = tuple(to) if type(to) is list else None
         try:
-            # A text is a sequence of texts, too: "P1" must not become the set {"1", "P"}.
-            return self._spellings[tuple(to) if type(to) is not str else ()]
+            return self._spellings[written]
         except (KeyError, TypeError):
             sorted_to = _partitions("to", to)
         number = self._destinations.setdefault(sorted_to, len(self._destinations))
-        self._spellings[tuple(to)] = number
+        if written is not None:
+            self._spellings[written] = number
         return number
 
 
@@ -274,11 +279,11 @@ def read(lines: Iterable[bytes], builder: HistoryBuilder, *, source: str) -> Non
     decode = json.JSONDecoder().raw_decode
     for count, raw in enumerate(lines, 1):
         try:
+            if len(raw) > LINE_BYTES_MAX:
+                raise HistoryError(f"the line is longer than {LINE_BYTES_MAX} bytes")  # noqa: TRY301
             text = raw.decode().strip()
             if not text:
                 continue
-            if len(raw) > LINE_BYTES_MAX:
-                raise HistoryError(f"the line is longer than {LINE_BYTES_MAX} bytes")  # noqa: TRY301
             line, stop = decode(text)
             if stop != len(text):
                 raise HistoryError("more than one JSON document stands on the line")  # noqa: TRY301
@@ -408,8 +413,8 @@ def _count(field_name: str, value: Any) -> int:
 
 
 def _partitions(field_name: str, value: Any) -> tuple[str, ...]:
-    right = not isinstance(value, str) and isinstance(value, Iterable)
-    names = list(value) if right else []
+    # A text is a sequence of texts, too: "P1" must not become the set {"1", "P"}.
+    names = list(value) if isinstance(value, list | tuple | set | frozenset) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise HistoryError(f"{field_name} is {value!r}, not a list of one or more partitions")
     return tuple(sorted(set(names)))

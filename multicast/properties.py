@@ -1,0 +1,397 @@
+"""The guarantees, one function each: a history goes in, a witness comes out, or nothing.
+
+These are DESIGN's guarantees under the literature's names. The demo, `amcast verify`, the
+simulator and the tests all call the functions below, so there is one meaning of each.
+No I/O, clock, randomness or logging here. docs/history.md says exactly what is checked.
+
+    holds        nothing in the history speaks against it
+    violated     the witness says, in words, which deliveries cannot both be right
+    not checked  the history does not say enough to tell, and the reason says what is missing
+
+Each takes time linear in the number of deliveries, for a given number of readings. (Only where a
+cycle was found does the search for a shortest one take more, and that is bounded.)
+Invariant: a verdict has a witness iff it is "violated", and a reason iff it is "not checked".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from multicast import completeness, replays
+from multicast.acyclic import disagreement, shortest_cycle
+from multicast.history import FAILED, History, joined, shown
+from multicast.history_index import HistoryIndex
+from multicast.verdict import (
+    HOLDS,
+    NOT_CHECKED,
+    VIOLATED,
+    OrderViolation,
+    Report,
+    Verdict,
+    Witness,
+    cycle_witness,
+    delivered,
+    names_of,
+    no_delivery,
+    notes,
+    said,
+)
+
+__all__ = [
+    "OrderViolation",
+    "Report",
+    "Verdict",
+    "Witness",
+    "check_all",
+    "genuineness",
+    "log_order",
+    "replay",
+    "uniform_acyclic_order",
+    "uniform_agreement",
+    "uniform_integrity",
+    "uniform_prefix_order",
+    "validity",
+    "verify",
+]
+
+# -- the guarantees ---------------------------------------------------------------------------
+
+
+def validity(history: History) -> Witness | None:
+    """Every acknowledged multicast is delivered by every consumer whose interest meets `to`.
+
+    Asked of consumers with an `end` line and a known interest.
+    """
+    return completeness.validity(HistoryIndex(history))
+
+
+def uniform_agreement(history: History) -> Witness | None:
+    """If any consumer delivers a message, every correct consumer addressed by it does.
+
+    Correct is who has an `end` line: it did not crash before it had read all that there was.
+    """
+    return completeness.uniform_agreement(HistoryIndex(history))
+
+
+def uniform_integrity(history: History) -> Witness | None:
+    """Deliver a message once a position at most, only if multicast, only where addressed."""
+    return _uniform_integrity(HistoryIndex(history))
+
+
+def uniform_prefix_order(history: History) -> Witness | None:
+    """Two readings agree on the messages that both are addressed by, from where both began.
+
+    At every moment: neither has two of them in the other order, nor delivers one without another
+    that the other reading has before it.
+    """
+    return _uniform_prefix_order(HistoryIndex(history))
+
+
+def uniform_acyclic_order(history: History) -> Witness | None:
+    """Find no cycle in "delivered before, somewhere", over all consumers, epochs and restarts."""
+    return _uniform_acyclic_order(HistoryIndex(history))
+
+
+def log_order(history: History) -> Witness | None:
+    """Messages of one log are delivered in offset order, in every reading."""
+    return _log_order(HistoryIndex(history))
+
+
+def genuineness(history: History) -> Witness | None:
+    """Only those worked on a log's messages whom the plans give them to.
+
+    These are the log's producers, the collectors whose bags hold the log, the consumers whose
+    interest meets it.
+    """
+    return _genuineness(HistoryIndex(history))
+
+
+def replay(history: History) -> Witness | None:
+    """All readings of one consumer are stretches of one sequence: the same cursor, the same."""
+    return replays.replay(HistoryIndex(history))
+
+
+def check_all(history: History) -> Report:
+    """Judge every guarantee. Never raises for what a history says."""
+    index = HistoryIndex(history)
+    verdicts = []
+    for guarantee, check, unchecked, note in _GUARANTEES:
+        reason = unchecked(index)
+        witness = None if reason else check(index)
+        verdict = NOT_CHECKED if reason else VIOLATED if witness else HOLDS
+        verdicts.append(Verdict(guarantee, verdict, witness, reason, "" if reason else note(index)))
+    return Report(
+        verdicts=tuple(verdicts),
+        messages=len(history.messages),
+        deliveries=history.deliveries,
+        consumers=len(history.consumers),
+        readings=len(history.readings),
+    )
+
+
+def verify(history: History) -> Report:
+    """Judge every guarantee; raise `OrderViolation` where one is violated.
+
+    What could not be checked does not raise: read it from the report.
+    """
+    report = check_all(history)
+    if report.violations:
+        raise OrderViolation(report)
+    return report
+
+
+# -- integrity ---------------------------------------------------------------------------------
+
+
+def _uniform_integrity(index: HistoryIndex) -> Witness | None:
+    history = index.history
+    if history.contradictions:
+        return said("two destination sets", f"{history.contradictions[0]}.")
+    for reading, sequence in zip(history.readings, index.sequences, strict=True):
+        if len(sequence) != len(reading.messages):
+            seen: dict[int, int] = {}
+            for place, message in enumerate(reading.messages, reading.first):
+                if message in seen:
+                    return said(
+                        "delivered twice",
+                        f"{reading.name} delivered {history.name(message)} twice: "
+                        f"at position {seen[message]} and at position {place}.",
+                    )
+                seen[message] = place
+    return _not_addressed(index) or _not_multicast(index)
+
+
+def _not_addressed(index: HistoryIndex) -> Witness | None:
+    history = index.history
+    for number, entry in enumerate(index.classes):
+        wrong = entry.delivered & index.interested & ~index.addressed[entry.destination]
+        if wrong:
+            at, reading = index.reading(wrong)
+            message = next(m for m in index.sequences[at] if index.class_of[m] == number)
+            return said(
+                "not addressed",
+                f"{delivered(history, reading, message)}, which is addressed to "
+                f"{joined(history.to(message))}; the interest of {shown(reading.consumer)} is "
+                f"{joined(history.interests[reading.consumer])}.",
+            )
+    return None
+
+
+def _not_multicast(index: HistoryIndex) -> Witness | None:
+    history = index.history
+    if not history.producers:
+        return None
+    invented: dict[int, int] = {}  # by destination set: delivered, without a line that names it
+    for message, flags in enumerate(history.outcomes):
+        if flags and not flags & FAILED:
+            continue
+        entry = index.classes[index.class_of[message]]
+        if not entry.delivered:
+            continue
+        where = delivered(history, index.reading(entry.delivered)[1], message)
+        if flags & FAILED:
+            return said("not multicast", f"{where}, but its multicast failed for certain.")
+        invented[entry.destination] = invented.get(entry.destination, 0) + 1
+        unnamed = history.unnamed.get(entry.destination, 0)
+        if invented[entry.destination] > unnamed and not history.other_producers:
+            more = f", and only {unnamed} unknown outcomes could be it" if unnamed else ""
+            return said("not multicast", f"{where}, but no line says that it was multicast{more}.")
+    return None
+
+
+def _integrity_note(index: HistoryIndex) -> str:
+    history = index.history
+    unknown = [name for name in history.consumers if name not in history.interests]
+    multicast = "" if history.producers else "no line says what was multicast"
+    if history.producers and history.other_producers:
+        multicast = "messages of producers without lines are taken as multicast"
+    return notes(multicast, names_of("no interest", unknown))
+
+
+# -- order -------------------------------------------------------------------------------------
+
+
+def _uniform_prefix_order(index: HistoryIndex) -> Witness | None:
+    """Look for two messages in opposite orders, then for a hole between two deliveries.
+
+    A hole of reading q: a message that q is addressed by and lacks, and that some reading has
+    between two messages that q delivered. What q lacks before its first delivery it may not have
+    been there for, what it lacks after its last may still come.
+    """
+    if index.core:
+        steps = disagreement(index.core)
+        if steps is not None:
+            return cycle_witness("opposite orders", index, steps)
+    classes, class_of = index.classes, index.class_of
+    if not any(entry.absent for entry in classes):
+        return None
+    for at, sequence in enumerate(index.sequences):
+        begun = passed_over = 0
+        for place, message in enumerate(sequence):
+            _, delivered, absent = classes[class_of[message]]
+            if passed_over & delivered:
+                other = index.reading(passed_over & delivered)[0]
+                return _hole(index, at, place, other)
+            if absent:
+                passed_over |= absent & begun
+            begun |= delivered
+    return None
+
+
+def _hole(index: HistoryIndex, at: int, place: int, other: int) -> Witness:
+    """Put the hole of the reading `other` before that place of the reading `at` into words."""
+    history = index.history
+    sequence = index.sequences[at][: place + 1]
+    common = set(index.sequences[other])
+    absent = [index.classes[index.class_of[m]].absent >> other & 1 for m in sequence]
+    first = next(i for i, message in enumerate(sequence) if message in common)
+    missing = next(i for i in range(first, place) if absent[i])
+    names = [history.name(sequence[i]) for i in (first, missing, place)]
+    reading, lacks = history.readings[at], history.readings[other]
+    return said(
+        "hole",
+        f"{reading.name} delivered {names[0]}, then {names[1]}, then {names[2]}.",
+        f"{lacks.name} delivered {names[0]} and {names[2]}, but not {names[1]}, "
+        f"which is addressed to {joined(history.to(sequence[missing]))}, so to it, too.",
+    )
+
+
+def _uniform_acyclic_order(index: HistoryIndex) -> Witness | None:
+    if not index.core:
+        return None
+    return cycle_witness("cycle", index, shortest_cycle(index.core))
+
+
+def _order_unchecked(index: HistoryIndex) -> str:
+    reason = no_delivery(index)
+    several = sum(1 for sequence in index.sequences if sequence) > 1
+    return reason or ("" if several else "a single reading has none to agree with")
+
+
+def _prefix_note(index: HistoryIndex) -> str:
+    history = index.history
+    unknown = [name for name in history.consumers if name not in history.interests]
+    return names_of("no interest, so only the messages that they delivered are compared", unknown)
+
+
+def _log_order(index: HistoryIndex) -> Witness | None:
+    history = index.history
+    names, log_of, offset_of = index.logs
+    for reading, sequence in zip(history.readings, index.sequences, strict=True):
+        last: dict[int, int] = {}
+        for message in sequence:
+            log = log_of[message]
+            if log < 0:
+                continue
+            offset = offset_of[message]
+            if last.get(log, -1) >= offset:
+                earlier = f"{names[log]}:{last[log]}"
+                return said(
+                    "against the log",
+                    f"{delivered(history, reading, message)}, after {shown(earlier)}, "
+                    f"though it stands before it in the log {shown(names[log])}.",
+                )
+            last[log] = offset
+    return None
+
+
+def _log_order_unchecked(index: HistoryIndex) -> str:
+    reason = no_delivery(index)
+    if reason or index.logs.names:
+        return reason
+    return "no message ID has the form LOG:OFFSET, with a log that holds its destination set"
+
+
+def _log_order_note(index: HistoryIndex) -> str:
+    others = sum(1 for log in index.logs.log_of if log < 0)
+    return f"{others} message IDs have not the form LOG:OFFSET" if others else ""
+
+
+# -- genuineness -------------------------------------------------------------------------------
+
+
+def _genuineness(index: HistoryIndex) -> Witness | None:
+    for (process, log), records in index.history.work.items():
+        if records and not _may_work(index.history, process, log):
+            return said(
+                "foreign process",
+                f"{shown(process)} handled {records} records of the log {shown(log)}, but it is "
+                "no collector whose bag holds that log, no consumer whose interest meets it, "
+                "and did not multicast to it.",
+            )
+    return None
+
+
+def _may_work(history: History, process: str, log: str) -> bool:
+    name = process.partition("/")[0]  # what follows names the instance
+    to = set(log.split("+"))
+    if any(not to.isdisjoint(history.interests.get(who, ())) for who in (process, name)):
+        return True
+    for who in (process, name):
+        multicast = history.producers.get(who, {})
+        if any(to.issuperset(history.destinations[number]) for number in multicast):
+            return True
+    return any(
+        plan.has_collector(who) and log in plan.collector(who).bag
+        for plan in history.plans
+        for who in (process, name)
+    )
+
+
+def _genuineness_unchecked(index: HistoryIndex) -> str:
+    if not any(index.history.work.values()):
+        return "no line says which process worked on which log"
+    return "" if index.history.plans else "no plan says which collector has which logs"
+
+
+def _genuineness_note(index: HistoryIndex) -> str:
+    """Count the planned foreign work: records that no consumer below the collector wants."""
+    foreign = total = 0
+    for (process, log), records in index.history.work.items():
+        total += records
+        name = process.partition("/")[0]
+        for plan in index.history.plans:
+            if plan.has_collector(name) and log in plan.collector(name).bag:
+                wanted = _wanted_below(index.history, plan_name=name, number=plan.epoch)
+                foreign += 0 if not wanted.isdisjoint(log.split("+")) else records
+                break
+    return f"{total} records handled, {foreign} of them planned foreign work"
+
+
+def _wanted_below(history: History, *, plan_name: str, number: int) -> set[str]:
+    """Give the partitions wanted by the consumers that a collector serves, itself or through."""
+    plan = next(plan for plan in history.plans if plan.epoch == number)
+    wanted: set[str] = set()
+    for entry in plan.consumers:
+        at = entry.collector
+        while at is not None:
+            if at == plan_name:
+                wanted.update(entry.interest)
+            at = plan.collector(at).parent
+    return wanted
+
+
+# -- all of them -----------------------------------------------------------------------------
+
+
+def _no_note(_: HistoryIndex) -> str:
+    return ""
+
+
+_Check = Callable[[HistoryIndex], Witness | None]
+_Words = Callable[[HistoryIndex], str]
+_GUARANTEES: tuple[tuple[str, _Check, _Words, _Words], ...] = (
+    ("validity", completeness.validity, completeness.validity_unchecked, completeness.end_note),
+    (
+        "uniform agreement",
+        completeness.uniform_agreement,
+        completeness.uniform_agreement_unchecked,
+        completeness.end_note,
+    ),
+    ("uniform integrity", _uniform_integrity, no_delivery, _integrity_note),
+    ("uniform prefix order", _uniform_prefix_order, _order_unchecked, _prefix_note),
+    ("uniform acyclic order", _uniform_acyclic_order, _order_unchecked, _no_note),
+    ("log order", _log_order, _log_order_unchecked, _log_order_note),
+    ("genuineness", _genuineness, _genuineness_unchecked, _genuineness_note),
+    ("replay", replays.replay, replays.replay_unchecked, _no_note),
+)

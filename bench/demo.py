@@ -129,7 +129,7 @@ def demo(
         host.wait_healthy()
         run = Run(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
         run.go(say)
-        work = host.work()
+        work = list(host.work())
     built = history.HistoryBuilder()
     lines = [*run.lines(), *work]
     if history_file is not None:

@@ -33,6 +33,14 @@ from multicast.settings import Settings, settings
 _log = logging.getLogger("amcast.collectors")
 _RETRY_S = (0.1, 0.5, 2.0, 5.0)
 _EPOCH_EVERY_S = 1.0
+_STOP_S = 1.5
+
+
+class Worker(faust.Worker):
+    """A worker that ends when its loops have: mode's own rests for a second before it goes."""
+
+    async def _sentinel_task(self) -> None:
+        await asyncio.sleep(0)
 
 
 class _NoKafka(BootStrategy):
@@ -67,6 +75,7 @@ app = _Shell(
     web_port=int(os.environ.get("AMCAST_WEB_PORT", "6066")),
     web_enabled=True,
     worker_redirect_stdouts=False,
+    Worker=Worker,
 )
 
 
@@ -114,9 +123,11 @@ class Supervisor(Service):
         node.run()
 
     async def on_stop(self) -> None:
-        """End the loop; what it had in flight is settled by whoever comes next."""
-        if self.node is not None:
-            self.node.stop()
+        """End the loop, and wait for its end; what is in flight then counts or not, as ever."""
+        node = self.node
+        if node is not None:
+            node.stop()
+            await asyncio.to_thread(node.ended.wait, _STOP_S)
 
     def status(self) -> dict[str, Any]:
         """Describe the node: what its loop says, and how it fares."""
@@ -137,6 +148,7 @@ class Host(Service):
 
     def __post_init__(self) -> None:
         self.supervisors = {}
+        self._control: ControlReader | None = None
 
     async def on_start(self) -> None:
         """Connect, and begin with the nodes that the newest plan and AMCAST_NODES name."""
@@ -164,11 +176,9 @@ class Host(Service):
         wanted = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
         if wanted:
             return wanted
-        control = ControlReader(self._driver, _settings.topic)
-        try:
-            return [node.name for node in control.refresh().plan().collectors]
-        finally:
-            control.close()
+        if self._control is None:
+            self._control = ControlReader(self._driver, _settings.topic)
+        return [node.name for node in self._control.refresh().plan().collectors]
 
     async def on_stop(self) -> None:
         """End all loops at once, then release the driver."""
@@ -178,6 +188,8 @@ class Host(Service):
 
     async def on_shutdown(self) -> None:
         """Release the driver after the loops have ended."""
+        if self._control is not None:
+            self._control.close()
         self._driver.close()
 
 

@@ -80,12 +80,12 @@ def run(
                     raise UsageError(
                         f"epoch {state.epoch} of topic {chosen.topic} has no collector {name}"
                     )
-    import faust  # noqa: PLC0415 - the worker reads the environment when it is imported
-
+    # The worker reads its settings from the environment when it is imported.
+    from collectors.app import Worker  # noqa: PLC0415
     from collectors.app import app as worker_app  # noqa: PLC0415
 
     sys.stderr.write(f"collectors of topic {chosen.topic}: http://127.0.0.1:{port}/status\n")
-    worker = faust.Worker(worker_app, loglevel=log_level, quiet=True)
+    worker = Worker(worker_app, loglevel=log_level, quiet=True)
     worker.execute_from_commandline()
 
 

@@ -232,7 +232,8 @@ class Collector:
         if state.frozen:
             return None
         relayed, runs = self._from_parent()
-        if runs or relayed.records - state.parent_next.records >= self.limits.relay_max // 2:
+        emptied = relayed.records - state.parent_next.records
+        if runs or emptied >= max(1, self.limits.relay_max // 2):
             return OrderRecord(
                 Kind.PARENT, state.digest, relayed, coalesce(runs), self._writer, now_ms
             )

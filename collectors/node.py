@@ -127,6 +127,7 @@ class Node:
         self._logs = {log_partition(self.plan.logs[number]): number for number in sorted(own.own)}
         self._feed = _Feed()
         self._failed = threading.Event()
+        self.ended = threading.Event()
         self._wakes: tuple[Callable[[], None], ...] = ()
         self.records_appended = 0
 
@@ -187,6 +188,7 @@ class Node:
             reader.close()
             watcher.close()
             self._control.close()
+            self.ended.set()
 
     def _take_events(self, control: ControlState) -> None:
         """Wait for one event, then take all that are there."""

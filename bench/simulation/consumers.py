@@ -12,7 +12,9 @@ processed, never more.
 
 from __future__ import annotations
 
-from bench.simulation.judge import Judge
+from collections.abc import Callable
+
+from bench.simulation.judge import Judge, Label
 from bench.simulation.nodes import AMOUNTS
 from bench.simulation.schedule import Seat
 from bench.simulation.world import READ_ALL, World
@@ -38,7 +40,8 @@ class Process:
             assert sitter.committed is not None
             self._take(resume(state, self.wanted, sitter.committed, bounds=self.bounds))
         elif where == "latest":
-            self._take(resume(state, self.wanted, self._latest(state), bounds=self.bounds))
+            latest = self._latest(state)
+            self._take(resume(self.view.refresh(), self.wanted, latest, bounds=self.bounds))
         else:
             self._take(earliest(state, self.wanted, bounds=self.bounds))
         self.last = self.delivery.position
@@ -92,7 +95,7 @@ class Process:
         delivery = self.delivery
         if self.order_at is None or delivery.order is None or delivery.order_paused():
             return
-        fetched = self.world.log.read(self.order_at, delivery.order.offset_next, amount)
+        fetched = self.world.read(self.order_at, delivery.order.offset_next, amount)
         if fetched is None:
             return
         for record in fetched.records:
@@ -114,11 +117,11 @@ class Process:
             bits >>= 1
             if number in paused or not (self.world.calm or bits & 1):
                 continue
-            fetched = self.world.log.read(self.places[number], position, amount)
+            fetched = self.world.read(self.places[number], position, amount)
             if fetched is not None:
                 self.positions[number] = fetched.position
                 delivery.payload_read(number, fetched.records, fetched.position)
-                self.judge.worked(self.sitter.seat.consumer, delivery.logs[number].name)
+                self.world.worked(self.sitter.seat.consumer, delivery.logs[number].name)
 
     def deliver(self, bits: int) -> bool:
         """Hand messages to the application one by one, and commit; perhaps crash in between."""
@@ -147,7 +150,9 @@ class Process:
 
     def _hand_over(self, batch: Batch, index: int) -> None:
         cursor = batch.cursor(index)
-        self.judge.delivered(self.sitter.label, batch, index, before=self.last, after=cursor)
+        label = self.sitter.label
+        message_id = self.judge.delivered(label, batch, index, before=self.last)
+        self.world.trace.append((self.world.turn, "delivers", *label, message_id))
         self.last = cursor
 
     def commit(self, cursor: Cursor) -> None:
@@ -184,20 +189,20 @@ class Sitter:
     def __init__(self, seat: Seat, wanted: Wanted) -> None:
         self.seat = seat
         self.wanted = wanted
-        self.label = (seat.consumer, seat.instance)
+        self.label: Label = (seat.consumer, seat.instance)
         self.committed: Cursor | None = None
         self.process: Process | None = None
-        self.error = ""
         self.late = seat.late
-        self.wary = False
+        self.heirs = 0
 
 
 class Consumers:
     """All seats. A process sits down when its turn comes and nobody sits there."""
 
-    def __init__(self, world: World, judge: Judge) -> None:
+    def __init__(self, world: World, judge: Judge, cure: Callable[[], None]) -> None:
         self._world = world
         self._judge = judge
+        self._cure = cure
         scene = world.schedule.scene
         wanted = {
             name: Wanted.of(name, None if named else interest)
@@ -209,14 +214,16 @@ class Consumers:
         """Give one seat its turn."""
         self._turn(self.sitters[(bits & 63) % len(self.sitters)], bits >> 6)
 
+    def epochs(self) -> int:
+        """Count the epochs that all seats have come through."""
+        return sum(s.process.last.epoch for s in self.sitters if s.process is not None)
+
     def calm_turns(self) -> None:
         """Give every seat a turn."""
         for sitter in self.sitters:
             self._turn(sitter, 0)
 
     def _turn(self, sitter: Sitter, bits: int) -> None:
-        if sitter.error:
-            return
         try:
             if sitter.process is None:
                 self._sit_down(sitter, bits >> 36 & 7)
@@ -226,11 +233,14 @@ class Consumers:
         except ProtocolViolation as error:
             # A checkpoint that the log belies, named as such: the operator takes it back.
             self._stopped(sitter, error)
-            self._world.distrust_checkpoints()
+            self._cure()
         except Trimmed as error:
+            # Retention went past it: somebody else joins at the end, who never saw the beginning.
             self._stopped(sitter, error)
-            self._judge.seat_lost(sitter.label)
-            sitter.error = type(error).__name__
+            sitter.committed = None
+            sitter.late = True
+            sitter.heirs += 1
+            sitter.label = (sitter.seat.consumer, f"{sitter.seat.instance}{sitter.heirs}")
         except AmcastError as error:
             self._stopped(sitter, error)
             raise
@@ -242,7 +252,7 @@ class Consumers:
         elif sitter.late:
             where = "latest"
         sitter.process = Process(self._world, sitter, self._judge, where=where)
-        self._judge.begins(sitter.label, sitter.process.last, where)
+        self._judge.begins(sitter.label)
 
     def _stand_up(self, sitter: Sitter) -> None:
         assert sitter.process is not None

@@ -11,7 +11,6 @@ No rule of the protocol stands here: what a turn does is chosen by its bits.
 
 from __future__ import annotations
 
-from bench.simulation.schedule import Fate
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.collector import Append, Collector
 from collectors.replan import freeze_positions
@@ -19,7 +18,7 @@ from multicast.control import checkpoint_record, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.log import AppendFailed, AppendOutcome
-from multicast.order import Checkpoint, OrderRecord, OrderStream, Void
+from multicast.order import Checkpoint, OrderStream
 from topology.tree import Plan
 
 AMOUNTS = (1, 2, 5, READ_ALL)
@@ -102,7 +101,7 @@ class Instance:
     def read_own(self, amount: int) -> None:
         """Read on in our own stream."""
         core = self.core
-        fetched = self.world.log.read(self.at, core.own.offset_next, amount)
+        fetched = self.world.read(self.at, core.own.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.own_read(record.offset, record.value)
@@ -111,7 +110,7 @@ class Instance:
     def read_parent(self, parent: OrderStream, amount: int) -> None:
         """Read on in the parent's stream, until the core has enough."""
         core = self.core
-        fetched = self.world.log.read(self.parent_at, parent.offset_next, amount)
+        fetched = self.world.read(self.parent_at, parent.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.parent_read(record.offset, record.value)
@@ -129,9 +128,10 @@ class Instance:
                 if not calm and bits & 0xE == 0:
                     early = self.world.schedule.early_max
                     if early:
-                        self.world.fault("ordered early")
                         end += early
+                        self.world.announced(self.plan.logs[number], end)
                 self.core.log_end(number, end)
+                self.world.worked(self.name, self.plan.logs[number].name)
 
     def write(self, bits: int) -> bool:
         """Carry out what the core wants done; a crash may stand between any two actions."""

@@ -13,7 +13,7 @@ what makes shrinking possible.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -109,10 +109,6 @@ class Schedule:
     early_max: int  # offsets ordered ahead of their log's end
     trims_order: bool  # retention takes what processes still need: named errors, no liveness
     ops: tuple[Op, ...]
-
-    def with_ops(self, ops: tuple[Op, ...]) -> Schedule:
-        """Give the same world with other turns."""
-        return replace(self, ops=ops)
 
 
 def draw(seed: int) -> Schedule:

@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.simulation.schedule import Fate, Schedule
 from bench.simulation.trees import STREAMS, TOPIC
-from multicast.control import ControlState, control_partition, groups_topic, order_topic
+from multicast.control import (
+    ControlState,
+    control_partition,
+    groups_topic,
+    log_partition,
+    order_topic,
+)
 from multicast.errors import AppendRefused, AppendUnknown
-from multicast.log import AppendFailed, AppendOutcome, Headers, TopicPartition
+from multicast.log import AppendFailed, AppendOutcome, Fetched, Headers, TopicPartition
 from multicast.memory import MemoryDriver, MemoryLog, PendingAppend
 from multicast.memory_log import MemoryTransaction
+from multicast.messages import skip_header
+from topology.tree import Log
 
 CONTROL = control_partition(TOPIC)
 GROUPS_MAX = 8
@@ -87,7 +95,7 @@ class World:
         self.calm = False
         self.stats = Stats()
         self.trace: list[Event] = []
-        self.stores = 0
+        self.moves = 0  # stores and reads: while it rises, something still happens
         self.log = MemoryLog(
             {
                 TOPIC: len(schedule.scene.partitions),
@@ -97,7 +105,10 @@ class World:
             },
             now_ms=self._now_ms,
         )
-        self.transactions: list[tuple[MemoryTransaction, list[tuple[TopicPartition, int]]]] = []
+        self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []
+        self.ahead: dict[TopicPartition, int] = {}
+        self.log_names: dict[TopicPartition, str] = {}
+        self.work: dict[tuple[str, str], int] = {}
         self._views = ControlViews(self.log)
         self._late: list[tuple[int, int, Callable[[], None]]] = []
         self._lates = 0
@@ -197,10 +208,36 @@ class World:
         return outcome
 
     def _stored(self, at: TopicPartition, offset: int) -> None:
-        self.stores += 1
+        self.moves += 1
         self.trace.append((self.turn, "stored", at.topic, at.partition, offset))
 
+    def announced(self, log: Log, end: int) -> None:
+        """Note that a log may be ordered ahead of its end, up to that offset."""
+        at = log_partition(log)
+        self.log_names[at] = log.name
+        self.ahead[at] = max(end, self.ahead.get(at, 0))
+        self.fault("ordered early")
+
+    def worked(self, process: str, log: str) -> None:
+        """Note that a process handled something of a log."""
+        self.work[process, log] = self.work.get((process, log), 0) + 1
+
+    def fill_holes(self) -> None:
+        """Fill every log with skips to where it may be ordered ahead, as who waits for it would."""
+        for at, end in self.ahead.items():
+            header = skip_header(self.log_names[at])
+            for _ in range(self.end(at), end):
+                self.put(at, b"", (header,))
+                self.fault("hole filled")
+
     # -- looking ----------------------------------------------------------------------------
+
+    def read(self, at: TopicPartition, position: int, amount: int) -> Fetched | None:
+        """Read as a reader of `MemoryDriver` does; that it moved is noted."""
+        fetched = self.log.read(at, position, amount)
+        if fetched is not None:
+            self.moves += 1
+        return fetched
 
     def end(self, at: TopicPartition) -> int:
         """Give a Kafka partition's last stable offset."""
@@ -221,7 +258,3 @@ class World:
         self.fault("trimmed")
         self.note("trimmed", at.topic, at.partition, offset)
 
-
-def positions_by_name(positions: Mapping[str, int]) -> str:
-    """Spell positions for the trace."""
-    return " ".join(f"{name}:{offset}" for name, offset in sorted(positions.items()))

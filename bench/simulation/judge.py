@@ -1,0 +1,108 @@
+"""The judgement: what producers and consumers did goes in, the first thing that is wrong comes out.
+
+`multicast.properties` judges the whole history of every schedule. Two checks are made here as the
+deliveries come, because only the simulator knows cursors and who must have read everything:
+
+    same cursor     what follows a cursor is one message, whoever reads on from there, and whenever
+    nobody short    once faults have ended and all is at rest, no seat stands before a message that
+                    another process of the same consumer delivered from the same cursor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.simulation.trees import Scene
+from multicast.delivery import Batch, Cursor
+from multicast.history import History, HistoryBuilder
+from multicast.properties import check_all
+from topology.tree import Plan
+
+Label = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What is wrong: which guarantee, and a witness in words."""
+
+    guarantee: str
+    witness: str
+
+
+class Judge:
+    """Collects a history and judges it."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.builder = HistoryBuilder()
+        self.deliveries = 0
+        self.violation: Violation | None = None
+        self._after: dict[tuple[str, Cursor], str] = {}
+        self._sequences: dict[Label, int] = {}
+        self._ends: list[tuple[Label, Cursor]] = []
+        for name, interest in scene.interests:
+            self.builder.interest(consumer=name, interest=interest)
+
+    def begins(self, label: Label) -> None:
+        """Note that another process sits on the seat: its sequence begins at 0."""
+        self._sequences[label] = 0
+
+    def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
+        """Note a delivery by a process that stood at a cursor; give the message's ID."""
+        message_id = f"{batch.log.name}:{batch.records[index].offset}"
+        expected = self._after.setdefault((label[0], before), message_id)
+        if expected != message_id and self.violation is None:
+            self.violation = Violation(
+                "replay",
+                f"{'/'.join(label)} delivered {message_id} after the cursor {before}; "
+                f"another process of {label[0]} delivered {expected} after the same cursor.",
+            )
+        sequence = self._sequences[label]
+        self._sequences[label] = sequence + 1
+        self.deliveries += 1
+        self.builder.delivery(
+            consumer=label[0],
+            instance=label[1],
+            message_id=message_id,
+            to=batch.to,
+            sequence=sequence,
+        )
+        return message_id
+
+    def acknowledged(
+        self, producer: str, to: tuple[str, ...], outcome: str, message_id: str | None
+    ) -> None:
+        """Note how a multicast ended."""
+        self.builder.acknowledgement(
+            producer=producer, to=to, outcome=outcome, message_id=message_id
+        )
+
+    def ended(self, label: Label, last: Cursor, *, late: bool) -> None:
+        """Note that a seat has, or should have, read all that there was."""
+        self.builder.end(consumer=label[0], instance=label[1], late=late)
+        self._ends.append((label, last))
+
+    def verdict(
+        self, plans: list[Plan], work: Mapping[tuple[str, str], int]
+    ) -> Violation | None:
+        """Judge all there is; None where every guarantee holds."""
+        if self.violation is not None:
+            return self.violation
+        for label, last in self._ends:
+            following = self._after.get((label[0], last))
+            if following is not None:
+                return Violation(
+                    "validity",
+                    f"{'/'.join(label)} came to rest at the cursor {last}, after which another "
+                    f"process of {label[0]} delivered {following}.",
+                )
+        for (process, log), records in work.items():
+            self.builder.work(process=process, log=log, records=records)
+        return judge(self.builder.history(plans=plans))
+
+
+def judge(history: History) -> Violation | None:
+    """Ask `multicast.properties` for the first guarantee that does not hold."""
+    for verdict in check_all(history).violations:
+        return Violation(verdict.guarantee, str(verdict.witness))
+    return None

@@ -1,0 +1,85 @@
+"""Shrinking: of a schedule that fails, the shortest part found that still fails in the same way.
+
+A failing schedule and a way to run one go in; a schedule with fewer turns and fewer kinds of faults
+comes out. Every part of a schedule is a schedule, so turns are simply left out, large pieces first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench.simulation.judge import Violation
+from bench.simulation.schedule import CALM, Schedule
+from bench.simulation.world import Event
+
+RUNS_MAX = 600
+LINES_MAX = 80
+
+
+class Shrinker:
+    """Tries smaller schedules; `best` is the smallest that failed so far."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        violation: Violation,
+        *,
+        run: Callable[[Schedule], Violation | None],
+        runs_max: int = RUNS_MAX,
+    ) -> None:
+        self.best = schedule
+        self.violation = violation
+        self.runs = 0
+        self._run = run
+        self._runs_max = runs_max
+
+    def shrink(self) -> None:
+        """Leave out what the failure does not need: kinds of faults first, then turns."""
+        self._try(replace(self.best, fates=CALM))
+        self._try(replace(self.best, crash_mask=-1))
+        self._try(replace(self.best, early_max=0))
+        self._try(replace(self.best, seats=self.best.seats[:2]))
+        size = max(1, len(self.best.ops) // 2)
+        while self.runs < self._runs_max:
+            if not self._without_pieces(size) and size == 1:
+                return
+            size = max(1, size // 2)
+
+    def _without_pieces(self, size: int) -> bool:
+        """Leave out each piece of that size once; whether any was not needed."""
+        smaller = False
+        at = len(self.best.ops)
+        while at > 0 and self.runs < self._runs_max:
+            at = max(0, at - size)
+            ops = self.best.ops
+            smaller |= self._try(replace(self.best, ops=ops[:at] + ops[at + size :]))
+        return smaller
+
+    def _try(self, candidate: Schedule) -> bool:
+        self.runs += 1
+        seen = self._run(candidate)
+        if seen is None or seen.guarantee != self.violation.guarantee:
+            return False
+        self.best, self.violation = candidate, seen
+        return True
+
+
+def tell(schedule: Schedule, trace: list[Event]) -> list[str]:
+    """Tell a shrunk schedule as lines: the plans, the turns, and the last of what happened."""
+    lines = []
+    for rivals in schedule.plans:
+        plan = rivals[0]
+        lines.append(f"epoch {plan.epoch}: logs {', '.join(log.name for log in plan.logs)}")
+        lines += [
+            f"  {node.name} under {node.parent or 'nobody'}: {', '.join(node.bag)}"
+            for node in plan.collectors
+        ]
+    for (name, interest), named in zip(schedule.scene.interests, schedule.scene.named, strict=True):
+        lines.append(f"{name} wants {', '.join(interest)}" + ("" if named else " (not in the plan)"))
+    lines.append(f"{schedule.limits}")
+    lines.append("turns: " + " ".join(f"{op.kind.name.lower()}:{op.bits:x}" for op in schedule.ops))
+    if len(trace) > LINES_MAX:
+        lines.append(f"the last {LINES_MAX} of {len(trace)} events:")
+    lines += [" ".join(map(str, event)) for event in trace[-LINES_MAX:]]
+    return lines

@@ -1,0 +1,174 @@
+"""What else happens to a cluster: transactions, foreign records, retention, poisoned checkpoints.
+
+A turn's bits go in; something goes to the cluster that no process of ours wrote, and that must not
+show in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.simulation.judge import Judge
+from bench.simulation.trees import STREAMS, TOPIC
+from bench.simulation.world import CONTROL, World
+from multicast.control import checkpoint_record, log_partition, order_topic, stream_partition
+from multicast.log import TopicPartition
+from multicast.messages import EPOCH, SKIP, TO
+from multicast.order import Kind, OrderRecord, ParentNext, Run, digest_of, encode
+from topology.tree import Log
+
+OPEN_MAX = 2
+
+
+class Strangers:
+    """Everybody who is not ours."""
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+        self._view = world.view()
+        self._poisoned: list[bytes] = []
+
+    # -- transactions -----------------------------------------------------------------------
+
+    def transaction(self, bits: int) -> None:
+        """Begin a transaction in one or two logs, or end one; end offsets stay behind it."""
+        world = self._world
+        if world.transactions and (bits & 1 or len(world.transactions) >= OPEN_MAX):
+            self._end_transaction(commit=bool(bits & 2))
+            return
+        logs = self._view.refresh().plan().logs
+        transaction = world.log.transaction()
+        written: list[tuple[Log, int]] = []
+        for part in range(1 + (bits >> 2 & 1)):
+            log = logs[(bits >> 8 * part + 4 & 0xFF) % len(logs)]
+            written.append((log, transaction.append(log_partition(log), b"in a transaction")))
+        world.transactions.append((transaction, written))
+        world.fault("transaction")
+
+    def _end_transaction(self, *, commit: bool) -> None:
+        transaction, written = self._world.transactions.pop(0)
+        if not commit:
+            transaction.abort()
+            return
+        transaction.commit()
+        for log, offset in written:
+            self._judge.acknowledged("tx", log.to, "accepted", f"{log.name}:{offset}")
+
+    # -- foreign records --------------------------------------------------------------------
+
+    def garbage(self, bits: int) -> None:
+        """Write what nobody of ours would, to one of the four kinds of topic."""
+        self._world.fault("foreign record")
+        which, bits = bits & 3, bits >> 2
+        if which == 0:
+            self._odd_message(bits)
+        elif which == 1:
+            self._world.put(CONTROL, _GARBAGE[bits % len(_GARBAGE)])
+        else:
+            self._order_garbage(bits)
+
+    def _odd_message(self, bits: int) -> None:
+        """Multicast with a plain client; headers that look like ours and are not."""
+        logs = self._view.refresh().plan().logs
+        log, other = logs[bits % len(logs)], logs[(bits >> 6) % len(logs)]
+        odd = (
+            (SKIP, b"elsewhere"),
+            (EPOCH, log.name.encode() + b"|soon"),
+            (TO, log.name.encode() + b"|P9,P1"),
+            (TO, b"elsewhere|P1"),
+            ("amcast.unknown", b"\xff"),
+            ("theirs", other.name.encode()),
+        )
+        offset = self._world.put(log_partition(log), b"?", (odd[(bits >> 12) % len(odd)],))
+        self._judge.acknowledged("plain", log.to, "accepted", f"{log.name}:{offset}")
+
+    def _order_garbage(self, bits: int) -> None:
+        """Write to a stream: noise, an old record again, or what no state allows."""
+        world = self._world
+        plan = self._view.refresh().plan()
+        stream = bits % STREAMS
+        if plan.collectors and bits >> 4 & 3:
+            stream = plan.collectors[bits % len(plan.collectors)].stream
+        at = TopicPartition(order_topic(TOPIC), stream)
+        begin, end = world.log.begins([at])[at], world.end(at)
+        raw: bytes | None = _GARBAGE[(bits >> 8) % len(_GARBAGE)]
+        choice = bits >> 12 & 3
+        if choice and end > begin:
+            back = 1 if choice == 1 else 1 + (bits >> 14) % (end - begin)
+            fetched = world.log.read(at, end - back, 1)
+            old = fetched.records[0].value if fetched and fetched.records else None
+            raw = old if choice == 2 else _impossible(old or b"", bits >> 20)
+        world.put(at, raw)
+
+    # -- checkpoints, compaction, retention -----------------------------------------------------
+
+    def poison(self, bits: int) -> None:
+        """Write a checkpoint that is a lie: another digest, or another offset."""
+        world = self._world
+        state = self._view.refresh()
+        plan = state.plan(1 + bits % state.epoch)
+        if not plan.collectors:
+            return
+        name = plan.collectors[(bits >> 4) % len(plan.collectors)].name
+        points = state.checkpoints(plan.epoch, name)
+        if not points:
+            return
+        point = points[(bits >> 10) % len(points)]
+        lies = (
+            replace(point, digest=digest_of(b"a lie")),
+            replace(point, offset=point.offset + 1),
+            replace(point, offset=max(0, point.offset - 1)),
+            replace(point, positions={}),
+            replace(point, offset=world.end(stream_partition(plan, name)) + 5),
+        )
+        key, value = checkpoint_record(lies[(bits >> 16) % len(lies)])
+        world.log.write(CONTROL, value, key=key)
+        world.fault("poisoned checkpoint")
+        self._poisoned.append(key)
+
+    def cure(self) -> None:
+        """Take back every checkpoint that is a lie, as the operator does who reads the error."""
+        for key in self._poisoned:
+            self._world.log.write(CONTROL, None, key=key)
+        self._poisoned.clear()
+
+    def compaction(self, _: int) -> None:
+        """Compact the control topic."""
+        self._world.compact()
+        self._world.fault("compaction")
+
+    def retention(self, bits: int) -> None:
+        """Drop the older part of a log; of an order stream too, where the schedule is harsh."""
+        world = self._world
+        plan = self._view.refresh().plan()
+        at = log_partition(plan.logs[bits % len(plan.logs)])
+        if world.schedule.trims_order and plan.collectors and bits >> 6 & 1:
+            node = plan.collectors[(bits >> 7) % len(plan.collectors)]
+            at = stream_partition(plan, node.name)
+        begin, end = world.log.begins([at])[at], world.end(at)
+        world.trim(at, begin + (end - begin) * (bits >> 12 & 3) // 4)
+
+
+_GARBAGE = (
+    b"",
+    b"TO",
+    b"\x00" * 80,
+    b'{"schema_version": 1, "positions": []}',
+    b"TO\x01" + b"\xff" * 90,
+)
+
+
+def _impossible(last: bytes, bits: int) -> bytes:
+    """Make a record that extends another record and says what no state allows, or is cut off."""
+    previous = digest_of(last)
+    nowhere = Run(bits & 3, 1 << 40, (1 << 40) + 1)
+    records = (
+        OrderRecord(Kind.OWN, previous, ParentNext(0, 0), ()),
+        OrderRecord(Kind.OWN, previous, ParentNext(0, 0), (nowhere,)),
+        OrderRecord(Kind.OWN, previous, ParentNext(0, 0), (Run(1 << 20, 0, 1),)),
+        OrderRecord(Kind.PARENT, previous, ParentNext(0, 0), (nowhere,)),
+        OrderRecord(Kind.FREEZE, previous, ParentNext(0, 0), (nowhere,)),
+    )
+    raw = encode(records[(bits >> 2) % len(records)])
+    return raw[:-1] if bits >> 8 & 1 else raw

@@ -1,0 +1,245 @@
+"""Simulated producers, operators and strangers: everybody else who writes to the cluster.
+
+A turn's bits go in; records go to the faulty cluster. Producers try again until their multicast is
+acknowledged, so a message whose outcome was unknown may stand there twice, under two IDs. Operators
+carry an epoch over into the next as `collectors.replan` says, any number of them, each stopping
+anywhere. Strangers write what nobody of ours would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from bench.simulation.judge import Judge
+from bench.simulation.schedule import Fate
+from bench.simulation.trees import TOPIC
+from bench.simulation.world import CONTROL, READ_ALL, World
+from collectors.replan import ends_of, logs_to_mark
+from multicast.control import (
+    ControlState,
+    ends_record,
+    log_partition,
+    markers_record,
+    order_topic,
+    plan_record,
+    stream_partition,
+)
+from multicast.errors import AmcastError
+from multicast.log import Appended, AppendOutcome, Headers, TopicPartition
+from multicast.messages import covered_header, epoch_header, skip_header
+from multicast.order import OrderStream
+from topology.tree import Log, Plan
+
+PRODUCERS = 3
+
+
+class Producers:
+    """A few producers, each with its own, perhaps old, view of the plan."""
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+        self._views = [world.view() for _ in range(PRODUCERS)]
+        self._again: list[tuple[int, tuple[str, ...]]] = []
+
+    def turn(self, bits: int) -> None:
+        """Multicast to one of the schedule's destination sets; first try again what failed."""
+        number = bits % PRODUCERS
+        if bits >> 2 & 3 == 0:
+            self._views[number].refresh()
+        if self._again and bits >> 4 & 1:
+            again = self._again.pop(0)
+            self._multicast(*again, bits >> 16)
+        drawn = self._world.schedule.destinations
+        self._world.stats.multicasts += 1
+        self._multicast(number, drawn[(bits >> 5 & 0x3FF) % len(drawn)], bits >> 24)
+
+    def calm_turn(self) -> None:
+        """Try again everything that was not acknowledged."""
+        waiting, self._again = self._again, []
+        for number, to in waiting:
+            self._views[number].refresh()
+            self._multicast(number, to, 0)
+
+    def _multicast(self, number: int, to: tuple[str, ...], bits: int) -> None:
+        log = self._views[number].state.plan().cover(to)
+        if log is None:  # declared by a plan that this producer has not seen, or that lost
+            log = self._views[number].refresh().plan().cover(to)
+        if log is None:
+            to = to[:1]
+            log = self._views[number].state.plan().cover(to)
+            assert log is not None
+        headers: Headers = () if to == log.to else (covered_header(log.name, to),)
+        value = None if bits & 0x3F0000 == 0 else b"%d" % self._world.stats.multicasts
+        fate = self._world.append(
+            log_partition(log),
+            value,
+            bits=bits,
+            headers=headers,
+            done=partial(self._heard, number, log, to),
+        )
+        if fate is Fate.DOUBLED:
+            self._judge.acknowledged(f"p{number}", to, "unknown", None)
+
+    def _heard(self, number: int, log: Log, to: tuple[str, ...], outcome: AppendOutcome) -> None:
+        if isinstance(outcome, Appended):
+            message_id = f"{log.name}:{outcome.offset}"
+            self._judge.acknowledged(f"p{number}", to, "accepted", message_id)
+            self._world.note("accepted", message_id)
+            return
+        told = "failed" if outcome.error.definite else "unknown"
+        self._judge.acknowledged(f"p{number}", to, told, None)
+        self._again.append((number, to))
+
+
+class Operator:
+    """Makes the next epoch: one small step a turn, everything found again in the logs."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._number = number
+        self._view = world.view()
+        self._markers: dict[str, int] = {}
+        self._busy = 0
+        self._streams: dict[str, OrderStream] = {}
+        self._draining = 0
+
+    def turn(self, bits: int) -> None:
+        """Take one step towards the last epoch of the schedule."""
+        if self._busy and not self._world.calm:
+            return
+        state = self._view.refresh()
+        plans = self._world.schedule.plans
+        epoch = state.epoch
+        if epoch > 1 and epoch - 1 not in state.ends:
+            self._drain(state, epoch - 1, bits)
+        elif epoch < len(plans):
+            rivals = plans[epoch]
+            proposed = self._place(state, rivals[self._number % len(rivals)], bits >> 10)
+            key, value = plan_record(state.previous, proposed)
+            self._append(CONTROL, value, key=key, bits=bits)
+
+    def _place(self, state: ControlState, plan: Plan, bits: int) -> Plan:
+        """Say where streams begin (anywhere up to where they end), and where new logs do."""
+        collectors = []
+        for node in plan.collectors:
+            end = self._world.end(TopicPartition(order_topic(TOPIC), node.stream))
+            first = end if bits & 1 else end - min(end, bits >> 1 & 7)
+            begin = self._world.log.begins([TopicPartition(order_topic(TOPIC), node.stream)])
+            collectors.append(replace(node, stream_first=max(first, *begin.values())))
+        known = {log.name for plan in state.plans for log in plan.logs}
+        logs = [
+            log
+            if log.name in known
+            else replace(log, first=self._world.log.begins([log_partition(log)])[log_partition(log)])
+            for log in plan.logs
+        ]
+        return replace(plan, collectors=tuple(collectors), logs=tuple(logs))
+
+    def _drain(self, state: ControlState, epoch: int, bits: int) -> None:
+        plan = state.plan(epoch)
+        if self._draining != epoch:
+            self._draining = epoch
+            self._markers = {}
+            self._streams = {}
+        if epoch not in state.markers:
+            self._mark(plan, bits)
+            return
+        self._read_streams(state, plan, bits >> 12)
+        states = {name: stream.state for name, stream in self._streams.items()}
+        ends = ends_of(plan, states, state.markers[epoch])
+        if ends is not None:
+            for name, end in ends.items():
+                fill(self._world, plan.log(name), end)
+            key, value = ends_record(epoch, ends)
+            self._append(CONTROL, value, key=key, bits=bits)
+
+    def _mark(self, plan: Plan, bits: int) -> None:
+        missing = [name for name in logs_to_mark(plan) if name not in self._markers]
+        if not missing:
+            key, value = markers_record(plan.epoch, self._markers)
+            self._append(CONTROL, value, key=key, bits=bits)
+            return
+        name = missing[0]
+
+        def heard(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, Appended):
+                self._markers[name] = outcome.offset + 1
+
+        header = epoch_header(name, plan.epoch + 1)
+        at = log_partition(plan.log(name))
+        self._append(at, b"", headers=(header,), bits=bits, heard=heard)
+
+    def _read_streams(self, state: ControlState, plan: Plan, bits: int) -> None:
+        """Read every stream of the epoch to its end; raises as `OrderStream.read` does."""
+        starts = state.starts(plan.epoch)
+        assert starts is not None
+        for node in plan.collectors:
+            stream = self._streams.get(node.name)
+            if stream is None:
+                points = state.checkpoints(plan.epoch, node.name) if bits & 1 else []
+                stream = OrderStream(plan, node.name, starts, points[-1] if points else None)
+            at = stream_partition(plan, node.name)
+            fetched = self._world.log.read(at, stream.offset_next, READ_ALL)
+            if fetched is not None:
+                for record in fetched.records:
+                    stream.read(record.offset, record.value)
+                stream.passed(fetched.position)
+            self._streams[node.name] = stream
+
+    def _append(
+        self,
+        at: TopicPartition,
+        value: bytes,
+        *,
+        bits: int,
+        key: bytes | None = None,
+        headers: Headers = (),
+        heard: Callable[[AppendOutcome], None] | None = None,
+    ) -> None:
+        """Append, and wait for the answer before the next step."""
+        self._busy += 1
+
+        def done(outcome: AppendOutcome) -> None:
+            self._busy -= 1
+            if heard is not None:
+                heard(outcome)
+
+        self._world.append(at, value, key=key, headers=headers, bits=bits, done=done)
+
+
+class Operators:
+    """Two operators that want the same, or rival, next epochs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._two = [Operator(world, 0), Operator(world, 1)]
+
+    def turn(self, bits: int) -> None:
+        """Give one of them its turn; perhaps it crashes first."""
+        number = bits & 1
+        if bits >> 1 & 7 == 0 and self._world.schedule.crash_mask != -1:
+            self._world.fault("operator crashed")
+            self._two[number] = Operator(self._world, number)
+        self._turn(number, bits >> 4)
+
+    def calm_turn(self) -> None:
+        """Go on until the schedule's last epoch has begun."""
+        self._turn(0, 0)
+
+    def _turn(self, number: int, bits: int) -> None:
+        try:
+            self._two[number].turn(bits)
+        except AmcastError as error:
+            self._world.fault(f"operator stopped: {type(error).__name__}")
+            self._two[number] = Operator(self._world, number)
+
+
+def fill(world: World, log: Log, end: int) -> None:
+    """Fill a log with skips up to an offset that an early run went to."""
+    at = log_partition(log)
+    while world.log.ends([at])[at] < end and not world.transactions:
+        world.put(at, b"", (skip_header(log.name),))
+        world.fault("hole filled")

@@ -1,0 +1,56 @@
+"""Plans for tests: the poster's tree, and small ones made by hand."""
+
+from __future__ import annotations
+
+from topology.interests import from_document
+from topology.solver import plan as solve
+from topology.tree import Collector, Log, Objective, Plan, Subscription
+
+NOTHING = Objective(0.0, 0.0, 0.0, 0.0)
+
+
+def poster(*, topic="A", destinations=(("P1", "P3"), ("P2", "P3", "P4"))) -> Plan:
+    """The poster's toy example, with two wider destination sets."""
+    return solve(
+        from_document(
+            {
+                "topic": topic,
+                "partitions": ["P1", "P2", "P3", "P4", "P5"],
+                "destinations": [list(to) for to in destinations],
+                "consumer": [
+                    {"name": "C1", "interest": ["P1", "P2", "P3"]},
+                    {"name": "C2", "interest": ["P2", "P3", "P4"]},
+                    {"name": "C3", "interest": ["P3", "P4", "P5"]},
+                ],
+            }
+        )
+    )
+
+
+def chain(*, epoch=1, topic="A") -> Plan:
+    """Two collectors: K1 decides P1 and P2, K2 takes P2 from it and adds P3; P4 is read alone."""
+    partitions = ("P1", "P2", "P3", "P4")
+    return Plan(
+        topic=topic,
+        epoch=epoch,
+        base_epoch=epoch - 1,
+        cluster_id="",
+        input_hash="",
+        partitions=partitions,
+        logs=tuple(Log(name, topic, number) for number, name in enumerate(partitions)),
+        collectors=(
+            Collector("K1", ("P1", "P2"), None, 0),
+            Collector("K2", ("P2", "P3"), "K1", 1),
+        ),
+        consumers=(
+            Subscription("C1", ("P1", "P2"), "K1"),
+            Subscription("C2", ("P2", "P3"), "K2"),
+            Subscription("C4", ("P4",), None),
+        ),
+        objective=NOTHING,
+    )
+
+
+def from_start(plan: Plan) -> dict[str, int]:
+    """Starts for an epoch in which every log begins at 0."""
+    return {log.name: 0 for log in plan.logs}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 from typing import Any
 
@@ -66,13 +67,23 @@ def _settings_or_exit() -> Settings:
         sys.exit(error.exit_code)
 
 
+def _web_port() -> int:
+    """Read AMCAST_WEB_PORT; 0 asks for any free port."""
+    asked = int(os.environ.get("AMCAST_WEB_PORT", "6066"))
+    if asked:
+        return asked
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 _settings = _settings_or_exit()
 app = _Shell(
     f"amcast-collectors-{_settings.topic}",
     broker=[f"kafka://{address}" for address in _settings.bootstrap.split(",")],
     store="memory",
     web_host=os.environ.get("AMCAST_WEB_HOST", "127.0.0.1"),
-    web_port=int(os.environ.get("AMCAST_WEB_PORT", "6066")),
+    web_port=_web_port(),
     web_enabled=True,
     worker_redirect_stdouts=False,
     Worker=Worker,

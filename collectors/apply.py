@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 from multicast.control import (
     ControlReader,
@@ -205,7 +206,7 @@ def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
 
 
 def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> None:
-    key, value = plan_record(previous, plan)
+    key, value = plan_record(previous, plan, attempt=uuid4().hex)
     _append(driver, control_partition(plan.topic), key, value, timeout_s)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,14 +63,14 @@ def run(
     collectors at once. Prints the address of its web pages on stderr.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    port = 6066 if web_port is None else web_port or _free_port()
     os.environ.update(
         AMCAST_BOOTSTRAP=chosen.bootstrap,
         AMCAST_TOPIC=chosen.topic,
         AMCAST_DRIVER=chosen.driver,
         AMCAST_NODES=",".join(node or []),
-        AMCAST_WEB_PORT=str(port),
     )
+    if web_port is not None:
+        os.environ["AMCAST_WEB_PORT"] = str(web_port)
     if node:
         with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
             _, state = both
@@ -84,15 +83,10 @@ def run(
     from collectors.app import Worker  # noqa: PLC0415
     from collectors.app import app as worker_app  # noqa: PLC0415
 
-    sys.stderr.write(f"collectors of topic {chosen.topic}: http://127.0.0.1:{port}/status\n")
+    address = f"http://127.0.0.1:{worker_app.conf.web_port}/status"
+    sys.stderr.write(f"collectors of topic {chosen.topic}: {address}\n")
     worker = Worker(worker_app, loglevel=log_level, quiet=True)
     worker.execute_from_commandline()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @app.command()
@@ -205,7 +199,6 @@ def _control(
 ) -> Iterator[tuple[Driver, ControlState]]:
     opened = open_driver(driver, bootstrap, client)
     try:
-        _refuse_missing(bootstrap, client, topic)
         control = ControlReader(opened, topic)
         try:
             yield opened, control.refresh()
@@ -213,13 +206,6 @@ def _control(
             control.close()
     finally:
         opened.close()
-
-
-def _refuse_missing(bootstrap: str, client: dict[str, str], topic: str) -> None:
-    """Tell apart a topic without a plan and a cluster that does not answer."""
-    with Admin(bootstrap, client) as admin:
-        if not admin.partitions([f"{topic}.topology"]):
-            ControlState(topic).plan()
 
 
 @topology_app.command("apply")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.collector import Append, Collector, Limits
+from collectors.replan import freeze_positions
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -215,9 +216,9 @@ class Node:
         if fetched.at not in self._streams:
             for record in fetched.records:
                 control.read(record)
-            markers = control.markers.get(self.plan.epoch + 1)
+            markers = control.markers.get(self.plan.epoch)
             if markers is not None:
-                self.core.freeze_after({self.plan.number(log): at for log, at in markers.items()})
+                self.core.freeze_after(freeze_positions(self.plan, markers))
             return
         own = fetched.at == self._own_at
         take = self.core.own_read if own else self.core.parent_read

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
@@ -103,21 +104,29 @@ class Consumer:
     ) -> None:
         self._wanted = Wanted.of(name, interest)
         self._bounds = bounds or Bounds()
-        self._owns_driver = isinstance(driver, str)
-        self._driver = open_driver(driver, bootstrap, client) if isinstance(driver, str) else driver
         self._topic = topic
         self._group = f"amcast.{topic}." + (group or name or "+".join(self._wanted.interest or ()))
-        self._control = ControlReader(self._driver, topic)
-        self._control_at = time.monotonic()
-        self._reader: Reader = self._driver.reader({})
         self._places: dict[TopicPartition, int] = {}  # what is read: -1 the order, else a log
         self._paused: set[TopicPartition] = set()
         self._delivery: Delivery
         self._at_hand: Message | Batch | None = None
         self._sought = False
-        self._control.refresh()
-        stored = self._committed() if committed else None
-        self.seek(stored if stored is not None else start)
+        self._driver: Driver
+        with ExitStack() as opened:
+            if isinstance(driver, str):
+                self._driver = open_driver(driver, bootstrap, client)
+                opened.callback(self._driver.close)
+            else:
+                self._driver = driver
+            self._control = ControlReader(self._driver, topic)
+            opened.callback(self._control.close)
+            self._control_at = time.monotonic()
+            self._reader: Reader = self._driver.reader({})
+            opened.callback(self._reader.close)
+            self._control.refresh()
+            stored = self._committed() if committed else None
+            self.seek(stored if stored is not None else start)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -251,10 +260,7 @@ class Consumer:
 
     def close(self) -> None:
         """Release everything; commits nothing."""
-        self._reader.close()
-        self._control.close()
-        if self._owns_driver:
-            self._driver.close()
+        self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 Goes in: the records of the compacted topic `A.topology`, in offset order. Comes out:
 `ControlState`, the same for everybody who read as far. Plans are accepted by a digest chain like
 order records; of other facts that are stated twice the first counts. Every statement has a key of
-its own, so that compaction takes none that somebody needs.
+its own, so that compaction takes none that somebody needs; made again, it is another ATTEMPT.
+(Were the key the same, compaction would keep the later copy, and a rival between would be first.)
 
-    plan/EPOCH/DIGEST              {"previous": hex, "plan": {…}}; counts iff `previous` is the
+    plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; counts iff `previous` is the
                                    digest of the last plan record that counted and the epoch is next
-    markers/EPOCH/DIGEST           {"positions": {log: offset}}: collectors of the epoch before
+    markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: collectors of the epoch before
                                    freeze once each log is ordered to there
-    ends/EPOCH/DIGEST              {"positions": {log: offset}}: where each log ends this epoch
+    ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)
 
@@ -20,10 +21,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multicast.errors import ClusterUnreachable, UncoveredInterest
+from multicast.errors import ClusterUnreachable, TopicMissing, UncoveredInterest
 from multicast.log import Driver, Record, TopicPartition
 from multicast.order import Checkpoint, ParentNext, digest_of
 from topology.tree import InvalidPlan, Log, Plan
@@ -76,6 +77,18 @@ class ControlState:
     def __post_init__(self) -> None:
         """Begin where no plan counts yet."""
         self.previous = genesis(self.topic)
+
+    def copy(self) -> ControlState:
+        """Give a state that can read on without touching this one."""
+        other = replace(
+            self,
+            plans=list(self.plans),
+            markers=dict(self.markers),
+            ends=dict(self.ends),
+            _checkpoints=dict(self._checkpoints),
+        )
+        other.previous = self.previous
+        return other
 
     def read(self, record: Record) -> None:
         """Take the next record; one that says nothing sensible is counted as void."""
@@ -152,22 +165,31 @@ class ControlState:
 # -- documents ------------------------------------------------------------------------------
 
 
-def plan_record(previous: bytes, plan: Plan) -> tuple[bytes, bytes]:
-    """Make the key and value that propose a plan as the successor of `previous`."""
+def plan_record(previous: bytes, plan: Plan, *, attempt: str) -> tuple[bytes, bytes]:
+    """Make the key and value that propose a plan as the successor of `previous`.
+
+    `attempt` must be another text for every append, also of the same plan.
+    """
     value = _dump({"previous": previous.hex(), "plan": plan.to_json()})
-    return f"plan/{plan.epoch}/{digest_of(value).hex()}".encode(), value
+    return _key("plan", plan.epoch, value, attempt), value
 
 
-def markers_record(epoch: int, positions: Mapping[str, int]) -> tuple[bytes, bytes]:
+def markers_record(
+    epoch: int, positions: Mapping[str, int], *, attempt: str
+) -> tuple[bytes, bytes]:
     """Make the key and value that say to where each log must be ordered before a freeze."""
     value = _dump({"positions": dict(positions)})
-    return f"markers/{epoch}/{digest_of(value).hex()}".encode(), value
+    return _key("markers", epoch, value, attempt), value
 
 
-def ends_record(epoch: int, positions: Mapping[str, int]) -> tuple[bytes, bytes]:
+def ends_record(epoch: int, positions: Mapping[str, int], *, attempt: str) -> tuple[bytes, bytes]:
     """Make the key and value that say where each log ended its epoch."""
     value = _dump({"positions": dict(positions)})
-    return f"ends/{epoch}/{digest_of(value).hex()}".encode(), value
+    return _key("ends", epoch, value, attempt), value
+
+
+def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
+    return f"{kind}/{epoch}/{digest_of(value).hex()}/{attempt}".encode()
 
 
 def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
@@ -216,7 +238,11 @@ class ControlReader:
         self.state = ControlState(topic)
         self._at = control_partition(topic)
         self._driver = driver
-        self._position = driver.begins([self._at])[self._at]
+        try:
+            self._position = driver.begins([self._at])[self._at]
+        except TopicMissing:
+            self.state.plan()  # raises: no plan was ever applied
+            raise
         self._reader = driver.reader({self._at: self._position})
 
     def refresh(self, timeout_s: float = 10.0) -> ControlState:

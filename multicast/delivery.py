@@ -219,6 +219,12 @@ class Delivery:
         """Take what was read from a log: its records and the reader's position after them."""
         self._buffers[log].add(records, position)
 
+    def alone_waits(self) -> None:
+        """Hold the lone log where it stands until `alone_ends`: its epoch may have ended before."""
+        assert self.order is None
+        self.marker = self._runs[0].first
+        self._runs.clear()
+
     def alone_ends(self, position: int) -> None:
         """Say where the lone log's epoch ends, as the control topic has it."""
         assert self.order is None

@@ -24,6 +24,10 @@ class UsageError(AmcastError):
     exit_code = 2
 
 
+class TopicMissing(UsageError):
+    """A Kafka topic or partition that is to be used does not exist."""
+
+
 class UndeclaredDestination(UsageError):
     """No declared destination set covers the message's; the text names the command that helps."""
 

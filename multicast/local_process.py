@@ -1,8 +1,8 @@
 """Processes that we start: who they are, how they end, and that none outlives us by accident.
 
 A process is known by its number and the moment it started, so a number that the system has given
-to another process since is never signalled. Each also carries a *token* on its command line: a
-random word for one run of one cluster.
+to another process since is never signalled. Each also carries a *token* as an argument of its
+command line (`argument_of`): a random word for one run of one cluster.
 
 The file is also a program of its own, the **guard**: `python local_process.py OWNER TOKEN [DIR]`
 waits until the process OWNER has ended, however it ended, then kills every process that carries
@@ -14,6 +14,7 @@ Linux only: `/proc` and file descriptors for processes (`pidfd_open`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -37,15 +38,26 @@ class ProcessId(NamedTuple):
     started: int
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Give the state's letter and the start of a process; None if there is none."""
+class _Stat(NamedTuple):
+    state: str
+    threads: int
+    started: int
+
+    @property
+    def is_over(self) -> bool:
+        """A zombie, or less; a first thread that ended before the others is shown as one, too."""
+        return self.state == "X" or (self.state == "Z" and self.threads <= 1)
+
+
+def _stat(pid: int) -> _Stat | None:
+    """Read what `/proc` says of a process; None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     # The second field is the program's name in brackets, which may hold anything.
     fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19])
+    return _Stat(fields[0], int(fields[17]), int(fields[19]))
 
 
 def identify(pid: int) -> ProcessId:
@@ -53,30 +65,47 @@ def identify(pid: int) -> ProcessId:
     found = _stat(pid)
     if found is None:
         raise ProcessLookupError(pid)
-    return ProcessId(pid, found[1])
+    return ProcessId(pid, found.started)
 
 
 def state_of(process: ProcessId, *, token: str) -> str:
     """Give "running", "paused" or "ended"; a zombie and another run's process have ended."""
     found = _stat(process.pid)
-    if found is None or found[1] != process.started or found[0] in "ZX":
+    if found is None or found.started != process.started or found.is_over:
         return "ended"
-    if not _carries(process.pid, token):
+    arguments = _arguments(process.pid)
+    # None at all: it is between fork and the end of exec, and only its start can speak for it.
+    if arguments and argument_of(token).encode() not in arguments:
         return "ended"
-    return "paused" if found[0] in "Tt" else "running"
+    return "paused" if found.state in "Tt" else "running"
 
 
-def _carries(pid: int, token: str) -> bool:
+def argument_of(token: str) -> str:
+    """Give the argument by which a Java process carries a token."""
+    return f"-Damcast.run={token}"
+
+
+def _arguments(pid: int) -> list[bytes]:
     try:
-        return token.encode() in (_PROC / str(pid) / "cmdline").read_bytes()
+        text = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
-        return False
+        return []
+    return text.split(b"\0") if text else []
 
 
 def carriers(token: str) -> list[int]:
     """List the processes that carry a token, by number."""
     numbers = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
-    return [pid for pid in numbers if pid != os.getpid() and _carries(pid, token)]
+    return [pid for pid in numbers if argument_of(token).encode() in _arguments(pid)]
+
+
+def kill_carriers(token: str) -> int:
+    """Send SIGKILL to all processes that carry a token; give how many there were."""
+    found = carriers(token)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 def send(process: ProcessId, number: signal.Signals, *, token: str) -> bool:
@@ -135,10 +164,13 @@ def wait_ended(
     return ended
 
 
-def reap(pid: int) -> int | None:
+def reap(process: ProcessId) -> int | None:
     """Give the exit code of an ended child of ours (negative: the signal); None if unknown."""
+    found = _stat(process.pid)
+    if found is None or found.started != process.started:
+        return None  # gone, or the number is another child's now
     try:
-        reaped, status = os.waitpid(pid, os.WNOHANG)
+        reaped, status = os.waitpid(process.pid, os.WNOHANG)
     except ChildProcessError:
         return None
     return os.waitstatus_to_exitcode(status) if reaped else None
@@ -187,7 +219,8 @@ def run_bounded(
         try:
             output, _ = process.communicate(timeout=timeout_s)
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             raise
     return process.returncode, output
 
@@ -226,13 +259,7 @@ def guard(owner: int, token: str, remove: str | None) -> None:
     pause = threading.Event()
     clean = 0
     while clean < _GUARD_SWEEPS:
-        found = carriers(token)
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        clean = 0 if found else clean + 1
+        clean = 0 if kill_carriers(token) else clean + 1
         pause.wait(0.05)
     if remove is not None:
         shutil.rmtree(remove, ignore_errors=True)

@@ -100,10 +100,8 @@ def send(
         delivery_timeout_s=timeout,
     ) as producer:
         try:
-            for line in _lines(file, fixed):
-                receipts.append(
-                    producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
-                )
+            # `extend` keeps the receipts of what came before a bad line.
+            receipts.extend(_multicast(producer, line) for line in _lines(file, fixed))
         except AmcastError as error:  # what was sent before it is still seen through
             problem = error
         counts = _settle(producer, receipts, timeout, ordered=ordered)
@@ -124,6 +122,10 @@ def send(
         problem = AppendUnknown(f"{counts['unknown']} messages have no known outcome")
     if problem is not None:
         raise problem
+
+
+def _multicast(producer: Producer, line: _Line) -> Receipt:
+    return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
 
 
 def _multicast(producer: Producer, line: _Line) -> Receipt:
@@ -298,7 +300,8 @@ def receive(  # noqa: C901 - one loop, told plainly
                     break
             else:
                 if written is not None:
-                    written.write(history.end_line(consumer=label, instance=instance))
+                    late = start == "latest"
+                    written.write(history.end_line(consumer=label, instance=instance, late=late))
         finally:
             out.flush()
             if group is not None and count:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -87,22 +88,27 @@ class Producer:
         block_s: float = 30.0,
         delivery_timeout_s: float = 30.0,
     ) -> None:
-        self._owns_driver = isinstance(driver, str)
-        self._driver = (
-            open_driver(driver, bootstrap, client, delivery_timeout_s=delivery_timeout_s)
-            if isinstance(driver, str)
-            else driver
-        )
         self._block_s = block_s
         self._settled = threading.Condition()
         self._waiting = 0
-        self._control = ControlReader(self._driver, topic)
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
-        self._appender = self._driver.appender()
-        self._plan = self._control.refresh().plan()
         self._covers: dict[frozenset[str], Log] = {}
-        self._looked_at = time.monotonic()
+        self._driver: Driver
+        with ExitStack() as opened:
+            if isinstance(driver, str):
+                self._driver = open_driver(
+                    driver, bootstrap, client, delivery_timeout_s=delivery_timeout_s
+                )
+                opened.callback(self._driver.close)
+            else:
+                self._driver = driver
+            self._control = ControlReader(self._driver, topic)
+            opened.callback(self._control.close)
+            self._plan = self._control.refresh().plan()
+            self._looked_at = time.monotonic()
+            self._appender = self._driver.appender()
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -177,9 +183,7 @@ class Producer:
         self._appender.close(timeout)
         if self._follower is not None:
             self._follower.close()
-        self._control.close()
-        if self._owns_driver:
-            self._driver.close()
+        self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
 

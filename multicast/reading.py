@@ -118,6 +118,7 @@ def earliest(control: ControlState, wanted: Wanted, *, bounds: Bounds) -> Delive
 def resume(control: ControlState, wanted: Wanted, cursor: Cursor, *, bounds: Bounds) -> Delivery:
     """Open the cursor's epoch at the cursor.
 
+    A cursor that was made from a lone log's end needs a control state read after that end was.
     Raises `UsageError` where the cursor is not one of this interest's.
     """
     plan = control.plan(cursor.epoch)
@@ -153,6 +154,8 @@ def resume(control: ControlState, wanted: Wanted, cursor: Cursor, *, bounds: Bou
     # A cursor may stand beyond the marker at which a lone reader would stop.
     if order is None and cursor.epoch in control.ends:
         delivery.alone_ends(control.ends[cursor.epoch][source.removeprefix(ALONE)])
+    elif order is None and control.epoch > cursor.epoch:
+        delivery.alone_waits()
     return delivery
 
 

@@ -10,7 +10,7 @@ from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
 from multicast.errors import UsageError
 from multicast.log import Record
 from multicast.messages import covered_header, epoch_header, skip_header
-from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, digest_of, encode
+from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
 from tests.plans import chain, from_start, poster
 
 PLAN = chain()

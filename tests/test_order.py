@@ -145,9 +145,7 @@ def test_a_doubled_record_counts_once():
 )
 def test_a_record_with_the_right_previous_and_impossible_content_is_void(record, why):
     read = stream()
-    raw = encode(
-        OrderRecord(record.kind, read.state.digest, record.parent_next, record.runs)
-    )
+    raw = encode(OrderRecord(record.kind, read.state.digest, record.parent_next, record.runs))
     assert read.read(0, raw) is Void.IMPOSSIBLE, why
     assert isinstance(read.read(1, own(read.state.digest, Run(0, 0, 1))), OrderRecord)
 
@@ -234,7 +232,6 @@ def test_competing_writers_with_lost_doubled_and_late_appends_make_one_gapless_o
 ):
     # Init: instances of one root, each with a view of its own of the log and of the ends.
     rng = random.Random(seed)
-    plan = chain()
     log: list[bytes] = []
     ends = {0: 0, 1: 0}
     limits = Limits(run_length_max=rng.randint(1, 4), pending_max=pending, checkpoint_every=3)
@@ -258,8 +255,8 @@ def test_competing_writers_with_lost_doubled_and_late_appends_make_one_gapless_o
             case 0:
                 ends[rng.randrange(2)] += rng.randint(1, 5)
             case 1:
-                for number in ends:
-                    cores[who].log_end(number, rng.randint(0, ends[number]))
+                for number, end in ends.items():
+                    cores[who].log_end(number, rng.randint(0, end))
             case 2:
                 for action in cores[who].step(0):
                     if isinstance(action, Append):

@@ -1,0 +1,114 @@
+"""A whole system on a real broker: a topic with a plan, its collectors as processes, clients."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from bench.demo import Collectors
+from collectors.apply import apply
+from multicast import history
+from multicast.drivers import open_driver
+from multicast.kafka_python import Admin
+from multicast.properties import check_all
+from topology.tree import Plan
+
+_numbers = itertools.count(1)
+PATIENCE_S = 60.0
+
+
+def amcast(*arguments, env=None, stdin=None, timeout=120):
+    """Run the command `amcast` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "multicast", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def until(condition, what, timeout=PATIENCE_S):
+    """Wait until a condition holds; a time-out only stops a hang."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {timeout:g} s"
+        pause.wait(0.02)
+
+
+class System:
+    """A plan applied to a topic of its own; a context manager that ends what it started."""
+
+    def __init__(self, bootstrap: str, plan: Plan, folder: Path, *, driver: str = "librdkafka"):
+        self.bootstrap = bootstrap
+        self.topic = f"t{next(_numbers)}-{time.time_ns()}"
+        self.driver_name = driver
+        self.folder = folder
+        self._stack = contextlib.ExitStack()
+        self.driver = open_driver(driver, bootstrap)
+        self._stack.callback(self.driver.close)
+        named = replace(
+            plan,
+            topic=self.topic,
+            logs=tuple(
+                replace(log, topic=log.topic.replace(plan.topic, self.topic, 1))
+                for log in plan.logs
+            ),
+        )
+        with Admin(bootstrap) as admin:
+            self.plan = apply(self.driver, admin, named).plan
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+    def collectors(self, copy: str = "a") -> Collectors:
+        """Start one instance of every collector."""
+        folder = self.folder / copy
+        folder.mkdir()
+        host = Collectors(self.bootstrap, self.topic, self.driver_name, self.plan, folder)
+        self._stack.enter_context(host)
+        return host
+
+    def common(self) -> list[str]:
+        """The flags that lead any command here."""
+        return ["-b", self.bootstrap, "-t", self.topic, "--driver", self.driver_name]
+
+    def receive(self, *arguments):
+        """Run `amcast receive` to its end; give its lines."""
+        done = amcast("receive", *self.common(), *arguments)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def void(self) -> int:
+        """Count the records of all order streams that do not count."""
+        done = amcast("collectors", "status", *self.common(), "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return sum(node["void"] for node in json.loads(done.stdout)["collectors"])
+
+
+def judge(plan: Plan, *files: Path, other_producers: bool = False):
+    """Judge histories; the report, whose violations must be empty."""
+    builder = history.HistoryBuilder()
+    for file in files:
+        with file.open("rb") as lines:
+            history.read(lines, builder, source=str(file))
+    report = check_all(builder.history(plans=[plan], other_producers=other_producers))
+    assert not report.violations, "\n".join(str(v.witness) for v in report.violations)
+    return report
+
+
+def verdicts(report) -> dict[str, str]:
+    return {verdict.guarantee: verdict.verdict for verdict in report.verdicts}

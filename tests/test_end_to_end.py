@@ -1,0 +1,343 @@
+"""The whole path on a real broker: plan, collectors, multicast, delivery in one agreed order."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from multicast import Consumer, Producer
+from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
+from multicast.local import DEFAULT_VERSION, LocalCluster
+from multicast.local_broker import install
+from tests.plans import poster
+from tests.system import System, amcast, judge, until, verdicts
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+def lines(count, seed=1, start=0):
+    """JSON lines for `amcast send`: numbered messages to random destination sets."""
+    rng = random.Random(seed)
+    return "".join(
+        json.dumps({"to": rng.choice(SETS), "payload": f"m{start + number}"}) + "\n"
+        for number in range(count)
+    )
+
+
+def test_equal_interests_deliver_equal_sequences_and_all_agree_on_one_order(system, tmp_path):
+    # Init: one instance of every collector, and 3,000 messages.
+    system.collectors().wait_healthy()
+    sent = amcast("send", *system.common(), "--history", str(tmp_path / "sent"), stdin=lines(3000))
+    assert sent.returncode == 0, sent.stderr
+
+    # Test: three consumers, two instances each, at the same time.
+    running = []
+    for name in ("C1", "C2", "C3"):
+        for instance in ("a", "b"):
+            command = ["receive", *system.common(), "-n", name, "--until-end"]
+            command += ["--instance", instance, "--history", str(tmp_path / f"{name}-{instance}")]
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "multicast", *command], stdout=subprocess.PIPE, text=True
+                )
+            )
+    received = [process.communicate(timeout=120)[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0] * 6
+
+    # Check: instances agree to the line; every guarantee but genuineness is judged and holds.
+    for first, second in zip(received[::2], received[1::2], strict=True):
+        assert first == second
+        assert len(first) > 1000
+    files = [tmp_path / f"{name}-{i}" for name in ("C1", "C2", "C3") for i in ("a", "b")]
+    found = verdicts(judge(system.plan, tmp_path / "sent", *files))
+    assert found.pop("genuineness") == "not checked"
+    assert set(found.values()) == {"holds"}
+
+
+def test_a_consumer_that_is_killed_goes_on_exactly_at_its_cursor(system):
+    system.collectors().wait_healthy()
+    amcast("send", *system.common(), stdin=lines(1000))
+    whole = system.receive("-n", "C1", "--until-end")
+
+    command = [sys.executable, "-m", "multicast", "receive", *system.common(), "-n", "C1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        seen = [json.loads(process.stdout.readline()) for _ in range(137)]
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        process.stdout.read()
+    rest = system.receive("-n", "C1", "--until-end", "--from", seen[-1]["cursor"])
+
+    assert [*seen, *rest] == whole
+
+
+def test_a_group_goes_on_where_it_committed(system):
+    system.collectors().wait_healthy()
+    amcast("send", *system.common(), stdin=lines(300))
+    first = system.receive("-n", "C2", "--max", "50", "--group", "g")
+    second = system.receive("-n", "C2", "--until-end", "--group", "g")
+    assert [*first, *second] == system.receive("-n", "C2", "--until-end")
+
+
+def test_two_instances_of_every_collector_and_kills_under_load_break_nothing(system, tmp_path):
+    # Init: two instances of every collector.
+    one, two = system.collectors("a"), system.collectors("b")
+    one.wait_healthy()
+    two.wait_healthy()
+    stop = threading.Event()
+
+    # Test: kill an instance ten times, with -9, while messages come.
+    def kill():
+        for number in range(10):
+            if stop.wait(0.7):
+                return
+            name = one.names[number % len(one.names)]
+            one.kill(name)
+            one.start(name)
+        stop.set()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    sent, batch = [], 0
+    try:
+        while not stop.is_set():
+            file = tmp_path / f"sent-{batch}"
+            done = amcast(
+                "send",
+                *system.common(),
+                "--history",
+                str(file),
+                "--producer",
+                f"p{batch}",
+                stdin=lines(200, seed=batch, start=200 * batch),
+            )
+            assert done.returncode == 0, done.stderr
+            sent.append(file)
+            batch += 1
+    finally:
+        stop.set()
+        killer.join(60)
+
+    # Check: nothing lost, doubled or reordered; and the instances did compete.
+    files = []
+    for name in ("C1", "C2", "C3"):
+        files.append(tmp_path / name)
+        system.receive("-n", name, "--until-end", "--history", str(files[-1]))
+    found = verdicts(judge(system.plan, *sent, *files))
+    assert {v for g, v in found.items() if g not in ("genuineness", "replay")} == {"holds"}
+    assert system.void() > 0
+
+
+def test_messages_of_plain_kafka_producers_are_ordered_like_others(system):
+    # Init.
+    system.collectors().wait_healthy()
+
+    # Test: a plain kafka-python producer, Kafka's own console producer, and ours.
+    plain = (
+        "import sys\nfrom kafka import KafkaProducer\n"
+        "p = KafkaProducer(bootstrap_servers=sys.argv[1])\n"
+        "for n in range(20):\n    p.send(sys.argv[2], b'plain%d' % n, partition=2).get(30)\n"
+        "p.close()\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", plain, system.bootstrap, system.topic], check=True, timeout=60
+    )
+    # A key chooses the partition for a console producer; the wide set's log has one of two.
+    console_producer(system, f"{system.topic}.groups", [f"k{n}:console{n}" for n in range(20)])
+    amcast("send", *system.common(), "--to", "P3", stdin="ours\n")
+
+    # Check: all of them, in one order at consumers of different interests.
+    first = system.receive("-n", "C1", "--until-end")
+    third = system.receive("-n", "C3", "--until-end")
+    for received in (first, third):
+        payloads = [message["payload"] for message in received]
+        assert [p for p in payloads if p.startswith("plain")] == [f"plain{n}" for n in range(20)]
+        assert {p for p in payloads if p.startswith("console")} == {
+            f"console{n}" for n in range(20)
+        }
+        assert "ours" in payloads
+    assert [m["message_id"] for m in first] == [m["message_id"] for m in third]
+
+
+def console_producer(system, topic, keyed_lines):
+    """Run Kafka's own console producer, from the jars that the local cluster runs on."""
+    kafka = install(DEFAULT_VERSION, progress=lambda _: None)
+    command = kafka.command("org.apache.kafka.tools.ConsoleProducer")
+    command += ["--bootstrap-server", system.bootstrap, "--topic", topic]
+    command += ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    done = subprocess.run(
+        command,
+        input="\n".join(keyed_lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_receipts_tell_the_id_and_the_place_in_the_order(system):
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        receipt = producer.multicast(b"early", to={"P1", "P3"})
+        assert str(receipt.accepted(30)) == "P1+P3:0"
+        with pytest.raises(TimedOut, match="is not ordered"):
+            receipt.ordered(1)
+        system.collectors().wait_healthy()
+        assert str(receipt.ordered(30)) == "P1+P3:0"
+
+
+def test_headers_keys_and_empty_payloads_arrive_unchanged(system):
+    system.collectors().wait_healthy()
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        producer.multicast(None, to={"P2", "P4"}, key=b"k", headers=[("h", b"\x00")]).accepted(30)
+        producer.multicast(b"", to={"P2"}).accepted(30)
+    with Consumer(system.bootstrap, topic=system.topic, name="C2") as consumer:
+        messages = []
+        for message in consumer:
+            messages.append(message)
+            if len(messages) == 2:
+                break
+    covered = next(m for m in messages if m.payload is None)
+    assert (covered.key, list(covered.headers), covered.to) == (
+        b"k",
+        [("h", b"\x00")],
+        ("P2", "P4"),
+    )
+    assert {m.payload for m in messages} == {None, b""}
+
+
+def test_a_commit_inside_the_loop_stands_right_after_the_message_at_hand(system):
+    system.collectors().wait_healthy()
+    amcast("send", *system.common(), "--to", "P2", stdin="".join(f"{n}\n" for n in range(100)))
+    with Consumer(system.bootstrap, topic=system.topic, name="C2", group="loop") as consumer:
+        for message in consumer:
+            if message.payload == b"41":
+                consumer.commit()
+                break
+    with Consumer(system.bootstrap, topic=system.topic, name="C2", group="loop") as consumer:
+        assert next(iter(consumer)).payload == b"42"
+        consumer.seek("earliest")
+        assert next(iter(consumer)).payload == b"0"
+        consumer.seek("latest")
+        assert consumer.poll(0.5) == []
+
+
+def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(system):
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        with pytest.raises(UndeclaredDestination, match=r"P1\+P5.*destinations"):
+            producer.multicast(b"", to={"P1", "P5"})
+        with pytest.raises(UsageError, match="P9 does not exist"):
+            producer.multicast(b"", to={"P9"})
+        with pytest.raises(UsageError, match="not a text"):
+            producer.multicast(b"", to="P1")
+    with pytest.raises(UncoveredInterest, match="topology plan"):
+        Consumer(system.bootstrap, topic=system.topic, interest={"P1", "P5"})
+    with pytest.raises(UncoveredInterest, match="C9"):
+        Consumer(system.bootstrap, topic=system.topic, name="C9")
+
+
+def test_a_bad_line_is_named_and_what_came_before_it_is_sent(system):
+    system.collectors().wait_healthy()
+    good = json.dumps({"to": ["P2"], "payload": "good"})
+    done = amcast("send", *system.common(), stdin=f"{good}\n{{oops\n")
+    assert done.returncode == 2
+    assert "standard input:2" in done.stderr
+    assert "1 accepted" in done.stderr
+    assert [m["payload"] for m in system.receive("-n", "C2", "--until-end")] == ["good"]
+
+
+def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
+    env = {
+        **os.environ,
+        "AMCAST_BOOTSTRAP": system.bootstrap,
+        "AMCAST_TOPIC": system.topic,
+        "AMCAST_WEB_PORT": "0",
+    }
+    command = [sys.executable, "-m", "faust", "-A", "collectors.app", "worker", "-l", "warn"]
+    log = system.folder / "faust.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
+    try:
+        amcast("send", *system.common(), "--to", "P2,P3,P4", "--ordered", stdin="x\n")
+        assert [m["payload"] for m in system.receive("-n", "C3", "--until-end")] == ["x"]
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+
+
+def test_one_process_hosts_all_nodes_answers_healthz_and_stops_on_sigterm(system):
+    command = [sys.executable, "-m", "multicast", "collectors", "run", *system.common()]
+    log = system.folder / "run.log"
+    with log.open("w") as out:
+        process = subprocess.Popen([*command, "--web-port", "0"], stdout=out, stderr=out)
+    try:
+        until(lambda: "http://" in log.read_text(), "the address")
+        address = next(word for word in log.read_text().split() if word.startswith("http://"))
+        until(lambda: get(address.replace("status", "healthz"))[0] == 200, "health")
+        code, told = get(address)
+        assert code == 200
+        assert [node["state"] for node in told["nodes"]] == ["running"] * 3
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+
+
+def get(address):
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, None
+    except OSError:
+        return 0, None
+
+
+def test_applying_again_changes_nothing_and_a_stale_plan_is_a_conflict(system, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(system.plan.canonical().decode())
+    again = amcast("topology", "apply", str(file), "-b", system.bootstrap)
+    assert (again.returncode, "nothing changed" in again.stdout) == (0, True)
+    other = system.plan.to_json()
+    other["consumers"] = other["consumers"][:1]
+    file.write_text(json.dumps(other))
+    stale = amcast("topology", "apply", str(file), "-b", system.bootstrap)
+    assert stale.returncode in (2, 5), stale.stderr
+    foreign = {**system.plan.to_json(), "cluster_id": "another"}
+    file.write_text(json.dumps(foreign))
+    assert amcast("topology", "apply", str(file), "-b", system.bootstrap).returncode == 5
+
+
+def test_a_stopped_broker_is_one_sentence_and_exit_code_4(tmp_path):
+    with LocalCluster(tmp_path / "cluster") as cluster:
+        bootstrap = cluster.bootstrap
+    for arguments in (
+        ["send", "--to", "P1", "--timeout", "5"],
+        ["receive", "-n", "C1"],
+        ["collectors", "status"],
+    ):
+        done = amcast(*arguments, "-b", bootstrap, stdin="x\n", timeout=60)
+        assert done.returncode == 4, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert bootstrap in done.stderr
+
+
+def test_a_topic_without_a_plan_says_how_to_make_one(kafka_cluster):
+    for verb in (["collectors", "status"], ["send", "--to", "P1"], ["receive", "-n", "C1"]):
+        done = amcast(*verb, "-b", kafka_cluster.bootstrap, "-t", "nothing-here", stdin="x\n")
+        assert done.returncode == 2, done.stderr
+        assert "amcast topology apply" in done.stderr

@@ -128,10 +128,6 @@ def _multicast(producer: Producer, line: _Line) -> Receipt:
     return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
 
 
-def _multicast(producer: Producer, line: _Line) -> Receipt:
-    return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
-
-
 def _lines(file: Path | None, fixed: tuple[str, ...] | None) -> Iterator[_Line]:
     """Read messages, one a line; raises `UsageError` that names the line."""
     try:

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
@@ -17,13 +18,14 @@ import typer
 
 from multicast import history
 from multicast.consumer import Consumer, Message
-from multicast.delivery import Cursor
+from multicast.delivery import Batch, Cursor
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
 from multicast.log import Appended, AppendFailed
 from multicast.producer import Producer, Receipt
 from multicast.settings import settings
 
 app = typer.Typer()
+_COMMIT_EVERY_S = 1.0
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
@@ -218,7 +220,7 @@ def _write_acknowledgements(file: Path, producer: str, receipts: list[Receipt]) 
 
 
 @app.command()
-def receive(  # noqa: C901 - one loop, told plainly
+def receive(
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="A consumer of the plan, like C1.")
     ] = None,
@@ -257,54 +259,93 @@ def receive(  # noqa: C901 - one loop, told plainly
     but over several partitions and in one order that all consumers agree on.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    out = sys.stdout
-    written = history_file.open("a", encoding="utf-8") if history_file is not None else None
-    wanted = None if interest is None else interest.split(",")
-    label = name or interest or ""
-    with Consumer(
-        chosen.bootstrap,
-        topic=chosen.topic,
-        name=name,
-        interest=wanted,
-        group=group,
-        start=_start(start),
-        committed=group is not None,
-        driver=chosen.driver,
-        client=chosen.client,
-    ) as consumer:
-        if written is not None:
-            written.write(history.interest_line(consumer=label, interest=consumer.interest))
+    with ExitStack() as opened:
+        consumer = opened.enter_context(
+            Consumer(
+                chosen.bootstrap,
+                topic=chosen.topic,
+                name=name,
+                interest=None if interest is None else interest.split(","),
+                group=group,
+                start=_start(start),
+                committed=group is not None,
+                driver=chosen.driver,
+                client=chosen.client,
+            )
+        )
+        written = None
+        if history_file is not None:
+            written = opened.enter_context(history_file.open("a", encoding="utf-8"))
+        printer = _Printer(consumer, name or interest or "", instance, written)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
-        count = 0
-        committed_at = time.monotonic()
         try:
-            for batch in batches:
-                for record in batch.records:
-                    if count == messages_max:
-                        break
-                    message = Message(batch, record)
-                    out.write(json.dumps(_document(message)) + "\n")
-                    if written is not None:
-                        written.write(_delivered(label, instance, count, message))
-                    count += 1
-                    last = message.cursor
-                out.flush()
-                if group is not None and time.monotonic() - committed_at > 1.0:
-                    consumer.commit(last)
-                    committed_at = time.monotonic()
-                if count == messages_max:
-                    break
-            else:
-                if written is not None:
-                    late = start == "latest"
-                    written.write(history.end_line(consumer=label, instance=instance, late=late))
+            ended = printer.all(batches, messages_max, commits=group is not None)
         finally:
-            out.flush()
-            if group is not None and count:
-                consumer.commit(last)
-            if written is not None:
-                written.close()
-    sys.stderr.write(f"received {count}\n")
+            sys.stdout.flush()
+            if group is not None:
+                printer.commit()
+        if ended:
+            printer.end(late=start == "latest")
+    sys.stderr.write(f"received {printer.count}\n")
+
+
+class _Printer:
+    """Prints what a consumer delivers, and writes its history."""
+
+    def __init__(
+        self, consumer: Consumer, label: str, instance: str, written: IO[str] | None
+    ) -> None:
+        self.count = 0
+        self._consumer = consumer
+        self._label = label
+        self._instance = instance
+        self._written = written
+        self._last: Cursor | None = None
+        self._committed_at = time.monotonic()
+        self._note(history.interest_line(consumer=label, interest=consumer.interest))
+
+    def all(self, batches: Iterator[Batch], messages_max: int | None, *, commits: bool) -> bool:
+        """Print until the batches end (True) or there are enough messages (False)."""
+        for batch in batches:
+            for record in batch.records:
+                if self.count == messages_max:
+                    return False
+                self._print(Message(batch, record))
+            sys.stdout.flush()
+            if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
+                self.commit()
+            if self.count == messages_max:
+                return False
+        return True
+
+    def commit(self) -> None:
+        """Store the position after what was printed last."""
+        if self._last is not None:
+            self._consumer.commit(self._last)
+        self._committed_at = time.monotonic()
+
+    def end(self, *, late: bool) -> None:
+        """Write that all was read."""
+        self._note(history.end_line(consumer=self._label, instance=self._instance, late=late))
+
+    def _print(self, message: Message) -> None:
+        sys.stdout.write(json.dumps(_document(message)) + "\n")
+        self._note(
+            history.delivery_line(
+                consumer=self._label,
+                instance=self._instance,
+                sequence=self.count,
+                message_id=str(message.message_id),
+                to=message.to,
+                cursor=str(message.cursor),
+            )
+        )
+        self.count += 1
+        self._last = message.cursor
+
+    def _note(self, line: str) -> None:
+        if self._written is not None:
+            self._written.write(line)
 
 
 def _start(text: str) -> Any:
@@ -335,14 +376,3 @@ def _document(message: Message) -> dict[str, Any]:
     document["timestamp_ms"] = message.timestamp_ms
     document["cursor"] = str(message.cursor)
     return document
-
-
-def _delivered(consumer: str, instance: str, sequence: int, message: Message) -> str:
-    return history.delivery_line(
-        consumer=consumer,
-        instance=instance,
-        sequence=sequence,
-        message_id=str(message.message_id),
-        to=message.to,
-        cursor=str(message.cursor),
-    )

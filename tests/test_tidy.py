@@ -1,0 +1,182 @@
+"""The house rules that a machine can hold: rooms, doors, pure cores, banned calls, lengths."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = {
+    "topology": set(),
+    "multicast": {"topology"},
+    "collectors": {"multicast", "topology"},
+    "ordering_osn": {"multicast", "topology"},
+    "bench": {"multicast", "topology", "collectors", "ordering_osn"},
+    "tests": {"multicast", "topology", "collectors", "ordering_osn", "bench"},
+}
+# A big package has one door: only there it is imported.
+DOORS = {
+    "kafka": ("multicast/kafka_python/",),
+    "confluent_kafka": ("multicast/librdkafka/",),
+    "faust": ("collectors/app.py",),
+    "mode": ("collectors/app.py",),
+    "pulp": ("topology/program.py",),
+    "highspy": ("topology/program.py",),
+    "networkx": ("topology/draw.py",),
+    "cryptography": ("ordering_osn/identity.py",),
+    "pyspark": ("bench/pipeline.py",),
+}
+# Records in, actions out: no I/O, no clock, no chance.
+PURE = [
+    "collectors/collector.py",
+    "collectors/replan.py",
+    "multicast/acyclic.py",
+    "multicast/completeness.py",
+    "multicast/delivery.py",
+    "multicast/errors.py",
+    "multicast/history.py",
+    "multicast/history_index.py",
+    "multicast/log.py",
+    "multicast/messages.py",
+    "multicast/order.py",
+    "multicast/properties.py",
+    "multicast/reading.py",
+    "multicast/replays.py",
+    "multicast/verdict.py",
+    "topology/check.py",
+    "topology/hypergraph.py",
+    "topology/tree.py",
+]
+IMPURE = {
+    "asyncio", "kafka", "confluent_kafka", "logging", "os", "random", "secrets", "socket",
+    "subprocess", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+BANNED_CALLS = {
+    "time.sleep": "wait for what you wait for, with a deadline",
+    "hash": "a digest; hash() differs from run to run",
+    "eval": "a parser",
+    "print": "typer.echo for data, stderr for progress",
+}
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")
+)
+
+
+def tree(source: str) -> ast.Module:
+    return ast.parse((ROOT / source).read_text(encoding="utf-8"), source)
+
+
+def imports(source: str) -> list[tuple[int, str]]:
+    """Top-level names of all packages that a file imports, wherever in it."""
+    found = []
+    for node in ast.walk(tree(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.append((node.lineno, node.module or ""))
+    return found
+
+
+def spelled(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{spelled(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_the_rooms_below_it(room):
+    wrong = [
+        f"{source}:{line} imports {name}"
+        for source in SOURCES
+        if source.startswith(f"{room}/")
+        for line, name in imports(source)
+        if name.split(".")[0] in ROOMS.keys() - ROOMS[room] - {room}
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_a_big_package_is_imported_at_its_door_only(package):
+    wrong = [
+        f"{source}:{line}"
+        for source in SOURCES
+        if not source.startswith(("tests/", *DOORS[package]))
+        for line, name in imports(source)
+        if name.split(".")[0] == package
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("source", PURE)
+def test_a_core_is_pure(source):
+    wrong = [f"{line}: {name}" for line, name in imports(source) if name.split(".")[0] in IMPURE]
+    assert not wrong, wrong
+
+
+def test_no_core_iterates_a_set():
+    wrong = []
+    for source in PURE:
+        for node in ast.walk(tree(source)):
+            loops = [node.iter] if isinstance(node, ast.For | ast.comprehension) else []
+            for what in loops:
+                called = spelled(what.func) if isinstance(what, ast.Call) else ""
+                if isinstance(what, ast.Set | ast.SetComp) or called in ("set", "frozenset"):
+                    wrong.append(f"{source}:{what.lineno}")
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("name", BANNED_CALLS)
+def test_a_banned_call_stands_nowhere(name):
+    wrong = [
+        f"{source}:{node.lineno}"
+        for source in SOURCES
+        for node in ast.walk(tree(source))
+        if isinstance(node, ast.Call) and spelled(node.func) == name
+    ]
+    assert not wrong, f"use {BANNED_CALLS[name]}: {wrong}"
+
+
+def test_nothing_is_mocked_and_no_test_is_skipped():
+    pattern = re.compile(r"unittest\.mock|\bMock\(|pytest\.skip\(|mark\.(skip|skipif|xfail)")
+    wrong = [
+        f"{source}:{number}"
+        for source in SOURCES
+        if source.startswith("tests/") and source != "tests/test_tidy.py"
+        for number, line in enumerate((ROOT / source).read_text().splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not wrong, wrong
+
+
+def test_files_and_functions_fit_on_a_few_screens():
+    wrong = []
+    for source in SOURCES:
+        lines = len((ROOT / source).read_text(encoding="utf-8").splitlines())
+        if lines > FILE_LINES_MAX:
+            wrong.append(f"{source} has {lines} lines")
+        for node in ast.walk(tree(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    wrong.append(f"{source}:{node.lineno} {node.name} has {length} lines")
+    assert not wrong, wrong
+
+
+def test_every_file_says_what_it_is():
+    assert [source for source in SOURCES if (ROOT / source).stat().st_size > 0
+            and ast.get_docstring(tree(source)) is None] == []  # fmt: skip
+
+
+def test_no_file_names_a_registry_or_a_machine():
+    hosts = ["pypi" + ".org", "maven" + ".org", "npmjs" + ".org", "/wo" + "rk/", "/ro" + "ot/"]
+    texts = [*SOURCES, "README.md", "Makefile", "pyproject.toml", "requirements.lock"]
+    wrong = [
+        f"{source}: {host}"
+        for source in texts
+        for host in hosts
+        if host in (ROOT / source).read_text(encoding="utf-8")
+    ]
+    assert not wrong, wrong

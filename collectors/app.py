@@ -38,7 +38,14 @@ _STOP_S = 1.5
 
 
 class Worker(faust.Worker):
-    """A worker that ends when its loops have: mode's own rests for a second before it goes."""
+    """A worker that writes nothing to stdout, and ends when its loops have.
+
+    Faust's own turns a spinner on stdout, and rests for a second before it goes.
+    """
+
+    def __init__(self, *services: Any, **options: Any) -> None:
+        super().__init__(*services, **{**options, "stdout": sys.stderr})
+        self.spinner = None
 
     async def _sentinel_task(self) -> None:
         await asyncio.sleep(0)

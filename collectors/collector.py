@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from multicast.errors import ProtocolViolation
 from multicast.order import (
     Checkpoint,
     Kind,
@@ -107,7 +108,15 @@ class Collector:
     # -- what goes in -----------------------------------------------------------------------
 
     def own_end(self, offset: int) -> None:
-        """Say where our own stream ends; nothing is handed out before it is read to there."""
+        """Say where our own stream ends; nothing is handed out before it is read to there.
+
+        Raises `ProtocolViolation` for a checkpoint of a record that does not stand there.
+        """
+        if not self.own.proven and self.own.offset_next >= offset:
+            raise ProtocolViolation(
+                f"the checkpoint of collector {self.own.collector} is of offset "
+                f"{self.own.offset_next}, and its stream ends at {offset}"
+            )
         self._own_end = offset
 
     def own_read(self, offset: int, raw: bytes | None) -> None:

@@ -27,7 +27,7 @@ from mode import Service
 from collectors.node import Node
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.log import Driver
 from multicast.settings import Settings, settings
 
@@ -106,6 +106,7 @@ class Supervisor(Service):
         self.node: Node | None = None
         self.restarts = 0
         self.error: str | None = None
+        self._checkpoints = True
         self._driver = driver
         self._topic = topic
 
@@ -118,6 +119,7 @@ class Supervisor(Service):
                 failures = 0
             except AmcastError as error:
                 self.error = str(error)
+                self._checkpoints = not isinstance(error, ProtocolViolation)
                 _log.error("collector %s: %s", self.node_name, error)
             except Exception:  # noqa: BLE001
                 # A loop that died of our own mistake must not end the others in this process.
@@ -133,7 +135,7 @@ class Supervisor(Service):
 
     def _run_once(self) -> None:
         """Run the newest epoch that has begun until it is over, or we are stopped."""
-        node = Node(self._driver, self._topic, self.node_name)
+        node = Node(self._driver, self._topic, self.node_name, checkpoints=self._checkpoints)
         self.node, self.error = node, None
         if self.should_stop:
             node.stop()

@@ -89,7 +89,9 @@ class _Feed:
 class Node:
     """Runs one collector of one epoch until the epoch is over or `stop` is called.
 
-    `epoch` None takes the newest. Raises `UsageError` where the plan has no such collector.
+    `epoch` None takes the newest. Without `checkpoints` the streams are read from the epoch's
+    start: what to do after `ProtocolViolation` has named one that the log belies. Raises
+    `UsageError` where the plan has no such collector.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Node:
         *,
         epoch: int | None = None,
         limits: Limits | None = None,
+        checkpoints: bool = True,
     ) -> None:
         self.name = name
         self._driver = driver
@@ -114,11 +117,12 @@ class Node:
         node = self.plan.collector(name)
         own_at = stream_partition(self.plan, name)
         end = driver.ends([own_at])[own_at]
-        own = _open(state, self, starts, name, below=end)
+        own = _open(state, self, starts, name, below=end if checkpoints else 0)
         parent = None
         self._streams = {own_at: own}
         if node.parent is not None:
-            parent = _open(state, self, starts, node.parent, below=own.state.parent_next.offset)
+            below = own.state.parent_next.offset if checkpoints else 0
+            parent = _open(state, self, starts, node.parent, below=below)
             self._streams[stream_partition(self.plan, node.parent)] = parent
         self._own_at = own_at
         self.core = Collector(

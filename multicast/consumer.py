@@ -21,7 +21,7 @@ from multicast.control import (
 )
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.drivers import open_driver
-from multicast.errors import TimedOut
+from multicast.errors import ProtocolViolation, TimedOut
 from multicast.log import Driver, Headers, Reader, Record, TopicPartition
 from multicast.messages import MessageID
 from multicast.reading import Bounds, Wanted, earliest, follow, resume
@@ -321,8 +321,25 @@ class Consumer:
         if log >= 0:
             self._delivery.payload_read(log, list(records), position)
             return
-        for record in records:
-            self._delivery.order_read(record.offset, record.value)
+        try:
+            for record in records:
+                self._delivery.order_read(record.offset, record.value)
+        except ProtocolViolation:
+            order = self._delivery.order
+            if order is None or order.proven:
+                raise
+            # The log belies the checkpoint: read from the epoch's start instead.
+            where = self._delivery.position
+            self._begin(
+                resume(
+                    self._control.state,
+                    self._wanted,
+                    where,
+                    bounds=self._bounds,
+                    checkpoints=False,
+                )
+            )
+            return
         self._delivery.order_passed(position)
 
     def _balance(self) -> None:

@@ -8,8 +8,8 @@ its own, so that compaction takes none that somebody needs; made again, it is an
 
     plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; counts iff `previous` is the
                                    digest of the last plan record that counted and the epoch is next
-    markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: collectors of the epoch before
-                                   freeze once each log is ordered to there
+    markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: this epoch's collectors freeze once
+                                   each log is ordered to there
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)

@@ -188,6 +188,7 @@ class Delivery:
         self._buffer_bytes_max = buffer_bytes_max
         self._runs_max = runs_max
         self._alone_ended = False
+        self._alone_at = cursor.next
         if order is None:
             (number,) = self.logs
             self.payload_starts = {number: cursor.next}
@@ -222,7 +223,7 @@ class Delivery:
     def alone_waits(self) -> None:
         """Hold the lone log where it stands until `alone_ends`: its epoch may have ended before."""
         assert self.order is None
-        self.marker = self._runs[0].first
+        self.marker = self._alone_at = self._runs[0].first
         self._runs.clear()
 
     def alone_ends(self, position: int) -> None:
@@ -233,6 +234,7 @@ class Delivery:
         assert first is not None
         self._runs.clear()
         self._runs.append(_Run(number, first, position, 0, 0))
+        self._alone_at = position
         self._alone_ended = True
 
     # -- what comes out ---------------------------------------------------------------------
@@ -265,10 +267,11 @@ class Delivery:
         """For each log of the interest: all its offsets below this are delivered or dropped."""
         if self.payload_starts is None:
             return {log.name: 0 for log in self.logs.values()}
-        reached = {number: buffer.passed for number, buffer in self._buffers.items()}
         if self.order is not None:
             positions = self.order.state.positions
             reached = {number: positions[number] for number in self.logs}
+        else:  # without a run a lone log stands at its marker, or at its epoch's end
+            reached = {number: self._alone_at for number in self.logs}
         for run in reversed(self._runs):
             buffer = self._buffers[run.log]
             passed = run.first if buffer.chunks else max(run.first, buffer.passed)
@@ -339,7 +342,7 @@ class Delivery:
             return False
         if marker.epoch != self.plan.epoch + 1:
             return False
-        self.marker = offset
+        self.marker = self._alone_at = offset
         return True
 
     def _special(self, run: _Run, found: Special, record: Record, batches: list[Batch]) -> int:

@@ -115,8 +115,17 @@ def earliest(control: ControlState, wanted: Wanted, *, bounds: Bounds) -> Delive
     return begin(control, wanted, epoch=first, bounds=bounds)
 
 
-def resume(control: ControlState, wanted: Wanted, cursor: Cursor, *, bounds: Bounds) -> Delivery:
+def resume(
+    control: ControlState,
+    wanted: Wanted,
+    cursor: Cursor,
+    *,
+    bounds: Bounds,
+    checkpoints: bool = True,
+) -> Delivery:
     """Open the cursor's epoch at the cursor.
+
+    Reading begins at the last checkpoint before it; without `checkpoints`, at the epoch's start.
 
     A cursor that was made from a lone log's end needs a control state read after that end was.
     Raises `UsageError` where the cursor is not one of this interest's.
@@ -137,7 +146,7 @@ def resume(control: ControlState, wanted: Wanted, cursor: Cursor, *, bounds: Bou
         ):
             raise UsageError(f"the cursor {cursor} is of another interest: this one reads {source}")
         point = best_checkpoint(
-            control.checkpoints(cursor.epoch, cursor.source),
+            control.checkpoints(cursor.epoch, cursor.source) if checkpoints else (),
             cursor.epoch,
             cursor.source,
             cursor.record,

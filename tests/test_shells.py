@@ -1,0 +1,246 @@
+"""The shells (producer, consumer, node) on the in-memory log: the whole path without a broker."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collectors.collector import Limits
+from collectors.node import Node
+from collectors.replan import ends_of, logs_to_mark
+from multicast import Consumer, Producer
+from multicast.control import (
+    ControlReader,
+    checkpoint_record,
+    control_partition,
+    ends_record,
+    groups_topic,
+    log_partition,
+    markers_record,
+    order_topic,
+    plan_record,
+    stream_partition,
+)
+from multicast.errors import TimedOut, Trimmed, UnknownVersion
+from multicast.memory import MemoryDriver, MemoryLog
+from multicast.messages import epoch_header
+from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
+from multicast.reading import Bounds
+from tests.plans import chain, from_start, poster
+
+
+class Small:
+    """A plan in force on a log in memory, and its collectors as threads."""
+
+    def __init__(self, plan, *, limits=None):
+        self.plan = plan
+        self.log = MemoryLog(
+            {
+                plan.topic: len(plan.partitions),
+                groups_topic(plan.topic): 4,
+                order_topic(plan.topic): 4,
+                control_partition(plan.topic).topic: 1,
+            },
+            threaded=True,
+        )
+        self.driver = MemoryDriver(self.log)
+        self._limits = limits
+        self._running = []
+        self.propose(plan)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for node, thread in self._running:
+            node.stop()
+            thread.join(30)
+            assert not thread.is_alive()
+
+    def write(self, record):
+        key, value = record
+        self.log.write(control_partition(self.plan.topic), value, key=key)
+
+    def propose(self, plan):
+        control = ControlReader(self.driver, plan.topic)
+        self.write(plan_record(control.refresh().previous, plan, attempt="1"))
+        control.close()
+
+    def run(self, name, **options):
+        node = Node(self.driver, self.plan.topic, name, limits=self._limits, **options)
+        thread = threading.Thread(target=node.run)
+        thread.start()
+        self._running.append((node, thread))
+        return node, thread
+
+    def run_all(self):
+        return [self.run(node.name) for node in self.plan.collectors]
+
+    def consumer(self, name, **options):
+        return Consumer(topic=self.plan.topic, name=name, driver=self.driver, **options)
+
+    def producer(self):
+        return Producer(topic=self.plan.topic, driver=self.driver)
+
+    def all(self, name, **options):
+        with self.consumer(name, committed=False, **options) as consumer:
+            return [
+                f"{batch.log.name}:{record.offset}"
+                for batch in consumer.until_end(timeout=10)
+                for record in batch.records
+            ]
+
+
+def send(system, count=200):
+    sets = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
+    with system.producer() as producer:
+        receipts = [producer.multicast(b"%d" % n, to=sets[n % len(sets)]) for n in range(count)]
+        return [str(receipt.ordered(30)) for receipt in receipts]
+
+
+@pytest.mark.slow
+def test_the_whole_path_with_tiny_limits_everywhere():
+    limits = Limits(run_length_max=2, runs_max=2, pending_max=1, relay_max=2, checkpoint_every=5)
+    with Small(poster(), limits=limits) as system:
+        system.run_all()
+        sent = send(system)
+        first = system.all("C1", bounds=Bounds(buffer_bytes_max=1, runs_max=1))
+        assert first == system.all("C1")
+        assert set(first) == {m for m in sent if not m.startswith("P5:")}
+        third = system.all("C3", bounds=Bounds(buffer_bytes_max=1, runs_max=1))
+        assert [m for m in first if m in set(third)] == [m for m in third if m in set(first)]
+
+
+@pytest.mark.slow
+def test_a_collector_that_begins_at_a_checkpoint_goes_on_and_one_that_is_belied_begins_anew():
+    with Small(chain(), limits=Limits(run_length_max=1, checkpoint_every=4)) as system:
+        node, thread = system.run("K1")
+        with system.producer() as producer:
+            for number in range(20):
+                producer.multicast(b"%d" % number, to={"P1"}).ordered(30)
+        node.stop()
+        thread.join(30)
+        control = ControlReader(system.driver, system.plan.topic)
+        points = control.refresh().checkpoints(1, "K1")
+        control.close()
+        assert points
+        node, _ = system.run("K1")
+        assert node.core.own.offset_next > 0
+        whole = system.all("C1")
+        assert len(whole) == 20
+
+        # A checkpoint that the log belies: named, and passed over without it.
+        system.write(checkpoint_record(replace(points[-1], digest=b"\0" * 16)))
+        assert len(system.all("C1", start="latest")) == 0
+        with system.consumer("C1", committed=False) as consumer:
+            cursors = [str(m.cursor) for _, m in zip(range(20), consumer, strict=False)]
+        assert len(system.all("C1", start=cursors[-2])) == 1
+
+
+def test_a_restarted_consumer_goes_on_at_its_commit_and_seeks():
+    with Small(chain()) as system:
+        system.run("K1")
+        with system.producer() as producer:
+            for number in range(10):
+                producer.multicast(b"%d" % number, to={"P1"}).ordered(30)
+        with system.consumer("C1") as consumer:
+            for message in consumer:
+                if message.payload == b"4":
+                    consumer.commit()
+                    break
+        with system.consumer("C1") as consumer:
+            assert next(iter(consumer)).payload == b"5"
+            consumer.seek("earliest")
+            assert next(iter(consumer)).payload == b"0"
+            consumer.seek(message.cursor)
+            assert next(iter(consumer)).payload == b"5"
+
+
+def test_without_its_collector_until_end_says_which_log_waits():
+    with Small(chain()) as system:
+        with system.producer() as producer:
+            producer.multicast(b"", to={"P1"}).accepted(10)
+        with (
+            system.consumer("C1") as consumer,
+            pytest.raises(TimedOut, match=r"log P1 is ordered up to 0 of 1"),
+        ):
+            list(consumer.until_end(timeout=0.1))
+
+
+def test_a_lone_reader_needs_no_collector_at_all():
+    with Small(chain()) as system:
+        with system.producer() as producer:
+            receipt = producer.multicast(b"x", to={"P4"})
+            assert str(receipt.ordered(10)) == "P4:0"
+        assert system.all("C4") == ["P4:0"]
+
+
+def test_reading_below_a_trimmed_start_is_a_named_error():
+    with Small(chain()) as system:
+        with system.producer() as producer:
+            for _ in range(5):
+                producer.multicast(b"x", to={"P4"}).accepted(10)
+        system.log.trim(log_partition(system.plan.log("P4")), 3)
+        with system.consumer("C4") as consumer, pytest.raises(Trimmed, match="offset 0"):
+            consumer.poll(1.0)
+
+
+def test_a_newer_version_in_the_stream_stops_the_consumer_with_a_sentence():
+    with Small(chain()) as system:
+        begin = OrderStream(system.plan, "K1", from_start(system.plan)).state.digest
+        raw = bytearray(encode(OrderRecord(Kind.FREEZE, begin, ParentNext(0, 0), ())))
+        raw[2] = 9
+        system.log.write(stream_partition(system.plan, "K1"), bytes(raw))
+        with system.consumer("C1") as consumer, pytest.raises(UnknownVersion, match="version 9"):
+            consumer.poll(1.0)
+
+
+@pytest.mark.slow
+def test_an_epoch_ends_by_freeze_and_every_consumer_follows_into_the_next():
+    with Small(chain()) as system:
+        # Init: epoch 1 runs, with messages for ordered and lone readers.
+        old = system.run_all()
+        with system.producer() as producer:
+            for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
+                producer.multicast(b"old", to=to).ordered(30)
+        consumers = {name: system.consumer(name) for name in ("C1", "C2", "C4")}
+
+        # Test: the drain, by the functions that an operator's `apply` will use.
+        ends = {node.name: 0 for node in system.plan.collectors}
+        after = replace(
+            chain(epoch=2),
+            collectors=tuple(
+                replace(node, stream_first=system.log.ends([at])[at])
+                for node in chain(epoch=2).collectors
+                for at in [stream_partition(system.plan, node.name)]
+            ),
+        )
+        system.propose(after)
+        marks = {}
+        for name in logs_to_mark(system.plan):
+            at = log_partition(system.plan.log(name))
+            offset = system.log.write(at, None, headers=[epoch_header(name, 2)])
+            marks[name] = offset + 1
+        system.write(markers_record(1, marks, attempt="1"))
+        for _, thread in old:
+            thread.join(30)
+            assert not thread.is_alive()
+        states = {node.name: node.core.own.state for node, _ in old}
+        ends = ends_of(system.plan, states, marks)
+        assert ends is not None
+        system.write(ends_record(1, ends, attempt="1"))
+        system.plan = after
+        system.run_all()
+        with system.producer() as producer:
+            for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
+                producer.multicast(b"new", to=to).ordered(30)
+
+        # Check: old before new at everyone, each once, with cursors that name their epochs.
+        for name, logs in (("C1", 2), ("C2", 2), ("C4", 1)):
+            with consumers[name] as consumer:
+                found = [
+                    (record.value, batch.epoch)
+                    for batch in consumer.until_end(timeout=20)
+                    for record in batch.records
+                ]
+            assert found == [(b"old", 1)] * logs + [(b"new", 2)] * logs

@@ -29,7 +29,7 @@ unit: .venv/ready
 lock: .venv/ready
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-header --extra dev --extra java -o requirements.lock pyproject.toml
+	  --no-emit-trusted-host --no-header --extra dev --extra java --extra highs -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks, the simulator and the demo."""

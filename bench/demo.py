@@ -33,6 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from collectors.apply import apply
 from multicast import history
 from multicast.consumer import Consumer
+from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.kafka_python import Admin
@@ -84,6 +85,12 @@ class Team:
     delivered: list[tuple[str, tuple[str, ...], str, int]] = field(default_factory=list)
     error: AmcastError | None = None
     void: int = 0
+
+
+def _note(team: Team, batch: Batch, now_ns: int) -> None:
+    for index, record in enumerate(batch.records):
+        message = f"{batch.log.name}:{record.offset}"
+        team.delivered.append((message, batch.to, str(batch.cursor(index)), now_ns))
 
 
 @app.command()
@@ -290,6 +297,7 @@ class Run:
         self._began_ns = 0
         self.killed: str | None = None
         self.teams = [Team(entry.name) for entry in plan.consumers]
+        self.replay = Team("")
         self._goal = {
             entry.name: sum(not set(entry.interest).isdisjoint(one.to) for one in commits)
             for entry in plan.consumers
@@ -328,6 +336,18 @@ class Run:
             stop.set()
             for thread in threads:
                 thread.join(10)
+        self._replay(say)
+
+    def _replay(self, say: Console) -> None:
+        """Read one team's deliveries anew, from the start: the same cursor, the same sequence."""
+        first = min(self.teams, key=lambda team: self._goal[team.name])
+        say.print(f"replaying {first.name} from the start …")
+        again = self.replay = Team(first.name)
+        with Consumer(
+            topic=self._plan.topic, name=first.name, driver=self._driver, committed=False
+        ) as consumer:
+            for batch in consumer.until_end():
+                _note(again, batch, time.monotonic_ns())
 
     def _send(self, show: Any) -> None:
         """Multicast at the intended rate; kill a collector in the middle, and start it again."""
@@ -373,11 +393,7 @@ class Run:
             with Consumer(topic=self._plan.topic, name=team.name, driver=self._driver) as consumer:
                 while not stop.is_set():
                     for batch in consumer.poll(0.2):
-                        now = time.monotonic_ns()
-                        for index, record in enumerate(batch.records):
-                            message = f"{batch.log.name}:{record.offset}"
-                            cursor = str(batch.cursor(index))
-                            team.delivered.append((message, batch.to, cursor, now))
+                        _note(team, batch, time.monotonic_ns())
         except AmcastError as error:
             team.error = error
 
@@ -392,17 +408,18 @@ class Run:
                 to=receipt.to,
                 outcome="accepted",
             )
-        for team in self.teams:
+        instances = [(team, "a") for team in self.teams] + [(self.replay, "b")]
+        for team, instance in instances:
             for sequence, (message, to, cursor, _) in enumerate(team.delivered):
                 yield history.delivery_line(
                     consumer=team.name,
-                    instance="a",
+                    instance=instance,
                     sequence=sequence,
                     message_id=message,
                     to=to,
                     cursor=cursor,
                 )
-            yield history.end_line(consumer=team.name, instance="a")
+            yield history.end_line(consumer=team.name, instance=instance)
 
     def result(self, report: Report, total_s: float) -> dict[str, Any]:
         """Give the figures."""

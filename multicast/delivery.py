@@ -271,7 +271,7 @@ class Delivery:
             positions = self.order.state.positions
             reached = {number: positions[number] for number in self.logs}
         else:  # without a run a lone log stands at its marker, or at its epoch's end
-            reached = {number: self._alone_at for number in self.logs}
+            reached = dict.fromkeys(self.logs, self._alone_at)
         for run in reversed(self._runs):
             buffer = self._buffers[run.log]
             passed = run.first if buffer.chunks else max(run.first, buffer.passed)

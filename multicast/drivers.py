@@ -1,4 +1,8 @@
-"""Opens a driver by its name; each client is imported only where it is used."""
+"""Which driver is meant by which name.
+
+In goes a name from configuration; out comes an open driver. The clients' packages are imported
+only when asked for: each of them costs time to load, and one may be missing.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,40 @@ from collections.abc import Mapping
 from multicast.errors import UsageError
 from multicast.log import Driver
 
+DRIVERS = ("kafka-python", "librdkafka")
 
-def open_driver(name: str, bootstrap: str, client: Mapping[str, str]) -> Driver:
-    """Open "librdkafka" or "kafka-python"; raises `UsageError` for another name."""
-    if name == "librdkafka":
-        from multicast.librdkafka import LibrdkafkaDriver  # noqa: PLC0415
 
-        return LibrdkafkaDriver(bootstrap, client)
+def open_driver(
+    name: str,
+    bootstrap: str,
+    client: Mapping[str, str] | None = None,
+    *,
+    request_timeout_s: float = 10.0,
+    delivery_timeout_s: float = 30.0,
+) -> Driver:
+    """Open a way to the cluster at `bootstrap` ("host:port,host:port").
+
+    `client` are Kafka's client settings by their dotted names (`client_settings.KNOWN`). Raises
+    `UsageError` for an unknown name, `ClusterUnreachable` where nobody answers in time.
+    """
     if name == "kafka-python":
         from multicast.kafka_python import KafkaPythonDriver  # noqa: PLC0415
 
-        return KafkaPythonDriver(bootstrap, client)
-    raise UsageError(f"driver {name!r} is unknown; choose librdkafka or kafka-python")
+        return KafkaPythonDriver(
+            bootstrap,
+            client,
+            request_timeout_s=request_timeout_s,
+            delivery_timeout_s=delivery_timeout_s,
+        )
+    if name == "librdkafka":
+        from multicast.kafka_python import KafkaPythonDriver  # noqa: PLC0415
+        from multicast.librdkafka import LibrdkafkaDriver  # noqa: PLC0415
+
+        return LibrdkafkaDriver(
+            bootstrap,
+            client,
+            questions=KafkaPythonDriver(bootstrap, client, request_timeout_s=request_timeout_s),
+            request_timeout_s=request_timeout_s,
+            delivery_timeout_s=delivery_timeout_s,
+        )
+    raise UsageError(f"Unknown driver {name!r}; known are {', '.join(DRIVERS)}.")

@@ -392,26 +392,14 @@ def membership(bootstrap: str) -> tuple[str, set[int]] | None:
     None if it does not answer within seconds.
     """
     # Imported here, while Java starts: it takes 0.2 s, and a stopped cluster needs none of it.
-    from kafka.admin import KafkaAdminClient  # noqa: PLC0415
-    from kafka.errors import KafkaError  # noqa: PLC0415
+    from multicast.kafka_python import Admin  # noqa: PLC0415
 
-    from multicast.kafka_python.connection import kafka_python_settings  # noqa: PLC0415
-
-    timeout_ms = int(_ADMIN_TIMEOUT_S * 1000)
     try:
-        with contextlib.closing(
-            KafkaAdminClient(
-                bootstrap_servers=bootstrap,
-                bootstrap_timeout_ms=timeout_ms,
-                request_timeout_ms=timeout_ms,
-                **kafka_python_settings({}),
-            )
-        ) as admin:
-            described = admin.describe_cluster()
-    except (KafkaError, OSError):
+        with Admin(bootstrap, request_timeout_s=_ADMIN_TIMEOUT_S) as admin:
+            cluster_id, alive = admin.members()
+    except AmcastError:
         return None
-    brokers = described["brokers"]
-    return described["cluster_id"], {b["broker_id"] for b in brokers if not b.get("is_fenced")}
+    return cluster_id, set(alive)
 
 
 def stop(

@@ -130,7 +130,11 @@ class MemoryDriver:
         return "memory"
 
     def appender(
-        self, *, in_flight_max: int = 100_000, in_flight_bytes_max: int = 64 * 1024 * 1024
+        self,
+        *,
+        linger_ms: int = 0,  # noqa: ARG002 - what the other drivers take; nothing lingers here
+        in_flight_max: int = 100_000,
+        in_flight_bytes_max: int = 64 * 1024 * 1024,
     ) -> MemoryAppender:
         """Open a writer of its own."""
         return MemoryAppender(

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from multicast.errors import Trimmed, UsageError
+from multicast.errors import TopicMissing, Trimmed, UsageError
 from multicast.log import Fetched, Headers, Record, TopicPartition
 
 
@@ -175,7 +175,7 @@ class MemoryLog:
     def _of(self, at: TopicPartition) -> _Partition:
         partition = self._partitions.get(at)
         if partition is None:
-            raise UsageError(f"{name(at)} does not exist.")
+            raise TopicMissing(f"{name(at)} does not exist.")
         return partition
 
 

@@ -23,9 +23,13 @@ from typing import IO, Annotated
 
 import typer
 
+from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
+from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.properties import OrderViolation, Report, Verdict, check_all
+from multicast.replayed import Seat, replayed
+from multicast.settings import settings
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer()
@@ -76,11 +80,39 @@ def verify(
     output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = (
         Output.TABLE
     ),
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", "-n", help="Replay this consumer from the cluster; repeatable."),
+    ] = None,
+    interest: Annotated[
+        list[str] | None,
+        typer.Option("--interest", "-i", help="Replay these partitions (P1,P3); repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
 ) -> None:
-    """Judge a history: does every guarantee hold? Exit code 3 where one is violated."""
-    if not files:
-        raise UsageError("name the histories to verify, or - for stdin")
-    history = history_of_files(files, plans=plan or (), other_producers=other_producers)
+    """Judge a history: does every guarantee hold? Exit code 3 where one is violated.
+
+    The history is read from FILES, as 'amcast send' and 'amcast receive' write them with --history;
+    or, with --name and --interest, replayed from a running system.
+    """
+    seats = [Seat(one, None) for one in name or ()]
+    seats += [Seat(None, tuple(sorted(set(one.split(","))))) for one in interest or ()]
+    if bool(files) == bool(seats):
+        raise UsageError(
+            "name the histories to verify (- for stdin), or consumers of a running system "
+            "(--name, --interest)"
+        )
+    if files:
+        history = history_of_files(files, plans=plan or (), other_producers=other_producers)
+    else:
+        chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+        opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
+        try:
+            history = replayed(opened, chosen.topic, seats)
+        finally:
+            opened.close()
     judge(history, output)
 
 

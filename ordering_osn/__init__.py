@@ -1,0 +1,1 @@
+"""The ordering service for blockchains, on top of `multicast`."""

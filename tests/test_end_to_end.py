@@ -12,7 +12,8 @@ import pytest
 
 from multicast import Consumer, Producer
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
-from multicast.local import LocalCluster
+from multicast.local import DEFAULT_VERSION, LocalCluster
+from multicast.local_broker import install
 from tests.plans import poster
 from tests.system import System, amcast, judge, until, verdicts
 
@@ -171,7 +172,8 @@ def test_messages_of_plain_kafka_producers_are_ordered_like_others(system):
 
 def console_producer(system, topic, keyed_lines):
     """Run Kafka's own console producer, from the jars that the local cluster runs on."""
-    command = LocalCluster().tool_command("org.apache.kafka.tools.ConsoleProducer")
+    kafka = install(DEFAULT_VERSION, progress=lambda _: None)
+    command = kafka.command("org.apache.kafka.tools.ConsoleProducer")
     command += ["--bootstrap-server", system.bootstrap, "--topic", topic]
     command += ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
     done = subprocess.run(

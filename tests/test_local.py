@@ -308,9 +308,7 @@ def test_a_cluster_dies_with_the_process_that_started_it():
 @pytest.mark.kafka
 def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(kafka_cluster):
     make_topic(kafka_cluster.bootstrap, "console")
-    # An existing cluster has no jars of ours: then the tools of a cluster that never starts serve.
-    tools = kafka_cluster if isinstance(kafka_cluster, LocalCluster) else LocalCluster()
-    command = tools.tool_command(
+    command = install(DEFAULT_VERSION, progress=lambda _: None).command(
         "org.apache.kafka.tools.ConsoleProducer",
         *("--bootstrap-server", kafka_cluster.bootstrap, "--topic", "console"),
     )

@@ -25,7 +25,9 @@ from multicast.errors import TimedOut, Trimmed, UnknownVersion
 from multicast.memory import MemoryDriver, MemoryLog
 from multicast.messages import epoch_header
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
+from multicast.properties import check_all
 from multicast.reading import Bounds
+from multicast.replayed import Seat, replayed
 from tests.plans import chain, from_start, poster
 
 
@@ -244,3 +246,16 @@ def test_an_epoch_ends_by_freeze_and_every_consumer_follows_into_the_next():
                     for record in batch.records
                 ]
             assert found == [(b"old", 1)] * logs + [(b"new", 2)] * logs
+
+
+@pytest.mark.slow
+def test_a_running_system_is_replayed_and_judged():
+    with Small(poster()) as system:
+        system.run_all()
+        send(system, 60)
+        seats = [Seat("C1", None), Seat(None, ("P4", "P5"))]
+        report = check_all(replayed(system.driver, "A", seats))
+        found = {verdict.guarantee: verdict.verdict for verdict in report.verdicts}
+        assert found.pop("genuineness") == "not checked"
+        assert set(found.values()) == {"holds"}
+        assert report.deliveries > 100

@@ -45,8 +45,17 @@ PURE = [
     "multicast/replays.py",
     "multicast/verdict.py",
     "topology/check.py",
+    "topology/assembly.py",
+    "topology/bound.py",
+    "topology/changes.py",
+    "topology/heuristic.py",
     "topology/hypergraph.py",
+    "topology/interests.py",
+    "topology/measure.py",
+    "topology/search.py",
+    "topology/svg.py",
     "topology/tree.py",
+    "topology/verdict.py",
 ]
 IMPURE = {
     "asyncio", "kafka", "confluent_kafka", "logging", "os", "random", "secrets", "socket",

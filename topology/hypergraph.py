@@ -130,26 +130,21 @@ class Component:
         return (1 << len(self.demands)) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """What a whole number of the search is worth: real = number / (rates * weights * phi.den)."""
-
-    rates: int
-    weights: int
-    phi: Fraction
-
-    @property
-    def cost(self) -> int:
-        """How many units of search cost make 1.0 of the objective."""
-        return self.rates * self.weights * self.phi.denominator
-
-
 def exact(value: float) -> Fraction:
     """Give the fraction that the shortest decimal form of a float says: 0.1 is one tenth."""
     return Fraction(repr(float(value)))
 
 
-def reduced(interests: InterestFile, *, phi: float) -> tuple[tuple[Component, ...], Scale]:
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The problem in whole numbers: a rate is `rate / rates`, a weight `weight / weights`."""
+
+    components: tuple[Component, ...]
+    rates: int
+    weights: int
+
+
+def reduced(interests: InterestFile) -> Reduced:
     """Merge and split the problem; consumers that meet one log only take no part in it.
 
     Components are ordered by their first consumer in the file, demands within likewise.
@@ -162,22 +157,22 @@ def reduced(interests: InterestFile, *, phi: float) -> tuple[tuple[Component, ..
     weight_of = {entry.name: exact(entry.weight) for entry in interests.consumers}
     wanted = sorted({log for logs in groups for log in logs})
     rate_of = {log: exact(interests.rate(log)) for log in wanted}
-    scale = Scale(
-        rates=math.lcm(*(rate.denominator for rate in rate_of.values())),
-        weights=math.lcm(*(weight.denominator for weight in weight_of.values())),
-        phi=exact(phi),
-    )
+    bounds = interests.limits.collector_rate_max, interests.limits.collector_rate_wanted
+    whole_too = [exact(bound) for bound in bounds if bound is not None]
+    rates = math.lcm(*(rate.denominator for rate in (*rate_of.values(), *whole_too)))
+    weights = math.lcm(*(weight.denominator for weight in weight_of.values()))
     demands = [
         Demand(
             consumers=tuple(names),
             logs=logs,
-            weight=int(sum((weight_of[name] for name in names), Fraction()) * scale.weights),
+            weight=int(sum((weight_of[name] for name in names), Fraction()) * weights),
         )
         for logs, names in groups.items()
     ]
-    rates = {log: int(rate * scale.rates) for log, rate in rate_of.items()}
+    whole = {log: int(rate * rates) for log, rate in rate_of.items()}
     leaders = dict(interests.hosts.leaders) if interests.hosts else {}
-    return tuple(_component(part, rates, leaders) for part in _connected(demands)), scale
+    components = tuple(_component(part, whole, leaders) for part in _connected(demands))
+    return Reduced(components=components, rates=rates, weights=weights)
 
 
 def _connected(demands: Sequence[Demand]) -> list[list[Demand]]:

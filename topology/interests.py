@@ -46,11 +46,14 @@ class Limits:
     """What a plan must keep to (hard) or should (soft); None: no limit.
 
     `collector_rate_max`, hard: messages/s of all logs in one bag. `levels_max`, hard: collectors
-    on the longest path. `collector_rate_wanted`, soft: each message/s beyond it costs `phi`.
+    on the longest path. `collectors_max` and `collectors_per_host_max`, hard: how many collectors.
+    `collector_rate_wanted`, soft: each message/s beyond it costs `phi`.
     """
 
     collector_rate_max: float | None = None
     levels_max: int | None = None
+    collectors_max: int | None = None
+    collectors_per_host_max: int | None = None
     collector_rate_wanted: float | None = None
 
 
@@ -176,19 +179,21 @@ def _rates(value: Any, logs: list[str]) -> dict[str, float]:
 
 def _limits(value: Any) -> Limits:
     table = _table(value, "limits")
-    known = ("collector_rate_max", "levels_max", "collector_rate_wanted")
-    _refuse_unknown(table, known, "[limits]")
-    levels = table.get("levels_max")
-    if levels is not None and (not isinstance(levels, int) or isinstance(levels, bool)):
-        raise InvalidInterests(f"levels_max is {levels!r}, not a whole number")
-    if levels is not None and levels < 1:
-        raise InvalidInterests(f"levels_max is {levels}: a tree has at least one level")
-    rates = {
-        key: _number(table[key], key)
-        for key in ("collector_rate_max", "collector_rate_wanted")
-        if key in table
-    }
-    return Limits(levels_max=levels, **rates)
+    counts = ("levels_max", "collectors_max", "collectors_per_host_max")
+    rates = ("collector_rate_max", "collector_rate_wanted")
+    _refuse_unknown(table, (*counts, *rates), "[limits]")
+    for key in counts:
+        count = table.get(key, 1)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InvalidInterests(f"{key} is {count!r}, not a whole number of 1 or more")
+    bounds = {key: _number(table[key], key) for key in rates if key in table}
+    return Limits(
+        collector_rate_max=bounds.get("collector_rate_max"),
+        collector_rate_wanted=bounds.get("collector_rate_wanted"),
+        levels_max=table.get("levels_max"),
+        collectors_max=table.get("collectors_max"),
+        collectors_per_host_max=table.get("collectors_per_host_max"),
+    )
 
 
 def _hosts(value: Any, logs: list[str]) -> Hosts:

@@ -70,6 +70,7 @@ class Collector:
     parent: str | None
     stream: int
     stream_first: int = 0
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,16 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What the planner promises: see DESIGN's ILP; `gap` is relative, 0.0 is proven optimal."""
+    """What the planner promises: see DESIGN's ILP; `gap` is relative, 0.0 is proven optimal.
+
+    cost = hops + phi * (foreign + excess); `excess` is load beyond a soft limit, most often 0.
+    """
 
     hops: float
     foreign: float
     cost: float
     gap: float
+    excess: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,11 @@ class Plan:
     consumers: tuple[Subscription, ...]
     objective: Objective
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    # What the promise was computed from, so that anyone can compute it again.
+    phi: float = 10.0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    hosts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -292,6 +302,7 @@ def _read(document: dict[str, Any]) -> Plan:
             parent=None if entry["parent"] is None else _text(entry, "parent"),
             stream=_count(entry, "stream"),
             stream_first=_count(entry, "stream_first", 0),
+            host=None if entry.get("host") is None else _text(entry, "host"),
         )
         for entry in document["collectors"]
     )
@@ -323,8 +334,13 @@ def _read(document: dict[str, Any]) -> Plan:
             foreign=float(promised["foreign"]),
             cost=float(promised["cost"]),
             gap=float(promised["gap"]),
+            excess=float(promised.get("excess", 0.0)),
         ),
         topic_ids=dict(document.get("topic_ids", {})),
+        phi=float(document.get("phi", 10.0)),
+        rates={name: float(rate) for name, rate in document.get("rates", {}).items()},
+        limits={name: float(limit) for name, limit in document.get("limits", {}).items()},
+        hosts=dict(document.get("hosts", {})),
     )
 
 

@@ -1,0 +1,287 @@
+"""Administration: topics, settings, and who the cluster is.
+
+In go names and numbers; out come plain values. The answers of a young topic are waited for: what
+these calls return is known to the broker that was asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaTopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from multicast.errors import AmcastError, ClusterUnreachable, TimedOut, UsageError
+from multicast.kafka_python.connection import client_of_ours, kafka_python_settings
+from multicast.log import TopicPartition
+
+_RETRY_S = 0.05
+_pause = threading.Event()  # never set: what is waited for can only be asked again
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic to make: partitions at least this many; replication -1 is the cluster's default."""
+
+    partitions: int
+    replication: int = -1
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Admin:
+    """Calls that block at most for the time-out; an instance may be used by any thread."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str] | None = None,
+        *,
+        request_timeout_s: float = 10.0,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._timeout_s = request_timeout_s
+        settings = kafka_python_settings(client or {})
+        try:
+            self._admin = KafkaAdminClient(
+                bootstrap_servers=bootstrap,
+                bootstrap_timeout_ms=int(request_timeout_s * 1000),
+                request_timeout_ms=int(request_timeout_s * 1000),
+                reconnect_backoff_max_ms=500,
+                kafka_client=client_of_ours,
+                **settings,
+            )
+        except (kafka_errors.KafkaError, OSError) as error:
+            raise self._unreachable(error) from error
+        except ValueError as error:
+            raise UsageError(
+                f"The bootstrap addresses {bootstrap} are not usable: {error}."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def cluster_id(self) -> str:
+        """Give the cluster's own identity."""
+        return str(self._ask(self._admin.describe_cluster)["cluster_id"])
+
+    def broker_ids(self) -> list[int]:
+        """Give the brokers that are registered now, ascending."""
+        cluster = self._ask(self._admin.describe_cluster)
+        return sorted(broker["broker_id"] for broker in cluster["brokers"])
+
+    def members(self) -> tuple[str, frozenset[int]]:
+        """Give the cluster's identity and the brokers that are registered and not fenced."""
+        cluster = self._ask(self._admin.describe_cluster)
+        alive = [one["broker_id"] for one in cluster["brokers"] if not one.get("is_fenced")]
+        return str(cluster["cluster_id"]), frozenset(alive)
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """Give the number of Kafka partitions of those topics that exist."""
+        return {name: len(one["partitions"]) for name, one in self._topics(topics).items()}
+
+    def replications(self, topics: Sequence[str]) -> dict[str, int]:
+        """Give the least number of replicas that any Kafka partition of a topic has."""
+        return {
+            name: min(len(partition["replica_nodes"]) for partition in one["partitions"])
+            for name, one in self._topics(topics).items()
+        }
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, uuid.UUID]:
+        """Give the ids of those topics that exist: another id is another topic of that name."""
+        return {name: uuid.UUID(str(one["topic_id"])) for name, one in self._topics(topics).items()}
+
+    def create_topics(self, topics: Mapping[str, TopicSpec]) -> list[str]:
+        """Make what does not exist, grow what is too small; give the names that were made.
+
+        What exists keeps its settings and replication. Doing it twice is doing it once. After it
+        every Kafka partition asked for has a leader.
+        """
+        existing = self.partitions(list(topics))
+        missing = {name: spec for name, spec in topics.items() if name not in existing}
+        made = []
+        for name, spec in missing.items():
+            asked = {
+                "num_partitions": spec.partitions,
+                "replication_factor": spec.replication,
+                "configs": dict(spec.settings),
+            }
+            if self._make(name, asked):
+                made.append(name)
+            else:
+                existing.update(self.partitions([name]))
+        for name, count in existing.items():
+            if count < topics[name].partitions:
+                self.add_partitions(name, topics[name].partitions)
+        self._wait_for_leaders({name: spec.partitions for name, spec in topics.items()})
+        return made
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Grow a topic to so many Kafka partitions; fewer than it has is a `UsageError`."""
+        try:
+            self._ask(lambda: self._admin.create_partitions({topic: partitions}))
+        except AmcastError:
+            # Someone else may have been quicker, or an answer was lost.
+            has = self.partitions([topic]).get(topic, 0)
+            if has == partitions:
+                return
+            if has > partitions:
+                raise UsageError(
+                    f"Topic {topic} has {has} partitions, more than {partitions}."
+                ) from None
+            raise
+        self._wait_for_leaders({topic: partitions})
+
+    def topic_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Give all settings in force of these topics, defaults included."""
+        found = self._settings(ConfigResourceType.TOPIC, list(topics))
+        return {name: found[name] for name in topics}
+
+    def broker_settings(self) -> dict[int, dict[str, str]]:
+        """Give all settings in force of every broker that is registered now."""
+        brokers = self.broker_ids()
+        found = self._settings(ConfigResourceType.BROKER, [str(one) for one in brokers])
+        return {one: found[str(one)] for one in brokers}
+
+    def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete those that exist, and wait until they are gone."""
+        existing = list(self._topics(topics))
+        if existing:
+            self._ask(
+                lambda: self._admin.delete_topics(existing),
+                ignore=(kafka_errors.UnknownTopicOrPartitionError,),
+            )
+        self._wait(lambda: not self._topics(existing), f"topics {existing} to be deleted")
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Raise the beginnings of logs, as retention would; what lies below is gone for good."""
+        asked = {KafkaTopicPartition(*at): offset for at, offset in before.items()}
+        self._ask(lambda: self._admin.delete_records(asked))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+    def _make(self, name: str, asked: Mapping[str, object]) -> bool:
+        found = self._ask(
+            lambda: self._admin.create_topics({name: asked}),
+            ignore=(kafka_errors.TopicAlreadyExistsError,),
+        )
+        return found is not None
+
+    def _topics(self, topics: Sequence[str]) -> dict[str, Any]:
+        if not topics:
+            return {}
+        found = self._ask(lambda: self._admin.describe_topics(list(topics)))
+        unknown = kafka_errors.UnknownTopicOrPartitionError.errno
+        existing = {}
+        for one in found:
+            if one["error_code"] == 0:
+                existing[one["name"]] = one
+            elif one["error_code"] != unknown:
+                error = kafka_errors.for_code(one["error_code"])
+                raise UsageError(f"Topic {one['name']}: {error.__name__}.")
+        return existing
+
+    def _settings(self, kind: Any, names: list[str]) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+        found = self._ask(
+            lambda: self._admin.describe_configs(
+                [ConfigResource(kind, name) for name in names], config_filter="all"
+            )
+        )
+        return {
+            name: {key: str(entry["value"]) for key, entry in entries.items()}
+            for name, entries in found[kind.name.lower()].items()
+        }
+
+    def _wait_for_leaders(self, partitions: Mapping[str, int]) -> None:
+        def ready() -> bool:
+            found = self._topics(list(partitions))
+            return all(
+                name in found
+                and len(found[name]["partitions"]) >= count
+                and all(one["leader_id"] >= 0 for one in found[name]["partitions"])
+                for name, count in partitions.items()
+            )
+
+        self._wait(ready, f"leaders of {', '.join(partitions)}")
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise TimedOut(f"Waited {self._timeout_s:g} s for {what}.")
+            _pause.wait(_RETRY_S)
+
+    def _ask(self, call: Callable[[], Any], *, ignore: tuple[type[Exception], ...] = ()) -> Any:
+        """Call until it is answered; the package's own waits have no end, so a thread waits."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            outcome = _Outcome(call)
+            if not outcome.wait(max(0.1, deadline - time.monotonic())):
+                raise self._unreachable(None)
+            error = outcome.error
+            if error is None:
+                return outcome.value
+            if isinstance(error, ignore):
+                return None
+            passing = isinstance(error, OSError) or (
+                isinstance(error, kafka_errors.KafkaError) and error.retriable
+            )
+            if not passing:
+                raise self._refused(error) from error
+            if time.monotonic() > deadline:
+                raise self._unreachable(error) from error
+            _pause.wait(_RETRY_S)
+
+    def _refused(self, error: BaseException) -> BaseException:
+        if isinstance(error, kafka_errors.KafkaError):
+            name = type(error).__name__.removesuffix("Error")
+            return AmcastError(f"The brokers at {self._bootstrap} refused ({name}): {error}")
+        if isinstance(error, RuntimeError):
+            return UsageError("This was closed before.")
+        return error
+
+    def _unreachable(self, why: BaseException | None) -> ClusterUnreachable:
+        reason = f" ({why})" if why is not None and str(why) else ""
+        return ClusterUnreachable(
+            f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s{reason}."
+        )
+
+
+class _Outcome:
+    """A call on a thread of its own, waited for with an end."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="amcast-admin", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.value = self._call()
+        except Exception as error:  # noqa: BLE001 - carried to the waiting thread
+            self.error = error

@@ -1,0 +1,313 @@
+"""One event loop of kafka-python with its connections, driven by whoever waits.
+
+In go requests and a time-out; out come answers or this project's errors. No thread is started
+here; `run` may be called from any thread, one at a time.
+
+Invariant: no wait lasts longer than the time-out that it was given.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket, create_connection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
+
+from multicast.client_settings import check_client
+from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, UsageError
+from multicast.log import TopicPartition
+
+RETRY_S = 0.03
+# A topic that was just made may be unknown to a broker for a moment.
+_UNKNOWN_TOPIC_S = 3.0
+_FRAME_BYTES_MAX = 2**31 - 1
+
+LATEST = -1
+EARLIEST = -2
+
+_NAMES = {
+    "security.protocol": "security_protocol",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "client.id": "client_id",
+}
+
+
+class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
+    """Sockets that are closed where they cannot connect: kafka-python 3.0.12 leaves them open.
+
+    The package lets a class of one's own be chosen by the scheme of a proxy's address.
+    """
+
+    SCHEMES = ("amcast",)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: Any = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
+    """Closes a connection whose TLS handshake failed: kafka-python 3.0.12 leaves it open.
+
+    It also never makes a topic by asking for one: the package's own does not pass that setting on.
+    """
+
+    def __init__(self, net: Any, **settings: Any) -> None:
+        super().__init__(net, **settings)
+        self.cluster.config["allow_auto_create_topics"] = False
+
+    async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
+        sock = await create_connection(
+            self._net,
+            node.host,
+            node.port,
+            self.config["socket_options"],
+            proxy_url=self.config["proxy_url"],
+            timeout_at=timeout_at,
+        )
+        try:
+            if self.ssl_enabled:
+                tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
+                transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
+            else:
+                transport = KafkaTCPTransport(self._net, sock, host=node.host)
+        except BaseException:
+            sock.close()
+            raise
+        try:
+            await transport.handshake()
+        except BaseException as error:
+            transport.close()
+            if not isinstance(error, Exception):
+                raise
+            raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+        return transport
+
+
+def client_of_ours(**settings: Any) -> KafkaNetClient:
+    """Make what the package's producer and admin client talk through (`kafka_client`)."""
+    net = NetworkSelector(**settings)
+    return KafkaNetClient(net=net, manager=ConnectionManager(net, **settings), **settings)
+
+
+def kafka_python_settings(client: Mapping[str, str]) -> dict[str, Any]:
+    """Translate Kafka's dotted names to the package's keyword arguments."""
+    check_client(client)
+    settings: dict[str, Any] = {"client_id": "amcast", "proxy_url": "amcast://direct"}
+    for name, value in client.items():
+        if name == "ssl.endpoint.identification.algorithm":
+            settings["ssl_check_hostname"] = value.lower() not in {"", "none"}
+        elif name == "security.protocol":
+            settings["security_protocol"] = value.upper()
+        else:
+            settings[_NAMES[name]] = value
+    return settings
+
+
+class Connection:
+    """Connections to the brokers of one cluster; the constructor finds the cluster or raises."""
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str], *, timeout_s: float) -> None:
+        settings = kafka_python_settings(client)
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        self._turn = threading.Lock()
+        self.net = NetworkSelector(client_id=settings["client_id"])
+        try:
+            self.manager = ConnectionManager(
+                self.net,
+                bootstrap_servers=bootstrap,
+                request_timeout_ms=int(timeout_s * 1000),
+                socket_connection_setup_timeout_ms=int(timeout_s * 1000),
+                reconnect_backoff_max_ms=500,
+                receive_message_max_bytes=_FRAME_BYTES_MAX,
+                **settings,
+            )
+            self.cluster = self.manager.cluster
+            self.run(self._find_cluster)
+        except ValueError as error:
+            self.close()
+            raise UsageError(
+                f"The bootstrap addresses {bootstrap} are not usable: {error}."
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self,
+        coroutine: Callable[..., Coroutine[Any, Any, Any]],
+        *arguments: object,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Drive the loop until the coroutine has ended; raise `ClusterUnreachable` in time."""
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + timeout_s
+        if not self._turn.acquire(timeout=timeout_s):
+            raise self.unreachable(timeout_s)
+        try:
+            future = self.net.call_soon_with_future(coroutine, *arguments)
+            self.net.poll(timeout_ms=max(0.0, deadline - time.monotonic()) * 1000, future=future)
+        except RuntimeError as error:
+            raise UsageError("This was closed before.") from error
+        finally:
+            self._turn.release()
+        if not future.is_done:
+            raise self.unreachable(timeout_s)
+        if future.exception is not None:
+            raise self.wrapped(future.exception)
+        return future.value
+
+    def unreachable(self, timeout_s: float, why: BaseException | None = None) -> ClusterUnreachable:
+        """Say that nobody answered."""
+        reason = f" ({why})" if why is not None and str(why) else ""
+        return ClusterUnreachable(
+            f"No broker at {self.bootstrap} answered within {timeout_s:g} s{reason}."
+        )
+
+    def wrapped(self, error: BaseException) -> BaseException:
+        """Turn what the package raised into an error of ours."""
+        if isinstance(error, AmcastError):
+            return error
+        if isinstance(error, kafka_errors.AuthorizationError):
+            return AmcastError(f"The brokers at {self.bootstrap} deny this: {error}.")
+        if isinstance(error, kafka_errors.KafkaError | OSError):
+            return self.unreachable(self.timeout_s, error)
+        return error
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Ask the leaders for offsets by time (or LATEST, EARLIEST), read_committed; -1 is none."""
+        found: dict[TopicPartition, int] = {}
+        began = time.monotonic()
+        while True:
+            missing = {one: time_ms for one, time_ms in wanted.items() if one not in found}
+            if not missing:
+                return found
+            self.refuse_unknown(list(missing), since=began)
+            found.update(await self.list_offsets_once(missing))
+            if len(found) < len(wanted):
+                await self.net.sleep(RETRY_S)
+
+    async def list_offsets_once(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Ask once; what has no leader now, or whose leader does not answer, is left out."""
+        found: dict[TopicPartition, int] = {}
+        futures = [
+            self.manager.send(_list_offsets_request({one: wanted[one] for one in at}), node)
+            for node, at in (await self.leaders(wanted)).items()
+        ]
+        for future in futures:
+            try:
+                found.update(self._offsets_of(await future))
+            except kafka_errors.AuthorizationError:
+                raise
+            except (kafka_errors.KafkaError, OSError):
+                self.cluster.request_update()
+        return found
+
+    async def leaders(self, at: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Group by leader; those without a known one are left out, and the metadata refreshed."""
+        wanted = list(at)
+        self.follow(wanted)
+        if any(self.leader(one) is None for one in wanted):
+            try:
+                await self.cluster.refresh_metadata()
+            except (kafka_errors.KafkaError, OSError):
+                await self.net.sleep(RETRY_S)
+        grouped: dict[int, list[TopicPartition]] = defaultdict(list)
+        for one in wanted:
+            leader = self.leader(one)
+            if leader is not None:
+                grouped[leader].append(one)
+        return grouped
+
+    def follow(self, at: Iterable[TopicPartition]) -> None:
+        """Keep the metadata of these topics from now on."""
+        for topic in dict.fromkeys(one.topic for one in at):
+            try:
+                self.cluster.add_topic(topic)
+            except ValueError as error:
+                raise UsageError(f"No topic can be called {topic!r}: {error}.") from error
+
+    def leader(self, at: TopicPartition) -> int | None:
+        """Give the node that leads, or None where there is none or it is not known."""
+        leader: int | None = self.cluster.leader_for_partition(at)
+        return None if leader is None or leader < 0 else leader
+
+    def refuse_unknown(self, missing: Sequence[TopicPartition], *, since: float) -> None:
+        """Raise where the brokers answer, but for a while have not known a Kafka partition."""
+        if time.monotonic() - since < min(_UNKNOWN_TOPIC_S, self.timeout_s / 2):
+            return
+        for one in missing:
+            if self.leader(one) is None and self._refreshed_after(since):
+                known = self.cluster.partitions_for_topic(one.topic)
+                if known is None or one.partition not in known:
+                    raise TopicMissing(
+                        f"{one.topic}/{one.partition} does not exist at {self.bootstrap}."
+                    )
+
+    def close(self) -> None:
+        """Close every socket, once whoever is waiting has had its time-out."""
+        turn = self._turn.acquire(timeout=self.timeout_s)
+        try:
+            manager = getattr(self, "manager", None)
+            if manager is not None:
+                manager.close()
+            self.net.close()
+        finally:
+            if turn:
+                self._turn.release()
+
+    async def _find_cluster(self) -> None:
+        await self.manager.bootstrap_async(int(self.timeout_s * 1000))
+
+    def _refreshed_after(self, since: float) -> bool:
+        return bool(self.cluster._last_successful_refresh_ms > since * 1000)  # noqa: SLF001
+
+    def _offsets_of(self, response: Any) -> dict[TopicPartition, int]:
+        offsets = {}
+        for topic in response.topics:
+            for partition in topic.partitions:
+                at = TopicPartition(topic.name, partition.partition_index)
+                error = kafka_errors.for_code(partition.error_code)
+                if error is kafka_errors.NoError:
+                    offsets[at] = partition.offset
+                elif issubclass(error, kafka_errors.AuthorizationError):
+                    raise error(at.topic)
+                else:
+                    self.cluster.request_update()
+        return offsets
+
+
+def _list_offsets_request(wanted: Mapping[TopicPartition, int]) -> Any:
+    partition_type = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for at, timestamp_ms in wanted.items():
+        by_topic[at.topic].append(
+            partition_type(
+                partition_index=at.partition, current_leader_epoch=-1, timestamp=timestamp_ms
+            )
+        )
+    return ListOffsetsRequest(
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        topics=list(by_topic.items()),
+        min_version=2,
+    )

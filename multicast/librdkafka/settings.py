@@ -1,0 +1,37 @@
+"""Settings that librdkafka's producers and consumers have in common, and where its words go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from multicast.client_settings import check_client
+
+MESSAGE_BYTES_MAX = 100 * 1024 * 1024
+
+# Without a logger librdkafka writes to the standard error.
+LOG = logging.getLogger("amcast.librdkafka")
+LOG.addHandler(logging.NullHandler())
+
+
+def librdkafka_settings(
+    bootstrap: str, client: Mapping[str, str], *, timeout_s: float
+) -> dict[str, Any]:
+    """Give what producers and consumers have in common; the dotted names are librdkafka's own."""
+    check_client(client)
+    return {
+        "client.id": "amcast",
+        **client,
+        "bootstrap.servers": bootstrap,
+        "allow.auto.create.topics": False,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 500,
+        "socket.nagle.disable": True,
+        # A broker that is connected but silent is as good as one that is away.
+        "socket.timeout.ms": max(1200, int(timeout_s * 1000)),
+        "api.version.request.timeout.ms": int(timeout_s * 1000),
+        "socket.connection.setup.timeout.ms": max(1000, int(timeout_s * 1000)),
+        # A topic that was just made may be unknown to a broker for a moment.
+        "topic.metadata.propagation.max.ms": int(min(3.0, timeout_s / 2) * 1000),
+    }

@@ -1,0 +1,83 @@
+"""Administration of a real cluster: everything may be done twice."""
+
+import uuid
+
+import pytest
+
+from multicast.errors import AmcastError, ClusterUnreachable, UsageError
+from multicast.kafka_python import Admin, TopicSpec
+
+
+@pytest.fixture(scope="module")
+def admin(kafka_cluster):
+    with Admin(kafka_cluster.bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(admin):
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    yield name
+    admin.delete_topics([name])
+
+
+@pytest.mark.kafka
+def test_topics_are_made_once_grown_where_too_small_and_kept_where_larger(admin, topic):
+    other = f"{topic}.groups"
+    assert admin.create_topics({topic: TopicSpec(2), other: TopicSpec(1)}) == [topic, other]
+    assert admin.create_topics({topic: TopicSpec(2)}) == []
+    ids = admin.topic_ids([topic, other])
+    assert admin.create_topics({topic: TopicSpec(5), other: TopicSpec(1)}) == []
+    assert admin.partitions([topic, other, f"no-{topic}"]) == {topic: 5, other: 1}
+    assert admin.create_topics({topic: TopicSpec(3)}) == []
+    assert admin.partitions([topic]) == {topic: 5}
+    assert admin.topic_ids([topic, other]) == ids
+    assert len(set(ids.values())) == 2
+    assert admin.replications([topic]) == {topic: 1}
+    admin.add_partitions(topic, 6)
+    admin.add_partitions(topic, 6)
+    assert admin.partitions([topic]) == {topic: 6}
+    with pytest.raises(UsageError, match="6 partitions, more than 4"):
+        admin.add_partitions(topic, 4)
+    admin.delete_topics([other, other])
+    admin.delete_topics([other])
+    assert admin.topic_ids([topic, other]).keys() == {topic}
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_made_again_has_another_id(admin, topic):
+    admin.create_topics({topic: TopicSpec(1)})
+    before = admin.topic_ids([topic])
+    admin.delete_topics([topic])
+    assert admin.topic_ids([topic]) == {}
+    admin.create_topics({topic: TopicSpec(1)})
+    assert admin.topic_ids([topic]) != before
+
+
+@pytest.mark.kafka
+def test_settings_in_force_are_told_with_defaults(admin, topic):
+    wanted = {"cleanup.policy": "compact", "max.message.bytes": "2000000"}
+    admin.create_topics({topic: TopicSpec(1, settings=wanted)})
+    found = admin.topic_settings([topic])[topic]
+    assert wanted.items() <= found.items()
+    assert found["unclean.leader.election.enable"] == "false"
+    assert found["min.insync.replicas"] == "1"
+    assert {"retention.ms", "retention.bytes"} <= found.keys()
+    brokers = admin.broker_settings()
+    assert list(brokers) == admin.broker_ids()
+    assert all("auto.create.topics.enable" in settings for settings in brokers.values())
+    assert len(admin.cluster_id()) > 10
+
+
+@pytest.mark.kafka
+def test_what_the_brokers_refuse_is_said_with_their_reason(admin, topic):
+    with pytest.raises(AmcastError, match="InvalidReplicationFactor"):
+        admin.create_topics({topic: TopicSpec(1, replication=7)})
+    with pytest.raises(AmcastError, match=r"InvalidConfig|InvalidRequest"):
+        admin.create_topics({topic: TopicSpec(1, settings={"no.such.setting": "1"})})
+    assert admin.partitions([topic]) == {}
+
+
+def test_a_cluster_that_is_not_there_is_said_within_the_time_out():
+    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:9"):
+        Admin("127.0.0.1:9", request_timeout_s=0.2)

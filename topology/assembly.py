@@ -1,0 +1,93 @@
+"""From searched trees to the plan: names, bags, streams, subscriptions, and what is promised.
+
+Goes in: an interest file and one tree for each of its components. Comes out: a `Plan`. Names are
+given from the root down, so the same trees always give the same document, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+from topology.hypergraph import declared_logs
+from topology.interests import InterestFile
+from topology.measure import NOWHERE, Measure, Node, bits
+from topology.tree import Collector, Objective, Plan, Subscription
+
+
+def assembled(
+    interests: InterestFile,
+    trees: Sequence[tuple[Measure, Node]],
+    *,
+    phi: float,
+    gap: float,
+    cluster_id: str,
+    base_epoch: int,
+    epoch: int,
+) -> Plan:
+    """Name the collectors breadth first, K1 the first component's root, and write the plan."""
+    collectors: list[Collector] = []
+    reading: dict[str, str] = {}
+    hops = foreign = excess = Fraction()
+    pending: list[tuple[Measure, Node, str | None, int]] = [
+        (measure, node, None, NOWHERE) for measure, node in trees
+    ]
+    while pending:
+        measure, node, parent, above = pending.pop(0)
+        name = f"K{len(collectors) + 1}"
+        component = measure.component
+        bag = measure.bag(node.below, [child.below for child in node.children])
+        names = tuple(sorted(log for number in bag for log in component.classes[number].logs))
+        host = None if node.host == NOWHERE or not interests.hosts else interests.hosts.names
+        collectors.append(
+            Collector(
+                name=name,
+                bag=names,
+                parent=parent,
+                stream=len(collectors),
+                host=None if host is None else host[node.host],
+            )
+        )
+        for demand in bits(node.served):
+            reading.update(dict.fromkeys(component.demands[demand].consumers, name))
+        near, far, over = measure.terms(node.below, bag, host=node.host, parent=above)
+        hops, foreign, excess = hops + near, foreign + far, excess + over
+        children = sorted(node.children, key=lambda child: child.below & -child.below)
+        pending.extend((measure, child, name, node.host) for child in children)
+    cost = hops + Fraction(repr(float(phi))) * (foreign + excess)
+    return Plan(
+        topic=interests.topic,
+        epoch=epoch,
+        base_epoch=base_epoch,
+        cluster_id=cluster_id,
+        input_hash=interests.input_hash,
+        partitions=interests.partitions,
+        logs=declared_logs(interests),
+        collectors=tuple(collectors),
+        consumers=tuple(
+            Subscription(entry.name, entry.interest, reading.get(entry.name), entry.weight)
+            for entry in interests.consumers
+        ),
+        objective=Objective(float(hops), float(foreign), float(cost), gap, float(excess)),
+        phi=float(phi),
+        rates=dict(interests.rates),
+        limits=_limits(interests),
+        hosts=_hosts(interests),
+    )
+
+
+def _limits(interests: InterestFile) -> Mapping[str, float]:
+    limits = asdict(interests.limits)
+    return {name: float(limit) for name, limit in limits.items() if limit is not None}
+
+
+def _hosts(interests: InterestFile) -> Mapping[str, Any]:
+    if interests.hosts is None:
+        return {}
+    return {
+        "names": list(interests.hosts.names),
+        "latency": [list(row) for row in interests.hosts.latency],
+        "leaders": dict(interests.hosts.leaders),
+    }

@@ -1,0 +1,271 @@
+"""An independent judge of plans: it shares no code with the planner and trusts no promise.
+
+Goes in: a `Plan`, whoever wrote it. Comes out: nothing, or `PlanRejected` with the reason; and
+`figures`, the hops, foreign work and loads computed again from the tree alone.
+No solver, no search, no reduction: every log and every consumer is looked at as it stands.
+
+What is checked, in this order:
+    logs        each partition has its log; names are canonical; no two logs share a Kafka partition
+    forest      every parent exists, and nobody is his own ancestor
+    one top     the collectors that hold a log are connected, so it enters the order exactly once
+    coverage    a consumer's collector holds every log that meets its interest
+    limits      rates, levels and counts stay within what the plan says they must
+    promise     hops, foreign work, excess and cost are what the tree makes them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from topology.tree import Collector, Log, Plan, Subscription
+
+TOLERANCE = 1e-6  # relative: a promise is printed in decimal
+
+
+class PlanRejected(ValueError):
+    """The plan breaks a rule; the sentence names the rule, the entry and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one consumer's order costs: its own logs' crossings, others' on the way, levels."""
+
+    consumer: str
+    hops: float
+    foreign: float
+    own: float
+    levels: int
+
+    @property
+    def genuineness(self) -> float:
+        """Of all that crosses the collectors on the path: which part is the consumer's, 0 to 1."""
+        return 1.0 if not self.foreign else self.own / (self.own + self.foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a tree does, computed from the tree: weighted as the objective weighs it."""
+
+    shares: tuple[Share, ...]
+    loads: tuple[tuple[str, float], ...]
+    hops: float
+    foreign: float
+    excess: float
+    cost: float
+    genuineness: float
+
+
+def check(plan: Plan) -> None:
+    """Accept a plan by returning; raise `PlanRejected` with the first rule that it breaks."""
+    _check_logs(plan)
+    _check_forest(plan.collectors)
+    _check_tops(plan)
+    for entry in plan.consumers:
+        _check_coverage(plan, entry)
+    _check_hosts(plan)
+    found = figures(plan)
+    _check_limits(plan, found)
+    _check_promise(plan, found)
+
+
+def figures(plan: Plan) -> Figures:
+    """Compute hops, foreign work and loads from the tree. The plan must be sound up to coverage."""
+    loads = [(n.name, math.fsum(_rate(plan, log) for log in n.bag)) for n in plan.collectors]
+    wanted = plan.limits.get("collector_rate_wanted", math.inf)
+    excess = math.fsum(max(0.0, load - wanted) for _, load in loads)
+    shares = tuple(_share(plan, entry) for entry in plan.consumers)
+    weight = [entry.weight for entry in plan.consumers]
+    hops = math.fsum(w * share.hops for w, share in zip(weight, shares, strict=True))
+    foreign = math.fsum(w * share.foreign for w, share in zip(weight, shares, strict=True))
+    own = math.fsum(w * share.own for w, share in zip(weight, shares, strict=True))
+    return Figures(
+        shares=shares,
+        loads=tuple(loads),
+        hops=hops,
+        foreign=foreign,
+        excess=excess,
+        cost=hops + plan.phi * (foreign + excess),
+        genuineness=1.0 if not foreign else own / (own + foreign),
+    )
+
+
+def _share(plan: Plan, entry: Subscription) -> Share:
+    mine = {log.name for log in _met(plan, entry)}
+    hops, foreign, own, levels = [], [], [], 0
+    for node, above in _path(plan, entry.collector):
+        levels += 1
+        for log in node.bag:
+            rate = _rate(plan, log)
+            if log in mine:
+                own.append(rate)
+                hops.append(rate * _link(plan, log, node, above))
+            else:
+                foreign.append(rate)
+    return Share(entry.name, math.fsum(hops), math.fsum(foreign), math.fsum(own), levels)
+
+
+def _path(plan: Plan, collector: str | None) -> Iterable[tuple[Collector, Collector | None]]:
+    by_name = {node.name: node for node in plan.collectors}
+    while collector is not None:
+        node = by_name[collector]
+        above = None if node.parent is None else by_name[node.parent]
+        yield node, above
+        collector = node.parent
+
+
+def _link(plan: Plan, log: str, node: Collector, above: Collector | None) -> float:
+    """Price one hop of one log into a collector: from its parent, or from the log's leader."""
+    if not plan.hosts:
+        return 1.0
+    names, latency = plan.hosts["names"], plan.hosts["latency"]
+    here = names.index(node.host)
+    if above is not None and log in above.bag:
+        return float(latency[names.index(above.host)][here])
+    leader = plan.hosts.get("leaders", {}).get(log)
+    if leader is not None:
+        return float(latency[names.index(leader)][here])
+    return math.fsum(row[here] for row in latency) / len(names)
+
+
+def _rate(plan: Plan, log: str) -> float:
+    return plan.rates.get(log, 1.0)
+
+
+def _met(plan: Plan, entry: Subscription) -> list[Log]:
+    wanted = set(entry.interest)
+    return [log for log in plan.logs if any(name in wanted for name in log.name.split("+"))]
+
+
+# -- rules ----------------------------------------------------------------------------------
+
+
+def _check_logs(plan: Plan) -> None:
+    standing: dict[tuple[str, int], str] = {}
+    names = set()
+    for log in plan.logs:
+        parts = log.name.split("+")
+        if parts != sorted(set(parts)):
+            raise PlanRejected(f"log {log.name} is not named by its partitions, sorted, once each")
+        other = standing.setdefault((log.topic, log.partition), log.name)
+        if other != log.name or log.name in names:
+            raise PlanRejected(
+                f"logs {other} and {log.name} both stand in partition {log.partition} "
+                f"of topic {log.topic}"
+            )
+        names.add(log.name)
+    for partition in plan.partitions:
+        if partition not in names:
+            raise PlanRejected(f"partition {partition} has no log of its own")
+    if plan.epoch <= plan.base_epoch:
+        raise PlanRejected(f"epoch {plan.epoch} does not follow its base, {plan.base_epoch}")
+
+
+def _check_forest(collectors: tuple[Collector, ...]) -> None:
+    parent = {node.name: node.parent for node in collectors}
+    if len(parent) != len(collectors):
+        raise PlanRejected("two collectors have one name")
+    streams: dict[int, str] = {}
+    for node in collectors:
+        other = streams.setdefault(node.stream, node.name)
+        if other != node.name:
+            raise PlanRejected(f"{other} and {node.name} both write stream {node.stream}")
+        seen, above = {node.name}, node.parent
+        while above is not None:
+            if above not in parent:
+                raise PlanRejected(f"{node.name} follows {above}, which is no collector")
+            if above in seen:
+                raise PlanRejected(f"{node.name} is its own ancestor: the parents form a circle")
+            seen.add(above)
+            above = parent[above]
+
+
+def _check_tops(plan: Plan) -> None:
+    known = {log.name for log in plan.logs}
+    bags = {node.name: set(node.bag) for node in plan.collectors}
+    tops: dict[str, list[str]] = {}
+    for node in plan.collectors:
+        for log in node.bag:
+            if log not in known:
+                raise PlanRejected(f"{node.name} holds {log}, which is no log of the plan")
+            if node.parent is None or log not in bags[node.parent]:
+                tops.setdefault(log, []).append(node.name)
+    for log in sorted(tops):
+        if len(tops[log]) > 1:
+            raise PlanRejected(
+                f"running intersection: log {log} enters the order at "
+                f"{' and '.join(tops[log])}, which may order it differently"
+            )
+
+
+def _check_coverage(plan: Plan, entry: Subscription) -> None:
+    for partition in entry.interest:
+        if partition not in plan.partitions:
+            raise PlanRejected(f"consumer {entry.name} wants {partition}, which is no partition")
+    wanted = {log.name for log in _met(plan, entry)}
+    if entry.collector is None:
+        if len(wanted) > 1:
+            raise PlanRejected(
+                f"coverage: consumer {entry.name} reads no collector, "
+                f"but {len(wanted)} logs meet its interest"
+            )
+        return
+    bags = {node.name: set(node.bag) for node in plan.collectors}
+    if entry.collector not in bags:
+        raise PlanRejected(f"consumer {entry.name} reads {entry.collector}, which is no collector")
+    missing = sorted(wanted - bags[entry.collector])
+    if missing:
+        raise PlanRejected(
+            f"coverage: consumer {entry.name} reads {entry.collector}, "
+            f"which does not order {', '.join(missing)}"
+        )
+
+
+def _check_hosts(plan: Plan) -> None:
+    for node in plan.collectors:
+        if plan.hosts and node.host not in plan.hosts["names"]:
+            raise PlanRejected(f"{node.name} stands on {node.host}, which is no host of the plan")
+
+
+def _check_limits(plan: Plan, found: Figures) -> None:
+    limits = plan.limits
+    rate_max = limits.get("collector_rate_max", math.inf)
+    for name, load in found.loads:
+        if load > rate_max * (1 + TOLERANCE):
+            raise PlanRejected(
+                f"capacity: {name} handles {load:g} messages/s, collector_rate_max is {rate_max:g}"
+            )
+    for node in plan.collectors:
+        levels = sum(1 for _ in _path(plan, node.name))
+        if levels > limits.get("levels_max", math.inf):
+            raise PlanRejected(
+                f"{node.name} stands at level {levels}, levels_max is {limits['levels_max']:g}"
+            )
+    if len(plan.collectors) > limits.get("collectors_max", math.inf):
+        raise PlanRejected(
+            f"there are {len(plan.collectors)} collectors, "
+            f"collectors_max is {limits['collectors_max']:g}"
+        )
+    for host in plan.hosts.get("names", []):
+        count = sum(1 for node in plan.collectors if node.host == host)
+        if count > limits.get("collectors_per_host_max", math.inf):
+            raise PlanRejected(
+                f"{count} collectors stand on {host}, "
+                f"collectors_per_host_max is {limits['collectors_per_host_max']:g}"
+            )
+
+
+def _check_promise(plan: Plan, found: Figures) -> None:
+    promised = plan.objective
+    pairs = (
+        ("hops", promised.hops, found.hops),
+        ("foreign work", promised.foreign, found.foreign),
+        ("excess", promised.excess, found.excess),
+        ("cost", promised.cost, found.cost),
+    )
+    for what, said, true in pairs:
+        if not math.isclose(said, true, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            raise PlanRejected(f"promise: the plan says {what} {said:g}, the tree makes {true:g}")
+    if not 0 <= promised.gap <= 1:
+        raise PlanRejected(f"promise: a gap of {promised.gap:g} is not between 0 and 1")

@@ -1,0 +1,252 @@
+"""`amcast topology`: the verbs that need no cluster.
+
+stdout is data, stderr is progress. `-o json` prints one JSON document. Exit codes: 0 ok, 1 failed,
+2 bad input, 6 changes to make (only with --detailed-exitcode).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from topology import draw, report
+from topology.changes import compared, differences, with_kept_names
+from topology.check import Figures, PlanRejected, check, figures
+from topology.interests import InterestFile, InvalidInterests, parse
+from topology.solver import Infeasible, Solution, solve
+from topology.svg import svg
+from topology.tree import InvalidPlan, Plan
+from topology.verdict import judged
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Plan, judge and draw trees of collectors; apply one to a cluster.",
+)
+
+CHANGES_TO_MAKE = 6
+
+
+class Output(StrEnum):
+    """What stdout holds."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Preference(StrEnum):
+    """What the best tree is best at."""
+
+    GENUINE = "genuine"
+    LATENCY = "latency"
+    BALANCE = "balance"
+
+
+class SolverName(StrEnum):
+    """Who solves the integer program."""
+
+    CBC = "cbc"
+    HIGHS = "highs"
+
+
+InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
+PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Form of stdout.")]
+SvgOption = Annotated[
+    Path | None, typer.Option("--svg", help="Draw the tree here, for the wall (SVG).")
+]
+MermaidOption = Annotated[
+    Path | None, typer.Option("--mermaid", help="Draw the tree here (Mermaid).")
+]
+DotOption = Annotated[Path | None, typer.Option("--dot", help="Draw the tree here (Graphviz).")]
+
+
+OutOption = Annotated[Path | None, typer.Option("--out", help="Write the plan (JSON) here.")]
+AgainstOption = Annotated[
+    Path | None, typer.Option("--against", help="The running epoch's plan (JSON).")
+]
+PreferOption = Annotated[
+    Preference,
+    typer.Option(
+        help="genuine: little foreign work; latency: few hops; balance: no busy collector."
+    ),
+]
+PhiOption = Annotated[
+    float | None, typer.Option(help="Hops that one foreign message is worth.", min=0)
+]
+
+
+def fail(sentence: str, exit_code: int) -> NoReturn:
+    """Say one sentence on stderr and end with an exit code."""
+    sys.stderr.write(f"amcast: {sentence}\n")
+    raise typer.Exit(exit_code)
+
+
+def read_interests(path: Path) -> InterestFile:
+    """Read an interest file; a file that cannot be used ends the command with exit code 2."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as wrong:
+        fail(f"cannot read {path}: {wrong}", 2)
+    except InvalidInterests as wrong:
+        fail(f"{path}: {wrong}", 2)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file and judge it; a plan that is refused ends the command with exit code 2."""
+    try:
+        plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+        check(plan)
+    except (OSError, UnicodeDecodeError) as wrong:
+        fail(f"cannot read {path}: {wrong}", 2)
+    except (InvalidPlan, PlanRejected, ValueError) as wrong:
+        fail(f"{path}: {wrong}", 2)
+    return plan
+
+
+@app.command("check")
+def check_command(file: InterestPath, output: OutputOption = Output.TABLE) -> None:
+    """Say whether the interests are acyclic, which cycle makes them not so, and what would help."""
+    interests = read_interests(file)
+    verdict = judged(interests)
+    if output is Output.JSON:
+        report.show(report.written(report.verdict_document(interests, verdict)))
+    else:
+        report.verdict(interests, verdict)
+
+
+@app.command("plan")
+def plan_command(  # noqa: PLR0917 - a command line, not a call
+    file: InterestPath,
+    output: OutputOption = Output.TABLE,
+    out: OutOption = None,
+    against: AgainstOption = None,
+    prefer: PreferOption = Preference.GENUINE,
+    phi: PhiOption = None,
+    cluster_id: Annotated[str, typer.Option(help="Cluster that the plan is for.")] = "",
+    base_epoch: Annotated[
+        int | None, typer.Option(help="Epoch that the plan replaces.", min=0)
+    ] = None,
+    solver: Annotated[SolverName, typer.Option(help="Integer solver.")] = SolverName.CBC,
+    effort: Annotated[
+        float, typer.Option(help="Multiplies the step budgets of large searches.", min=0.01)
+    ] = 1.0,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds for the integer program; the plan may then vary.", min=0),
+    ] = None,
+    svg_file: SvgOption = None,
+    mermaid_file: MermaidOption = None,
+    dot_file: DotOption = None,
+    detailed_exitcode: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--detailed-exitcode", help="Exit with 6 if something would change.")
+    ] = False,
+) -> None:
+    """Find the cheapest tree of collectors for an interest file, and print it."""
+    interests = read_interests(file)
+    running = None if against is None else read_plan(against)
+    if base_epoch is None:
+        base_epoch = 0 if running is None else running.epoch
+    if running is not None and not cluster_id:
+        cluster_id = running.cluster_id
+    started = perf_counter()
+    solution = _solved(
+        interests,
+        cluster_id=cluster_id,
+        base_epoch=base_epoch,
+        prefer=prefer,
+        phi=phi,
+        solver=solver,
+        time_limit_s=time_limit,
+        effort=effort,
+    )
+    plan = solution.plan if running is None else with_kept_names(running, solution.plan)
+    found = figures(plan)
+    check(plan)
+    report.solved(solution, perf_counter() - started)
+    if out is not None:
+        _write(out, report.written(plan.to_json()))
+    _draw(plan, found, svg_file, mermaid_file, dot_file)
+    if output is Output.JSON:
+        report.show(report.written(plan.to_json()))
+    else:
+        report.tree(plan, found)
+        report.objective(plan, found)
+    changes = ("everything is new",) if running is None else differences(running, plan)
+    if running is not None and output is Output.TABLE:
+        report.show("")
+        report.comparison(changes, compared(running, plan))
+    if detailed_exitcode and changes:
+        raise typer.Exit(CHANGES_TO_MAKE)
+
+
+@app.command("show")
+def show_command(
+    file: PlanPath,
+    output: OutputOption = Output.TABLE,
+    svg_file: SvgOption = None,
+    mermaid_file: MermaidOption = None,
+    dot_file: DotOption = None,
+) -> None:
+    """Judge a plan file and print it as a tree."""
+    plan = read_plan(file)
+    found = figures(plan)
+    _draw(plan, found, svg_file, mermaid_file, dot_file)
+    if output is Output.JSON:
+        report.show(report.written(plan.to_json()))
+    else:
+        report.tree(plan, found)
+        report.objective(plan, found)
+
+
+@app.command("diff")
+def diff_command(
+    old: PlanPath,
+    new: PlanPath,
+    output: OutputOption = Output.TABLE,
+    detailed_exitcode: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--detailed-exitcode", help="Exit with 6 if the plans differ.")
+    ] = False,
+) -> None:
+    """Name what moves from one plan to another, with the figures before and after."""
+    before, after = read_plan(old), read_plan(new)
+    changes, rows = differences(before, after), compared(before, after)
+    if output is Output.JSON:
+        report.show(report.written(report.comparison_document(changes, rows)))
+    else:
+        report.comparison(changes, rows)
+    if detailed_exitcode and changes:
+        raise typer.Exit(CHANGES_TO_MAKE)
+
+
+def _solved(interests: InterestFile, **options: Any) -> Solution:
+    try:
+        with report.progress() as tell:
+            return solve(interests, progress=tell, **options)
+    except Infeasible as wrong:
+        fail(str(wrong), 1)
+    except ModuleNotFoundError as wrong:
+        fail(f"{wrong}: pip install highspy", 2)
+
+
+def _draw(
+    plan: Plan, found: Figures, svg_file: Path | None, mermaid: Path | None, dot: Path | None
+) -> None:
+    if svg_file is not None:
+        _write(svg_file, svg(plan, found))
+    if mermaid is not None:
+        _write(mermaid, draw.mermaid(plan, found))
+    if dot is not None:
+        _write(dot, draw.dot(plan, found))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        fail(f"cannot write {path}: {wrong}", 2)

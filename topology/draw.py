@@ -1,0 +1,108 @@
+"""Pictures of a plan: a text tree, Mermaid, DOT, and an SVG for the wall.
+
+Goes in: a `Plan` and what its logs carry. Comes out: text; nothing is written to files here. The
+only file that knows networkx, which lays the forest out. The same plan gives the same picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx as nx
+
+from topology.check import Figures
+from topology.tree import Collector, Plan
+
+NAMES_SHOWN = 6
+NAME_SHOWN = 30
+
+
+def graph(plan: Plan) -> nx.DiGraph:
+    """Give the forest as a networkx graph: an edge from each collector to those that follow it."""
+    forest = nx.DiGraph()
+    forest.add_nodes_from(node.name for node in plan.collectors)
+    forest.add_edges_from((n.parent, n.name) for n in plan.collectors if n.parent is not None)
+    assert nx.is_forest(forest) if plan.collectors else True, "a plan is a forest"
+    return forest
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Write a list of names, the first few and how many more."""
+    if not names:
+        return "-"
+    more = len(names) - NAMES_SHOWN
+    shown = [n if len(n) <= NAME_SHOWN else f"{n[: NAME_SHOWN - 1]}…" for n in names[:NAMES_SHOWN]]
+    return " ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def served(plan: Plan, collector: str) -> tuple[str, ...]:
+    """List the consumers that read a collector, in the plan's order."""
+    return tuple(entry.name for entry in plan.consumers if entry.collector == collector)
+
+
+def _line(plan: Plan, node: Collector, found: Figures) -> str:
+    place = f" on {node.host}" if node.host else ""
+    readers = served(plan, node.name)
+    return (
+        f"{node.name}{place}: {len(node.bag)} logs, {dict(found.loads)[node.name]:g}/s"
+        f" · enters {shortened(plan.own_logs(node.name))}"
+        f" · {'serves ' + shortened(readers) if readers else 'serves no one itself'}"
+    )
+
+
+def text_tree(plan: Plan, found: Figures) -> str:
+    """Draw the forest as indented text, one line a collector, roots first."""
+    forest = graph(plan)
+    for node in plan.collectors:
+        forest.nodes[node.name]["label"] = _line(plan, node, found)
+    roots = [node.name for node in plan.collectors if node.parent is None]
+    if not roots:
+        return "no collectors: every interest meets one log only"
+    return "\n".join(nx.generate_network_text(forest, sources=roots))
+
+
+def mermaid(plan: Plan, found: Figures) -> str:
+    """Draw the forest as a Mermaid flowchart: collectors, and the consumers that read them."""
+    lines = ["flowchart TD"]
+    loads = dict(found.loads)
+    for node in plan.collectors:
+        enters = shortened(plan.own_logs(node.name))
+        label = f"<b>{node.name}</b><br/>enters {enters}<br/>{loads[node.name]:g}/s"
+        lines.append(f'    {node.name}["{label}"]')
+    lines.extend(
+        f'    {node.parent} -->|"{_carried(plan, node):g}/s"| {node.name}'
+        for node in plan.collectors
+        if node.parent is not None
+    )
+    for number, entry in enumerate(plan.consumers, start=1):
+        lines.append(f'    c{number}(["{entry.name}"])')
+        if entry.collector is not None:
+            lines.append(f"    {entry.collector} -.-> c{number}")
+    return "\n".join(lines) + "\n"
+
+
+def dot(plan: Plan, found: Figures) -> str:
+    """Draw the forest in Graphviz's language; the pen's width follows the rate of an edge."""
+    lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
+    loads = dict(found.loads)
+    busiest = max((load for _, load in found.loads), default=1.0) or 1.0
+    for node in plan.collectors:
+        enters = shortened(plan.own_logs(node.name))
+        label = f"{node.name}\\nenters {enters}\\n{loads[node.name]:g}/s"
+        lines.append(f'  "{node.name}" [shape=box, style=rounded, label="{label}"];')
+    for node in plan.collectors:
+        if node.parent is not None:
+            width = 1 + 5 * _carried(plan, node) / busiest
+            lines.append(f'  "{node.parent}" -> "{node.name}" [penwidth={width:.2f}];')
+    for entry in plan.consumers:
+        lines.append(f'  "consumer {entry.name}" [shape=oval, label="{entry.name}"];')
+        if entry.collector is not None:
+            lines.append(f'  "{entry.collector}" -> "consumer {entry.name}" [style=dashed];')
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _carried(plan: Plan, node: Collector) -> float:
+    """Sum the rates of the logs whose order a collector takes from its parent."""
+    assert node.parent is not None, "a root takes nothing from above"
+    above = set(plan.collector(node.parent).bag)
+    return sum(plan.rates.get(log, 1.0) for log in node.bag if log in above)

@@ -1,0 +1,233 @@
+"""What a tree costs, in whole numbers: the objective of the planner, once, for every search.
+
+Goes in: a reduced component, phi, limits, hosts. Comes out: the exact price of one collector that
+orders a set of demands with given children. No search here, no solver, no floating point.
+
+    below      the demands (a bit set) that are served at a collector or under it
+    boundary   the log classes that demands below share with demands elsewhere
+    inner      the log classes that only demands below need
+    bag        boundary, and every inner class that is not inner to one child
+
+The bag is not chosen: given the tree and who is served where, it is the least that keeps every
+log's collectors connected, and so the cheapest. The search is over laminar families of `below`.
+
+A price is one whole number that holds three, the second and third only breaking ties: the cost
+(hops + phi * foreign + phi * excess), the collectors' work (the rates of their bags), their count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from topology.hypergraph import Component, exact
+from topology.interests import Hosts, Limits
+
+NOWHERE = -1  # the host of a collector when no hosts are given, and of a root's parent
+
+
+def bits(mask: int) -> Iterator[int]:
+    """List the members of a bit set, smallest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a whole number of cost is worth: real = number / `cost`; likewise for rates."""
+
+    rates: int
+    weights: int
+    phi: Fraction
+    hops: int
+
+    @property
+    def cost(self) -> int:
+        """How many units of search cost make 1.0 of the objective."""
+        return self.rates * self.weights * self.phi.denominator * self.hops
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A collector of a searched tree, with everything under it."""
+
+    below: int
+    served: int
+    children: tuple[Node, ...]
+    host: int = NOWHERE
+
+    def walk(self) -> Iterator[Node]:
+        """List this node and all under it, parents before children."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(reversed(node.children))
+
+
+class Measure:
+    """Prices collectors of one component. Everything it returns is exact."""
+
+    def __init__(
+        self,
+        component: Component,
+        *,
+        rates: int,
+        weights: int,
+        phi: float | Fraction,
+        limits: Limits | None = None,
+        hosts: Hosts | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self.component = component
+        self.readers = [entry.readers for entry in component.classes]
+        self.rate = [entry.rate for entry in component.classes]
+        self.weight = [demand.weight for demand in component.demands]
+        self.classes_of: list[list[int]] = [[] for _ in component.demands]
+        for number, mask in enumerate(self.readers):
+            for demand in bits(mask):
+                self.classes_of[demand].append(number)
+        self.readers_weight = [self.weight_of(mask) for mask in self.readers]
+        table, factor = _latencies(component, hosts)
+        self.hosts: tuple[int, ...] = tuple(range(len(hosts.names))) if hosts else (NOWHERE,)
+        self._link, self._entry = table
+        self.scale = Scale(
+            rates=rates,
+            weights=weights,
+            phi=phi if isinstance(phi, Fraction) else exact(phi),
+            hops=factor,
+        )
+        rate_max = limits.collector_rate_max
+        wanted = limits.collector_rate_wanted
+        self.load_max = None if rate_max is None else int(exact(rate_max) * rates)
+        self.load_wanted = None if wanted is None else int(exact(wanted) * rates)
+        self.levels_max = limits.levels_max
+        nodes = 2 * len(component.demands) + 1
+        self.tie_nodes = nodes + 1
+        self.tie_work = (nodes * sum(self.rate) + 1) * self.tie_nodes
+
+    def cheapest_hop(self) -> int:
+        """Give what a hop costs at least, in parts of `scale.hops`."""
+        return min(cell for row in (*self._link, *self._entry) for cell in row)
+
+    @property
+    def plain(self) -> bool:
+        """Whether prices are linear in the bag: no limit and no hosts bend them."""
+        bent = self.load_max, self.load_wanted, self.levels_max
+        return all(limit is None for limit in bent) and self.hosts == (NOWHERE,)
+
+    def weight_of(self, demands: int) -> int:
+        """Sum the weights of a set of demands."""
+        return sum(self.weight[number] for number in bits(demands))
+
+    def touching(self, below: int) -> list[int]:
+        """List the classes that some demand of the set needs, ascending."""
+        return sorted({number for d in bits(below) for number in self.classes_of[d]})
+
+    def inner(self, below: int) -> list[int]:
+        """List the classes that only demands of the set need, ascending."""
+        return [number for number in self.touching(below) if not self.readers[number] & ~below]
+
+    def bag(self, below: int, children: Sequence[int]) -> list[int]:
+        """List the classes a collector must know whose children order those sets."""
+        return [
+            number
+            for number in self.touching(below)
+            if not any(not self.readers[number] & ~child for child in children)
+        ]
+
+    def load(self, bag: Sequence[int]) -> int:
+        """Sum the rates of a bag: what its collector handles."""
+        return sum(self.rate[number] for number in bag)
+
+    def price(
+        self, below: int, bag: Sequence[int], *, host: int = NOWHERE, parent: int = NOWHERE
+    ) -> int:
+        """Price one collector: everyone below pays for every log in its bag."""
+        phi, weight = self.scale.phi, self.weight_of(below)
+        near, far = phi.denominator, phi.numerator * self.scale.hops
+        cost = 0
+        for number in bag:
+            inside = self.readers[number] & below
+            own = self.readers_weight[number]
+            if inside != self.readers[number]:
+                own = self.weight_of(inside)
+                hop = self._link[parent][host]
+            else:
+                hop = self._entry[number][host]
+            cost += self.rate[number] * (near * own * hop + far * (weight - own))
+        load = self.load(bag)
+        if self.load_wanted is not None and load > self.load_wanted:
+            cost += (load - self.load_wanted) * far * self.scale.weights
+        return cost * self.tie_work + load * self.tie_nodes + 1
+
+    def terms(
+        self, below: int, bag: Sequence[int], *, host: int = NOWHERE, parent: int = NOWHERE
+    ) -> tuple[Fraction, Fraction, Fraction]:
+        """Give a collector's hops, foreign work and excess load in the objective's own units."""
+        near = far = 0
+        for number in bag:
+            inside = self.readers[number] & below
+            own = self.weight_of(inside)
+            boundary = inside != self.readers[number]
+            hop = self._link[parent][host] if boundary else self._entry[number][host]
+            near += self.rate[number] * own * hop
+            far += self.rate[number] * (self.weight_of(below) - own)
+        unit = self.scale.rates * self.scale.weights
+        wanted = self.load(bag) if self.load_wanted is None else self.load_wanted
+        return (
+            Fraction(near, unit * self.scale.hops),
+            Fraction(far, unit),
+            Fraction(max(0, self.load(bag) - wanted), self.scale.rates),
+        )
+
+    def cost(self, price: int) -> float:
+        """Read the objective's cost, in its own unit, out of a price."""
+        return float(Fraction(price // self.tie_work, self.scale.cost))
+
+    def value(self, price: int) -> float:
+        """Give a price as the integer program sees it: ties broken, in the objective's unit."""
+        return float(Fraction(price, self.tie_work * self.scale.cost))
+
+    def priced(self, node: Node, parent: int = NOWHERE) -> int:
+        """Price a whole tree."""
+        total, pending = 0, [(node, parent)]
+        while pending:
+            entry, above = pending.pop()
+            bag = self.bag(entry.below, [child.below for child in entry.children])
+            total += self.price(entry.below, bag, host=entry.host, parent=above)
+            pending.extend((child, entry.host) for child in entry.children)
+        return total
+
+    def heaviest(self, node: Node) -> int:
+        """Give the load of the busiest collector of a tree."""
+        return max(
+            self.load(self.bag(entry.below, [child.below for child in entry.children]))
+            for entry in node.walk()
+        )
+
+
+def _latencies(
+    component: Component, hosts: Hosts | None
+) -> tuple[tuple[list[list[int]], list[list[int]]], int]:
+    """Give links between hosts and entries from leaders as whole numbers, and their unit.
+
+    Without hosts every hop is 1. The last row and column stand for `NOWHERE`.
+    """
+    if hosts is None:
+        return ([[1]], [[1] for _ in component.classes]), 1
+    count = len(hosts.names)
+    matrix = [[exact(cell) for cell in row] for row in hosts.latency]
+    mean = [sum((row[to] for row in matrix), Fraction()) / count for to in range(count)]
+    place = {name: number for number, name in enumerate(hosts.names)}
+    entries = [
+        mean if entry.leader is None else matrix[place[entry.leader]] for entry in component.classes
+    ]
+    everything = [cell for row in (*matrix, mean) for cell in row]
+    factor = math.lcm(*(cell.denominator for cell in everything))
+    links = [[int(cell * factor) for cell in row] for row in matrix]
+    return (links, [[int(cell * factor) for cell in row] for row in entries]), factor

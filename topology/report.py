@@ -1,0 +1,173 @@
+"""What `amcast topology` prints: tables for people, documents for programs. Nothing is decided."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from topology import draw
+from topology.changes import Row
+from topology.check import Figures
+from topology.interests import InterestFile
+from topology.solver import Solution
+from topology.tree import Plan
+from topology.verdict import Verdict
+
+SCHEMA_VERSION = 1
+WIDTH = 100
+
+
+class Told(Protocol):
+    """Called with a sentence and the gap so far."""
+
+    def __call__(self, sentence: str, gap: float, /) -> None:
+        """Show how far the planner is."""
+
+
+def written(document: object) -> str:
+    """Write one JSON document, as `-o json` prints it."""
+    return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
+
+
+def show(text: str) -> None:
+    """Print data."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; all columns but the first are numbers or short words."""
+    grid = Table(box=None, pad_edge=False)
+    for number, name in enumerate(columns):
+        grid.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        grid.add_row(*row)
+    Console(file=sys.stdout, width=WIDTH, highlight=False, color_system=None).print(grid)
+
+
+def tree(plan: Plan, found: Figures) -> None:
+    """Print the tree, and what each consumer's order costs."""
+    show(draw.text_tree(plan, found))
+    show("")
+    table(
+        ("consumer", "reads", "levels", "hops", "foreign", "genuine"),
+        [
+            (
+                share.consumer,
+                entry.collector or "its one log",
+                str(share.levels),
+                f"{share.hops:g}",
+                f"{share.foreign:g}",
+                f"{share.genuineness:.0%}",
+            )
+            for share, entry in zip(found.shares, plan.consumers, strict=True)
+        ],
+    )
+    show("")
+
+
+def objective(plan: Plan, found: Figures) -> None:
+    """Print the promise of a plan in one line."""
+    promised = plan.objective
+    over = f" + {plan.phi:g} * {promised.excess:g} over the wanted rate" if promised.excess else ""
+    proof = "proven least" if promised.gap == 0 else f"gap {promised.gap:.1%}"
+    bound = promised.cost * (1 - promised.gap)
+    show(
+        f"cost {promised.cost:g} = {promised.hops:g} hops + {plan.phi:g} * {promised.foreign:g} "
+        f"foreign{over} · bound {bound:g}, {proof} · {found.genuineness:.0%} genuine"
+    )
+
+
+def solved(solution: Solution, seconds: float) -> None:
+    """Say on stderr how the plan was found."""
+    how = ", ".join(sorted(set(solution.how))) or "no collector is needed"
+    sys.stderr.write(f"planned in {seconds:.2f} s: {how}\n")
+
+
+def comparison(changes: Sequence[str], rows: Sequence[Row]) -> None:
+    """Print what moves, and the figures that differ, before and after."""
+    if not changes:
+        show("nothing moves")
+    for sentence in changes:
+        show(sentence)
+    differing = [row for row in rows if row.before != row.after]
+    if differing:
+        show("")
+        table(
+            ("figure", "before", "after"),
+            [(row.what, _figure(row.before), _figure(row.after)) for row in differing],
+        )
+
+
+def comparison_document(changes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
+    """Give the same as an object."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "changes": list(changes),
+        "figures": [{"what": r.what, "before": r.before, "after": r.after} for r in rows],
+    }
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def verdict(interests: InterestFile, found: Verdict) -> None:
+    """Print whether the interests are safe, and why not."""
+    count = len(interests.consumers)
+    if found.acyclic:
+        show(f"acyclic: the interests of {count} consumers can be their own collectors (genuine)")
+        show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
+        return
+    assert found.witness is not None, "what is not acyclic has a witness"
+    show("not acyclic: some collector must know logs that not all of its readers take")
+    if found.pairwise_safe:
+        show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
+    else:
+        show("pairwise safe: no, each pair of logs in one place does not prevent a cycle")
+    show(f"because {found.witness.sentence}")
+    show(f"least change: {found.least_change}")
+
+
+def verdict_document(interests: InterestFile, found: Verdict) -> dict[str, Any]:
+    """Give the same as an object."""
+    witness = found.witness
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "input_hash": interests.input_hash,
+        "consumers": len(interests.consumers),
+        "acyclic": found.acyclic,
+        "pairwise_safe": found.pairwise_safe,
+        "witness": None
+        if witness is None
+        else {
+            "logs": list(witness.logs),
+            "consumers": list(witness.consumers),
+            "sentence": witness.sentence,
+        },
+        "least_change": found.least_change,
+    }
+
+
+@contextmanager
+def progress() -> Iterator[Told]:
+    """Show a bar with the gap on stderr while the planner works; nothing off a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _sentence, _gap: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("planning", total=1.0)
+
+        def tell(sentence: str, gap: float, /) -> None:
+            words = f"{sentence} · gap {gap:.1%}"
+            bar.update(task, description=words, completed=1.0 - gap)
+
+        yield tell

@@ -1,0 +1,225 @@
+"""Whether subscriptions are safe as they are, and what makes them not so.
+
+Goes in: an `InterestFile`. Comes out: a `Verdict` with a witness in words and the least change that
+would remove it. Pure; the hypergraph is over logs, so declared destination sets count.
+
+    acyclic         alpha-acyclic: collectors can be the interests themselves, genuine by nature
+    pairwise safe   deciding each pair of co-subscribed logs in one place suffices, in every
+                    execution: the co-subscription graph is chordal and each triangle of logs lies
+                    inside one interest. Acyclic implies it.
+
+The witness is the smallest there is of the first kind found: three logs pairwise co-subscribed but
+not by one consumer; a cycle of four or more logs without a chord; else a clique of logs that no one
+interest holds, though interests hold all but one of it each (such a one is pairwise safe).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from topology.hypergraph import logs_met, residue
+from topology.interests import Interest, InterestFile
+
+Graph = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Logs around a cycle, or of an uncovered clique; consumer i holds log i and its successor."""
+
+    logs: tuple[str, ...]
+    consumers: tuple[str, ...]
+    clique: bool
+
+    @property
+    def sentence(self) -> str:
+        """Say what can go wrong, or what cannot be had for free."""
+        pairs = [
+            f"{consumer} takes {log} and {self.logs[(place + 1) % len(self.logs)]}"
+            for place, (log, consumer) in enumerate(zip(self.logs, self.consumers, strict=True))
+        ]
+        if self.clique:
+            missing = [
+                f"{consumer} takes all of them but {log}"
+                for log, consumer in zip(self.logs, self.consumers, strict=True)
+            ]
+            return f"no one consumer takes all of {', '.join(self.logs)}, but {'; '.join(missing)}"
+        around = [
+            f"{log} before {self.logs[(place + 1) % len(self.logs)]}"
+            for place, log in enumerate(self.logs)
+        ]
+        return f"{', '.join(pairs)}: decided pair by pair, they may deliver {', '.join(around)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the interests are, with the reason where they are not acyclic."""
+
+    acyclic: bool
+    pairwise_safe: bool
+    witness: Witness | None
+    least_change: str | None
+
+
+def judged(interests: InterestFile) -> Verdict:
+    """Judge an interest file."""
+    met = logs_met(interests)
+    edges = {name: frozenset(logs) for name, logs in met.items() if len(logs) > 1}
+    rest = residue(edges.values())
+    if not rest:
+        return Verdict(acyclic=True, pairwise_safe=True, witness=None, least_change=None)
+    vertices = sorted({vertex for edge in rest for vertex in edge})
+    graph = _co_subscribed(rest)
+    around = _triangle(graph, rest) or _chordless(graph, vertices)
+    if around is not None:
+        witness = Witness(tuple(around), _holders(around, edges), clique=False)
+    else:
+        clique = _uncovered_clique(graph, rest, vertices)
+        witness = Witness(tuple(clique), _all_but(clique, edges), clique=True)
+    return Verdict(
+        acyclic=False,
+        pairwise_safe=around is None,
+        witness=witness,
+        least_change=_least_change(interests, witness),
+    )
+
+
+# -- witnesses ------------------------------------------------------------------------------
+
+
+def _co_subscribed(edges: Sequence[frozenset[str]]) -> Graph:
+    near: dict[str, set[str]] = {}
+    for edge in edges:
+        for vertex in edge:
+            near.setdefault(vertex, set()).update(edge)
+    return {vertex: sorted(near[vertex] - {vertex}) for vertex in sorted(near)}
+
+
+def _triangle(graph: Graph, edges: Sequence[frozenset[str]]) -> list[str] | None:
+    """Find three logs, pairwise neighbours, that no edge holds together."""
+    holding: dict[str, set[int]] = {}
+    for number, edge in enumerate(edges):
+        for vertex in edge:
+            holding.setdefault(vertex, set()).add(number)
+    for a, near in graph.items():
+        later = [b for b in near if b > a]
+        for b, c in combinations(later, 2):
+            if c in graph[b] and not holding[a] & holding[b] & holding[c]:
+                return [a, b, c]
+    return None
+
+
+def _chordless(graph: Graph, vertices: Sequence[str]) -> list[str] | None:
+    """Find a shortest cycle of four or more logs without a chord through the first log on one."""
+    for start in vertices:
+        best: list[str] | None = None
+        near = set(graph[start])
+        for x, y in combinations(graph[start], 2):
+            if y not in graph[x]:
+                path = _path(graph, x, y, without=(near | {start}) - {x, y})
+                if path is not None and (best is None or len(path) + 1 < len(best)):
+                    best = [start, *path]
+        if best is not None:
+            return best
+    return None
+
+
+def _path(graph: Graph, start: str, end: str, *, without: set[str]) -> list[str] | None:
+    came = {start: start}
+    queue = [start]
+    for vertex in queue:
+        if vertex == end:
+            path = [end]
+            while path[-1] != start:
+                path.append(came[path[-1]])
+            return path[::-1]
+        for other in graph[vertex]:
+            if other not in came and other not in without:
+                came[other] = vertex
+                queue.append(other)
+    return None
+
+
+def _uncovered_clique(
+    graph: Graph, edges: Sequence[frozenset[str]], vertices: Sequence[str]
+) -> list[str]:
+    """In a chordal graph, find a clique inside no edge and take away what it can spare.
+
+    Eliminating vertices whose neighbours form a clique meets every maximal clique.
+    """
+    near = {vertex: set(graph[vertex]) for vertex in vertices}
+    left = list(vertices)
+    while left:
+        vertex = next(v for v in left if all(b in near[a] for a, b in combinations(near[v], 2)))
+        clique = sorted(near[vertex] | {vertex})
+        if not any(edge.issuperset(clique) for edge in edges):
+            for spare in tuple(clique):
+                fewer = [other for other in clique if other != spare]
+                if not any(edge.issuperset(fewer) for edge in edges):
+                    clique = fewer
+            return clique
+        left.remove(vertex)
+        for other in near.pop(vertex):
+            near[other].discard(vertex)
+    raise AssertionError("a hypergraph that is chordal and conformal is acyclic")
+
+
+def _holders(around: Sequence[str], edges: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    pairs = [{log, around[(place + 1) % len(around)]} for place, log in enumerate(around)]
+    return tuple(next(name for name, edge in edges.items() if pair <= edge) for pair in pairs)
+
+
+def _all_but(clique: Sequence[str], edges: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    return tuple(
+        next(name for name, edge in edges.items() if set(clique) - {log} <= edge) for log in clique
+    )
+
+
+# -- the least change -----------------------------------------------------------------------
+
+
+def _least_change(interests: InterestFile, witness: Witness) -> str:
+    """Find one change of one name that makes all acyclic; else one that removes the witness."""
+    for sentence, changed in _changes(interests, witness):
+        edges = (frozenset(logs) for logs in logs_met(changed).values() if len(logs) > 1)
+        if not residue(edges):
+            return f"{sentence}: then the interests are acyclic"
+    consumer = witness.consumers[0]
+    entry = next(entry for entry in interests.consumers if entry.name == consumer)
+    more = [log for log in witness.logs if not set(log.split("+")) & set(entry.interest)]
+    added = sorted({log.split("+")[0] for log in more})
+    return (
+        f"let {consumer} also take {' and '.join(added)}: this removes the cycle shown, "
+        f"but no change of a single name removes every cycle"
+    )
+
+
+def _changes(interests: InterestFile, witness: Witness) -> Iterator[tuple[str, InterestFile]]:
+    """List changes of one name about the witness: adding first, since nothing is lost by it."""
+    consumers = list(dict.fromkeys(witness.consumers))
+    wanted = sorted({partition for log in witness.logs for partition in log.split("+")})
+    entries = {entry.name: entry for entry in interests.consumers}
+    for name in consumers:
+        for partition in wanted:
+            if partition not in entries[name].interest:
+                more = tuple(sorted({*entries[name].interest, partition}))
+                yield f"let {name} also take {partition}", _with(interests, name, more)
+    for log in witness.logs:
+        if "+" in log:
+            fewer = tuple(to for to in interests.destinations if "+".join(to) != log)
+            yield f"do not declare {log}", replace(interests, destinations=fewer)
+    for name in consumers:
+        for partition in entries[name].interest:
+            less = tuple(other for other in entries[name].interest if other != partition)
+            if less:
+                yield f"let {name} no longer take {partition}", _with(interests, name, less)
+
+
+def _with(interests: InterestFile, name: str, interest: tuple[str, ...]) -> InterestFile:
+    changed = tuple(
+        Interest(entry.name, interest, entry.weight) if entry.name == name else entry
+        for entry in interests.consumers
+    )
+    return replace(interests, consumers=changed)

@@ -341,3 +341,22 @@ def test_a_topic_without_a_plan_says_how_to_make_one(kafka_cluster):
         done = amcast(*verb, "-b", kafka_cluster.bootstrap, "-t", "nothing-here", stdin="x\n")
         assert done.returncode == 2, done.stderr
         assert "amcast topology apply" in done.stderr
+
+
+def test_the_planner_asks_the_cluster_for_the_running_epoch_and_its_rates(system, tmp_path):
+    file = tmp_path / "interests.toml"
+    file.write_text(
+        f'topic = "{system.topic}"\npartitions = ["P1", "P2", "P3", "P4", "P5"]\n'
+        'destinations = [["P1", "P3"], ["P2", "P3", "P4"]]\n'
+        '[[consumer]]\nname = "C1"\ninterest = ["P1", "P2", "P3"]\n'
+        '[[consumer]]\nname = "C2"\ninterest = ["P2", "P3", "P4"]\n'
+    )
+    done = amcast(
+        "topology", "plan", str(file), "--from-cluster", "--window", "0.5", "-o", "json",
+        "-b", system.bootstrap, "--detailed-exitcode",
+    )  # fmt: skip
+    assert done.returncode == 6, done.stderr
+    plan = json.loads(done.stdout)
+    assert (plan["base_epoch"], plan["epoch"]) == (1, 2)
+    assert plan["cluster_id"] == system.plan.cluster_id
+    assert set(plan["rates"]) >= {"P1", "P2+P3+P4"}

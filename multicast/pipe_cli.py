@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple, Self
 
 import typer
 
@@ -26,6 +26,7 @@ from multicast.settings import settings
 
 app = typer.Typer()
 _COMMIT_EVERY_S = 1.0
+_PROGRESS_EVERY_S = 0.2
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
@@ -100,10 +101,14 @@ def send(
         client=chosen.client,
         block_s=timeout,
         delivery_timeout_s=timeout,
+        request_timeout_s=min(timeout, 10.0),
     ) as producer:
         try:
             # `extend` keeps the receipts of what came before a bad line.
-            receipts.extend(_multicast(producer, line) for line in _lines(file, fixed))
+            with _Progress("sent") as progress:
+                receipts.extend(
+                    _multicast(producer, line) for line in progress.over(_lines(file, fixed))
+                )
         except AmcastError as error:  # what was sent before it is still seen through
             problem = error
         counts = _settle(producer, receipts, timeout, ordered=ordered)
@@ -124,6 +129,35 @@ def send(
         problem = AppendUnknown(f"{counts['unknown']} messages have no known outcome")
     if problem is not None:
         raise problem
+
+
+class _Progress:
+    """Counts on stderr while it is a terminal; a context manager that clears its line."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._shows = sys.stderr.isatty()
+        self._shown_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown_at:
+            sys.stderr.write("\r\x1b[K")
+
+    def over(self, lines: Iterator[_Line]) -> Iterator[_Line]:
+        """Pass lines on, and count them."""
+        for count, line in enumerate(lines):
+            self.show(count)
+            yield line
+
+    def show(self, count: int) -> None:
+        """Show a count, a few times a second at most."""
+        if self._shows and time.monotonic() - self._shown_at > _PROGRESS_EVERY_S:
+            self._shown_at = time.monotonic()
+            sys.stderr.write(f"\r{self._verb} {count}")
+            sys.stderr.flush()
 
 
 def _multicast(producer: Producer, line: _Line) -> Receipt:
@@ -279,7 +313,8 @@ def receive(
         printer = _Printer(consumer, name or interest or "", instance, written)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
         try:
-            ended = printer.all(batches, messages_max, commits=group is not None)
+            with _Progress("received") as progress:
+                ended = printer.all(batches, messages_max, progress, commits=group is not None)
         finally:
             sys.stdout.flush()
             if group is not None:
@@ -304,7 +339,14 @@ class _Printer:
         self._committed_at = time.monotonic()
         self._note(history.interest_line(consumer=label, interest=consumer.interest))
 
-    def all(self, batches: Iterator[Batch], messages_max: int | None, *, commits: bool) -> bool:
+    def all(
+        self,
+        batches: Iterator[Batch],
+        messages_max: int | None,
+        progress: _Progress,
+        *,
+        commits: bool,
+    ) -> bool:
         """Print until the batches end (True) or there are enough messages (False)."""
         for batch in batches:
             for record in batch.records:
@@ -312,6 +354,8 @@ class _Printer:
                     return False
                 self._print(Message(batch, record))
             sys.stdout.flush()
+            if not sys.stdout.isatty():
+                progress.show(self.count)
             if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
                 self.commit()
             if self.count == messages_max:

@@ -75,7 +75,8 @@ class Producer:
 
     `bootstrap` are addresses "host:port,…"; `driver` is a driver's name or an open driver (then
     `bootstrap` is not needed). What waits for Kafka is bounded; past that `multicast` blocks. Every
-    message has its outcome within `delivery_timeout_s` seconds.
+    message has its outcome within `delivery_timeout_s` seconds; any other question to the cluster
+    has its answer, or raises `ClusterUnreachable`, within `request_timeout_s`.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Producer:
         client: Mapping[str, str] | None = None,
         block_s: float = 30.0,
         delivery_timeout_s: float = 30.0,
+        request_timeout_s: float = 10.0,
     ) -> None:
         self._block_s = block_s
         self._settled = threading.Condition()
@@ -98,7 +100,11 @@ class Producer:
         with ExitStack() as opened:
             if isinstance(driver, str):
                 self._driver = open_driver(
-                    driver, bootstrap, client, delivery_timeout_s=delivery_timeout_s
+                    driver,
+                    bootstrap,
+                    client,
+                    request_timeout_s=request_timeout_s,
+                    delivery_timeout_s=delivery_timeout_s,
                 )
                 opened.callback(self._driver.close)
             else:

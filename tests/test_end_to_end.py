@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from multicast import Consumer, Producer
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
+from multicast.kafka_python import Admin, TopicSpec
 from multicast.local import DEFAULT_VERSION, LocalCluster
 from multicast.local_broker import install
 from tests.plans import poster
@@ -334,6 +336,21 @@ def test_a_stopped_broker_is_one_sentence_and_exit_code_4(tmp_path):
         assert done.returncode == 4, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert bootstrap in done.stderr
+
+
+def test_a_cluster_whose_settings_break_a_guarantee_is_refused(kafka_cluster, tmp_path):
+    for setting, value in (
+        ("cleanup.policy", "compact"),
+        ("unclean.leader.election.enable", "true"),
+    ):
+        topic = f"unsafe-{time.time_ns()}"
+        with Admin(kafka_cluster.bootstrap) as admin:
+            admin.create_topics({topic: TopicSpec(5, settings={setting: value})})
+        file = tmp_path / f"{setting}.json"
+        file.write_text(json.dumps(poster(topic=topic).to_json()))
+        done = amcast("topology", "apply", str(file), "-b", kafka_cluster.bootstrap)
+        assert done.returncode == 1, done.stderr
+        assert f"{topic} has {setting}={value}" in done.stderr
 
 
 def test_a_topic_without_a_plan_says_how_to_make_one(kafka_cluster):

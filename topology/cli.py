@@ -55,6 +55,16 @@ class SolverName(StrEnum):
     HIGHS = "highs"
 
 
+FromClusterOption = Annotated[
+    bool,
+    typer.Option("--from-cluster", help="Compare with the running epoch, at measured rates."),
+]
+WindowOption = Annotated[
+    float, typer.Option(help="Seconds to measure rates for, with --from-cluster.", min=0.1)
+]
+BootstrapOption = Annotated[
+    str | None, typer.Option("--bootstrap", "-b", help="Brokers, with --from-cluster.")
+]
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Form of stdout.")]
@@ -147,16 +157,9 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     detailed_exitcode: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--detailed-exitcode", help="Exit with 6 if something would change.")
     ] = False,
-    from_cluster: Annotated[  # noqa: FBT002 - a flag
-        bool,
-        typer.Option("--from-cluster", help="Compare with the running epoch, at measured rates."),
-    ] = False,
-    window: Annotated[
-        float, typer.Option(help="Seconds to measure rates for, with --from-cluster.", min=0.1)
-    ] = 5.0,
-    bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", "-b", help="Brokers, with --from-cluster.")
-    ] = None,
+    from_cluster: FromClusterOption = False,  # noqa: FBT002 - a flag
+    window: WindowOption = 5.0,
+    bootstrap: BootstrapOption = None,
 ) -> None:
     """Find the cheapest tree of collectors for an interest file, and print it."""
     interests = read_interests(file)
@@ -188,11 +191,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     if out is not None:
         _write(out, report.written(plan.to_json()))
     _draw(plan, found, svg_file, mermaid_file, dot_file)
-    if output is Output.JSON:
-        report.show(report.written(plan.to_json()))
-    else:
-        report.tree(plan, found)
-        report.objective(plan, found)
+    _print(plan, found, output)
     changes = ("everything is new",) if running is None else differences(running, plan)
     if running is not None and output is Output.TABLE:
         report.show("")
@@ -213,11 +212,7 @@ def show_command(
     plan = read_plan(file)
     found = figures(plan)
     _draw(plan, found, svg_file, mermaid_file, dot_file)
-    if output is Output.JSON:
-        report.show(report.written(plan.to_json()))
-    else:
-        report.tree(plan, found)
-        report.objective(plan, found)
+    _print(plan, found, output)
 
 
 @app.command("diff")
@@ -238,6 +233,14 @@ def diff_command(
         report.comparison(changes, rows)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
+
+
+def _print(plan: Plan, found: Figures, output: Output) -> None:
+    if output is Output.JSON:
+        report.show(report.written(plan.to_json()))
+    else:
+        report.tree(plan, found)
+        report.objective(plan, found)
 
 
 def _ask_cluster(

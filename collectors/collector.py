@@ -47,7 +47,7 @@ class Limits:
     runs_max: int = 512  # in one record
     pending_max: int = 32  # records in flight
     relay_max: int = 4096  # the parent's records kept
-    checkpoint_every: int = 4096  # records that counted
+    checkpoint_every: int = 16384  # records that counted
 
 
 @dataclass(frozen=True, slots=True)

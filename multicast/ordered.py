@@ -11,7 +11,7 @@ import time
 
 from multicast.control import ControlReader, stream_partition
 from multicast.delivery import best_checkpoint
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, ProtocolViolation
 from multicast.log import Driver, Reader, TopicPartition
 from multicast.order import OrderStream
 from topology.tree import Plan
@@ -31,6 +31,7 @@ class OrderFollower:
         self._error: AmcastError | None = None
         self._stop = threading.Event()
         self._reader: Reader = driver.reader({})
+        self._checkpoints = True
         self._thread = threading.Thread(target=self._run, name="amcast-ordered", daemon=True)
         self._thread.start()
 
@@ -64,7 +65,13 @@ class OrderFollower:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._follow_epoch()
+                try:
+                    self._follow_epoch()
+                except ProtocolViolation:
+                    if not self._checkpoints:
+                        raise
+                    # The log belies a checkpoint: read from the epoch's start instead.
+                    self._checkpoints = False
         except AmcastError as error:
             with self._moved:
                 self._error = error
@@ -84,7 +91,12 @@ class OrderFollower:
                 plan,
                 name,
                 starts,
-                best_checkpoint(state.checkpoints(plan.epoch, name), plan.epoch, name, ends[place]),
+                best_checkpoint(
+                    state.checkpoints(plan.epoch, name) if self._checkpoints else (),
+                    plan.epoch,
+                    name,
+                    ends[place],
+                ),
             )
             for place, name in at.items()
         }
@@ -93,8 +105,10 @@ class OrderFollower:
             self._alone = {log.name for log in plan.logs if plan.top(log.name) is None}
             self._moved.notify_all()
         self._reader.add({place: stream.offset_next for place, stream in streams.items()})
-        self._read(plan, streams)
-        self._reader.remove(list(streams))
+        try:
+            self._read(plan, streams)
+        finally:
+            self._reader.remove(list(streams))
 
     def _read(self, plan: Plan, streams: dict[TopicPartition, OrderStream]) -> None:
         """Read until the epoch is over everywhere and a next one has begun, or we are stopped."""

@@ -16,6 +16,7 @@ from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination,
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.local import DEFAULT_VERSION, LocalCluster
 from multicast.local_broker import install
+from multicast.reading import Bounds
 from tests.plans import poster
 from tests.system import System, amcast, judge, until, verdicts
 
@@ -233,6 +234,28 @@ def test_a_commit_inside_the_loop_stands_right_after_the_message_at_hand(system)
         assert next(iter(consumer)).payload == b"0"
         consumer.seek("latest")
         assert consumer.poll(0.5) == []
+
+
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_payloads_far_larger_than_the_buffers_pass_through_on_either_client(
+    kafka_cluster, tmp_path, driver
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
+        system.collectors().wait_healthy()
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+            for number in range(200):
+                producer.multicast(b"%d" % number * 20_000, to=SETS[number % len(SETS)])
+            producer.flush()
+        bounds = Bounds(buffer_bytes_max=100_000, runs_max=5)
+        for name in ("C1", "C2", "C3"):
+            with Consumer(
+                topic=system.topic, name=name, driver=system.driver, bounds=bounds
+            ) as consumer:
+                found = [r.value for b in consumer.until_end() for r in b.records]
+                wanted = set(consumer.interest)
+            assert len(found) == sum(
+                not wanted.isdisjoint(SETS[number % len(SETS)]) for number in range(200)
+            )
 
 
 def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(system):

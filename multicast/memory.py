@@ -13,7 +13,6 @@ Invariant, of each appender: every append is settled once, at the latest by `clo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, Trimmed, UsageError
@@ -116,12 +115,7 @@ class MemoryDriver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -130,7 +130,7 @@ def demo(
         planned, tree = lay_out(commits, topic)
         with Admin(bootstrap) as admin:
             plan = apply(opened, admin, planned).plan
-        say.print(tree, highlight=False)
+        say.print(tree, highlight=False, soft_wrap=True)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-demo-")))
         host = stack.enter_context(Collectors(bootstrap, topic, name, plan, folder))
         host.wait_healthy()

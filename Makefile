@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint unit lock clean
+.PHONY: demo test lint unit simulate lock clean
 
 demo: .venv/ready
 	$(BIN)/amcast demo
@@ -18,6 +18,10 @@ lint: .venv/ready
 
 unit: .venv/ready
 	$(BIN)/python -m pytest
+
+# Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.
+simulate: .venv/ready
+	$(BIN)/python -m bench.simulator --schedules 30000 --processes 2
 
 # The environment is made anew whenever the lock or the package's description changes.
 .venv/ready: requirements.lock pyproject.toml

@@ -49,9 +49,9 @@ class Outcome:
     trace: list[Event]
 
     @property
-    def digest(self) -> str:
-        """BLAKE2b of the trace: equal for equal runs."""
-        return hashlib.blake2b(repr(self.trace).encode(), digest_size=8).hexdigest()
+    def digest(self) -> int:
+        """BLAKE2b of the trace, 8 bytes as a number: equal for equal runs."""
+        return int.from_bytes(hashlib.blake2b(repr(self.trace).encode(), digest_size=8).digest())
 
 
 class Simulation:
@@ -62,12 +62,12 @@ class Simulation:
         self.world = World(schedule)
         self.judge = Judge(schedule.scene)
         first = schedule.plans[0][0]
-        key, value = plan_record(genesis(first.topic), first)
+        key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
         self.producers = Producers(self.world, self.judge)
         self.nodes = Nodes(self.world)
         self.strangers = Strangers(self.world, self.judge)
-        self.consumers = Consumers(self.world, self.judge, self.strangers.cure)
+        self.consumers = Consumers(self.world, self.judge)
         self.operators = Operators(self.world)
 
     def run(self) -> Outcome:
@@ -161,6 +161,7 @@ class Totals:
     schedules: int = 0
     stats: Stats = field(default_factory=Stats)
     failures: list[tuple[int, Violation]] = field(default_factory=list)
+    digest: int = 0  # of all traces, whatever process they ran in
 
     def add(self, other: Totals) -> None:
         """Add up."""
@@ -170,18 +171,22 @@ class Totals:
         self.stats.void += other.stats.void
         self.stats.faults.update(other.stats.faults)
         self.failures += other.failures
+        self.digest = (self.digest + other.digest) % 2**64
 
 
 def run_seeds(seeds: range) -> Totals:
-    """Run these seeds one after the other."""
+    """Run these seeds one after the other, up to the first that fails."""
     totals = Totals()
     for seed in seeds:
-        outcome = run(draw(seed))
-        one = Totals(1, outcome.stats)
-        if outcome.violation is not None:
-            one.failures.append((seed, outcome.violation))
-        totals.add(one)
+        totals.add(_totals(run(draw(seed))))
+        if totals.failures:
+            break
     return totals
+
+
+def _totals(outcome: Outcome) -> Totals:
+    failures = [] if outcome.violation is None else [(outcome.seed, outcome.violation)]
+    return Totals(1, outcome.stats, failures, outcome.digest)
 
 
 def _chunks(first: int, count: int | None) -> Iterator[range]:
@@ -239,6 +244,7 @@ def _report(totals: Totals, seconds: float, processes: int) -> None:
         f"violations {len(totals.failures)}"
     )
     _say(f"seconds {seconds:.1f}  processes {processes}  ms a schedule and core {each:.1f}")
+    _say(f"digest of all traces {totals.digest:016x}")
     for kind, count in sorted(stats.faults.items()):
         _say(f"  {kind:<40} {count:>12,}")
 
@@ -270,13 +276,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     if asked.seed is not None:
         outcome = run(draw(asked.seed))
-        totals = Totals(1, outcome.stats)
-        if outcome.violation is not None:
-            totals.failures.append((asked.seed, outcome.violation))
+        totals = _totals(outcome)
         if asked.trace:
             for event in outcome.trace:
                 _say(" ".join(map(str, event)))
-        _say(f"trace {len(outcome.trace)} events, digest {outcome.digest}")
     else:
         deadline = None if asked.hours is None else began + 3600 * asked.hours
         totals = campaign(

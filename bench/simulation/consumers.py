@@ -12,8 +12,6 @@ processed, never more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bench.simulation.judge import Judge, Label
 from bench.simulation.nodes import AMOUNTS
 from bench.simulation.schedule import Seat
@@ -22,7 +20,7 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.errors import AmcastError, ProtocolViolation, Trimmed
 from multicast.log import TopicPartition
-from multicast.reading import Wanted, begin, earliest, follow, resume
+from multicast.reading import Wanted, earliest, follow, resume
 
 
 class Process:
@@ -38,14 +36,18 @@ class Process:
         self.bounds = sitter.seat.bounds
         if where == "committed":
             assert sitter.committed is not None
-            self._take(resume(state, self.wanted, sitter.committed, bounds=self.bounds))
+            self._resume(state, sitter.committed)
         elif where == "latest":
             latest = self._latest(state)
-            self._take(resume(self.view.refresh(), self.wanted, latest, bounds=self.bounds))
+            self._resume(self.view.refresh(), latest)
         else:
             self._take(earliest(state, self.wanted, bounds=self.bounds))
         self.last = self.delivery.position
         world.note("sits down", *sitter.label, where, str(self.last))
+
+    def _resume(self, state: ControlState, cursor: Cursor) -> None:
+        trusting = not self.sitter.wary
+        self._take(resume(state, self.wanted, cursor, bounds=self.bounds, checkpoints=trusting))
 
     def _take(self, delivery: Delivery) -> None:
         """Read for this epoch from now on."""
@@ -194,15 +196,15 @@ class Sitter:
         self.process: Process | None = None
         self.late = seat.late
         self.heirs = 0
+        self.wary = False  # of checkpoints
 
 
 class Consumers:
     """All seats. A process sits down when its turn comes and nobody sits there."""
 
-    def __init__(self, world: World, judge: Judge, cure: Callable[[], None]) -> None:
+    def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
-        self._cure = cure
         scene = world.schedule.scene
         wanted = {
             name: Wanted.of(name, None if named else interest)
@@ -231,9 +233,9 @@ class Consumers:
             if not sitter.process.turn(bits):
                 self._stand_up(sitter)
         except ProtocolViolation as error:
-            # A checkpoint that the log belies, named as such: the operator takes it back.
+            # The log belies a checkpoint: the next process does without.
             self._stopped(sitter, error)
-            self._cure()
+            sitter.wary = True
         except Trimmed as error:
             # Retention went past it: somebody else joins at the end, who never saw the beginning.
             self._stopped(sitter, error)

@@ -82,9 +82,7 @@ class Judge:
         self.builder.end(consumer=label[0], instance=label[1], late=late)
         self._ends.append((label, last))
 
-    def verdict(
-        self, plans: list[Plan], work: Mapping[tuple[str, str], int]
-    ) -> Violation | None:
+    def verdict(self, plans: list[Plan], work: Mapping[tuple[str, str], int]) -> Violation | None:
         """Judge all there is; None where every guarantee holds."""
         if self.violation is not None:
             return self.violation

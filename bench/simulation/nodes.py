@@ -51,9 +51,7 @@ class Instance:
             parent = OrderStream(self.plan, self.node.parent, starts, point)
         self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
         self.core.own_end(world.end(self.at))
-        self.logs = [
-            (number, log_partition(self.plan.logs[number])) for number in sorted(own.own)
-        ]
+        self.logs = [(number, log_partition(self.plan.logs[number])) for number in sorted(own.own)]
         self._failed = False
         self._marked = False
         self._learn()
@@ -159,7 +157,7 @@ class Instance:
 
 
 def _ignore(_: AppendOutcome) -> None:
-    """A checkpoint that got lost is no harm."""
+    """Hear nothing: a checkpoint that got lost is no harm."""
 
 
 class Nodes:
@@ -217,7 +215,7 @@ class Nodes:
         return instance
 
     def _stopped(self, key: tuple[int, str, int], error: AmcastError) -> None:
-        """A named error ends the instance; the next one begins without a checkpoint."""
+        """End the instance at a named error; if a checkpoint lied, the next begins without one."""
         self._living.pop(key, None)
         self._world.fault(f"collector stopped: {type(error).__name__}")
         self._world.note("stops", *key, type(error).__name__)

@@ -76,7 +76,8 @@ def tell(schedule: Schedule, trace: list[Event]) -> list[str]:
             for node in plan.collectors
         ]
     for (name, interest), named in zip(schedule.scene.interests, schedule.scene.named, strict=True):
-        lines.append(f"{name} wants {', '.join(interest)}" + ("" if named else " (not in the plan)"))
+        where = "" if named else " (not in the plan)"
+        lines.append(f"{name} wants {', '.join(interest)}{where}")
     lines.append(f"{schedule.limits}")
     lines.append("turns: " + " ".join(f"{op.kind.name.lower()}:{op.bits:x}" for op in schedule.ops))
     if len(trace) > LINES_MAX:

@@ -14,7 +14,16 @@ from bench.simulation.world import CONTROL, World
 from multicast.control import checkpoint_record, log_partition, order_topic, stream_partition
 from multicast.log import TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
-from multicast.order import Kind, OrderRecord, ParentNext, Run, digest_of, encode
+from multicast.order import (
+    Kind,
+    OrderRecord,
+    ParentNext,
+    Run,
+    Undecodable,
+    decode,
+    digest_of,
+    encode,
+)
 from topology.tree import Log
 
 OPEN_MAX = 2
@@ -98,7 +107,7 @@ class Strangers:
             back = 1 if choice == 1 else 1 + (bits >> 14) % (end - begin)
             fetched = world.log.read(at, end - back, 1)
             old = fetched.records[0].value if fetched and fetched.records else None
-            raw = old if choice == 2 else _impossible(old or b"", bits >> 20)
+            raw = old if choice == 2 else _impossible(old or b"", bits >> 20, len(plan.logs))
         world.put(at, raw)
 
     # -- checkpoints, compaction, retention -----------------------------------------------------
@@ -120,7 +129,7 @@ class Strangers:
             replace(point, offset=point.offset + 1),
             replace(point, offset=max(0, point.offset - 1)),
             replace(point, positions={}),
-            replace(point, offset=world.end(stream_partition(plan, name)) + 5),
+            replace(point, offset=world.end(stream_partition(plan, name)) + (bits >> 24 & 3)),
         )
         key, value = checkpoint_record(lies[(bits >> 16) % len(lies)])
         world.log.write(CONTROL, value, key=key)
@@ -159,16 +168,22 @@ _GARBAGE = (
 )
 
 
-def _impossible(last: bytes, bits: int) -> bytes:
+def _impossible(last: bytes, bits: int, logs: int) -> bytes:
     """Make a record that extends another record and says what no state allows, or is cut off."""
-    previous = digest_of(last)
-    nowhere = Run(bits & 3, 1 << 40, (1 << 40) + 1)
+    try:
+        said = decode(last)
+    except Undecodable:
+        said = OrderRecord(Kind.OWN, b"", ParentNext(0, 0), ())
+    # A log's next offset is hardly ever that far, and never after that record.
+    nowhere = Run(bits % logs, 1 << 20, (1 << 20) + 1)
+    again = said.runs[:1] or (nowhere,)
     records = (
-        OrderRecord(Kind.OWN, previous, ParentNext(0, 0), ()),
-        OrderRecord(Kind.OWN, previous, ParentNext(0, 0), (nowhere,)),
-        OrderRecord(Kind.OWN, previous, ParentNext(0, 0), (Run(1 << 20, 0, 1),)),
-        OrderRecord(Kind.PARENT, previous, ParentNext(0, 0), (nowhere,)),
-        OrderRecord(Kind.FREEZE, previous, ParentNext(0, 0), (nowhere,)),
+        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, ()),
+        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, (nowhere,)),
+        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, again),
+        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, (Run(1 << 20, 0, 1),)),
+        OrderRecord(Kind.PARENT, digest_of(last), said.parent_next, again),
+        OrderRecord(Kind.FREEZE, digest_of(last), said.parent_next, (nowhere,)),
     )
-    raw = encode(records[(bits >> 2) % len(records)])
-    return raw[:-1] if bits >> 8 & 1 else raw
+    raw = encode(records[(bits >> 6) % len(records)])
+    return raw[:-1] if bits >> 12 & 7 == 0 else raw

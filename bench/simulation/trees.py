@@ -129,7 +129,8 @@ def _random_forest(rng: Random, needs: list[set[str]], logs: Sequence[Log]) -> F
     while len(bags) < STREAMS and rng.random() < 0.25:
         # Collectors that no consumer needs: relays, equal bags, bags of logs nobody reads.
         drawn = rng.sample([log.name for log in logs], rng.randint(1, len(logs)))
-        _grow(rng, bags, links, set(drawn) if not bags or rng.random() < 0.3 else bags[-1] & {*drawn})
+        anew = not bags or rng.random() < 0.3
+        _grow(rng, bags, links, set(drawn) if anew else bags[-1].intersection(drawn))
     return bags, _rooted(rng, bags, links)
 
 
@@ -151,7 +152,7 @@ def _grow(rng: Random, bags: list[set[str]], links: list[list[int]], bag: set[st
 
 
 def _way(bags: list[set[str]], links: list[list[int]], at: int, log: str) -> list[int]:
-    """List the bags on the way from `at` to the nearest that holds the log; none where none does."""
+    """List the bags on the way from `at` to the nearest that holds the log; [] where none does."""
     came_from = {at: at}
     waiting = deque([at])
     while waiting:

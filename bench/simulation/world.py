@@ -158,6 +158,8 @@ class World:
     ) -> Fate:
         """Append with the fate that the bits choose; none is bad once the world is calm."""
         self._fate = Fate.STORED if self.calm else self.schedule.fates[bits & 15]
+        if at == CONTROL and self._fate is Fate.DOUBLED:
+            self._fate = Fate.STORED  # an idempotent producer; keys tell attempts apart
         self._delay = 1 + (bits >> 4) % self.schedule.delay_max
         self._appender.append(at, value, key=key, headers=headers, done=done)
         return self._fate
@@ -257,4 +259,3 @@ class World:
         self.log.trim(at, offset)
         self.fault("trimmed")
         self.note("trimmed", at.topic, at.partition, offset)
-

@@ -1,9 +1,9 @@
-"""Simulated producers, operators and strangers: everybody else who writes to the cluster.
+"""Simulated producers and operators: who multicasts, and who makes the next epoch.
 
 A turn's bits go in; records go to the faulty cluster. Producers try again until their multicast is
 acknowledged, so a message whose outcome was unknown may stand there twice, under two IDs. Operators
 carry an epoch over into the next as `collectors.replan` says, any number of them, each stopping
-anywhere. Strangers write what nobody of ours would.
+anywhere.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
+from multicast.delivery import best_checkpoint
 from multicast.errors import AmcastError
 from multicast.log import Appended, AppendOutcome, Headers, TopicPartition
 from multicast.messages import covered_header, epoch_header, skip_header
@@ -110,7 +111,9 @@ class Operator:
         """Take one step towards the last epoch of the schedule."""
         if self._busy and not self._world.calm:
             return
-        state = self._view.refresh()
+        if self._world.calm or bits & 0x100:
+            self._view.refresh()
+        state = self._view.state
         plans = self._world.schedule.plans
         epoch = state.epoch
         if epoch > 1 and epoch - 1 not in state.ends:
@@ -118,7 +121,7 @@ class Operator:
         elif epoch < len(plans):
             rivals = plans[epoch]
             proposed = self._place(state, rivals[self._number % len(rivals)], bits >> 10)
-            key, value = plan_record(state.previous, proposed)
+            key, value = plan_record(state.previous, proposed, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
 
     def _place(self, state: ControlState, plan: Plan, bits: int) -> Plan:
@@ -130,10 +133,9 @@ class Operator:
             begin = self._world.log.begins([TopicPartition(order_topic(TOPIC), node.stream)])
             collectors.append(replace(node, stream_first=max(first, *begin.values())))
         known = {log.name for plan in state.plans for log in plan.logs}
+        begins = self._world.log.begins([log_partition(log) for log in plan.logs])
         logs = [
-            log
-            if log.name in known
-            else replace(log, first=self._world.log.begins([log_partition(log)])[log_partition(log)])
+            log if log.name in known else replace(log, first=begins[log_partition(log)])
             for log in plan.logs
         ]
         return replace(plan, collectors=tuple(collectors), logs=tuple(logs))
@@ -153,13 +155,13 @@ class Operator:
         if ends is not None:
             for name, end in ends.items():
                 fill(self._world, plan.log(name), end)
-            key, value = ends_record(epoch, ends)
+            key, value = ends_record(epoch, ends, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
 
     def _mark(self, plan: Plan, bits: int) -> None:
         missing = [name for name in logs_to_mark(plan) if name not in self._markers]
         if not missing:
-            key, value = markers_record(plan.epoch, self._markers)
+            key, value = markers_record(plan.epoch, self._markers, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
             return
         name = missing[0]
@@ -172,16 +174,20 @@ class Operator:
         at = log_partition(plan.log(name))
         self._append(at, b"", headers=(header,), bits=bits, heard=heard)
 
+    def _attempt(self) -> str:
+        return f"{self._number}-{self._world.turn}"
+
     def _read_streams(self, state: ControlState, plan: Plan, bits: int) -> None:
         """Read every stream of the epoch to its end; raises as `OrderStream.read` does."""
         starts = state.starts(plan.epoch)
         assert starts is not None
         for node in plan.collectors:
+            at = stream_partition(plan, node.name)
             stream = self._streams.get(node.name)
             if stream is None:
                 points = state.checkpoints(plan.epoch, node.name) if bits & 1 else []
-                stream = OrderStream(plan, node.name, starts, points[-1] if points else None)
-            at = stream_partition(plan, node.name)
+                point = best_checkpoint(points, plan.epoch, node.name, self._world.end(at))
+                stream = OrderStream(plan, node.name, starts, point)
             fetched = self._world.log.read(at, stream.offset_next, READ_ALL)
             if fetched is not None:
                 for record in fetched.records:

@@ -1,0 +1,335 @@
+"""Every interleaving of a small world: the real collector cores, explored breadth first.
+
+Two collectors (a root that decides P2 and P3, a child that adds P1), two instances of one of them
+(or of both), up to four messages, one crash, one lost append. From each state every possible next
+step is taken; states that are equal are visited once. Nothing is drawn at random, so nothing of
+this size is missed.
+
+    state       how long the logs are, what stands in the streams, what every instance knows, what
+                is in flight, and how many messages and faults are left
+    step        a message comes; an instance reads all there is and writes; its first append in
+                flight lands or is lost; it crashes and begins anew
+    at rest     no step changes the state any more, except messages and faults
+
+In every state: each log is ordered without a gap or a repetition, and the child's order, restricted
+to the root's logs, is a prefix of the root's. At rest: both have ordered all there is.
+
+    python -m bench.exhaustive [--roots 1] [--children 2] [--messages 2] [--rule digest|possible]
+
+`--rule possible` leaves out the digest: every record that the positions allow counts. It must fail,
+and the steps that lead there are printed, as few as possible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from collectors.collector import Append, Collector, Limits
+from multicast.order import OrderRecord, OrderStream, Void
+from topology.tree import DIGEST_BYTES, Log, Objective, Plan
+from topology.tree import Collector as Node
+
+LOGS = ("P1", "P2", "P3")
+ROOT, CHILD = 0, 1
+NAMES = ("root", "child")
+ARRIVALS = (1, 2, 0, 1, 2, 0)  # logs that messages come to; when, is left open
+LIMITS = Limits(run_length_max=1, runs_max=1, pending_max=2)
+
+PLAN = Plan(
+    topic="A",
+    epoch=1,
+    base_epoch=0,
+    cluster_id="",
+    input_hash="",
+    partitions=LOGS,
+    logs=tuple(Log(name, "A", place) for place, name in enumerate(LOGS)),
+    collectors=(
+        Node("root", ("P2", "P3"), None, ROOT),
+        Node("child", ("P1", "P2", "P3"), "root", CHILD),
+    ),
+    consumers=(),
+    objective=Objective(0.0, 0.0, 0.0, 0.0),
+)
+STARTS = dict.fromkeys(LOGS, 0)
+OWN_LOGS = ((1, 2), (0,))
+
+
+class PossibleStream(OrderStream):
+    """The broken rule: a record counts wherever the positions allow it, whatever it extends."""
+
+    def read(self, offset: int, raw: bytes | None) -> OrderRecord | Void | None:
+        """Judge a record as if it extended the last one that counted."""
+        raw = raw or b""
+        return super().read(offset, raw[:3] + self.state.digest + raw[3 + DIGEST_BYTES :])
+
+
+RULES: dict[str, type[OrderStream]] = {"digest": OrderStream, "possible": PossibleStream}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One process of a node: its core (never changed in place), and its appends in flight."""
+
+    node: int
+    core: Collector
+    in_flight: tuple[bytes, ...]
+    knows: tuple[Any, ...]  # all that the core's next steps depend on
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of the world."""
+
+    ends: tuple[int, ...]
+    streams: tuple[tuple[bytes, ...], ...]
+    instances: tuple[Instance, ...]
+    messages_left: int
+    crashes_left: int
+    losses_left: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two states equal."""
+        return (
+            self.ends,
+            self.streams,
+            # Instances of one node are alike: which of them it is makes no difference.
+            tuple(sorted([(one.node, one.in_flight, one.knows) for one in self.instances])),
+            self.messages_left,
+            self.crashes_left,
+            self.losses_left,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the exploration amounts to: a violation with the steps to it, or none."""
+
+    states: int
+    steps: int
+    at_rest: int
+    violation: str
+    path: tuple[str, ...]
+
+
+class Explorer:
+    """Explores all states that can be reached, up to the first that is wrong."""
+
+    def __init__(
+        self,
+        *,
+        rule: str = "digest",
+        roots: int = 1,
+        children: int = 2,
+        messages: int = 2,
+        crashes: int = 1,
+        losses: int = 1,
+    ) -> None:
+        self._stream = RULES[rule]
+        instances = [self._begin(node) for node in (ROOT,) * roots + (CHILD,) * children]
+        self._first = State((0, 0, 0), ((), ()), tuple(instances), messages, crashes, losses)
+
+    def explore(self) -> Finding:
+        """Visit every state once."""
+        came_from: dict[tuple[Any, ...], tuple[tuple[Any, ...] | None, str]] = {
+            self._first.key: (None, "")
+        }
+        waiting = deque([self._first])
+        steps = at_rest = 0
+        judged: set[tuple[Any, ...]] = set()
+        while waiting:
+            state = waiting.popleft()
+            key = state.key
+            resting = True
+            for told, other in self._steps(state):
+                steps += 1
+                found = other.key
+                if found == key:
+                    continue
+                resting &= told.startswith(("a message", "lost", "crashes"))
+                if found not in came_from:
+                    came_from[found] = (key, told)
+                    waiting.append(other)
+            wrong = ""
+            if state.streams not in judged:
+                judged.add(state.streams)
+                wrong = self._wrong(state)
+            if resting:
+                at_rest += 1
+                wrong = wrong or self._unfinished(state)
+            if wrong:
+                return Finding(len(came_from), steps, at_rest, wrong, _path(came_from, key))
+        return Finding(len(came_from), steps, at_rest, "", ())
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def _begin(self, node: int, own_end: int = 0) -> Instance:
+        own = self._stream(PLAN, NAMES[node], STARTS)
+        parent = self._stream(PLAN, NAMES[ROOT], STARTS) if node == CHILD else None
+        core = Collector(own, parent, writer=0, limits=LIMITS)
+        core.own_end(own_end)
+        return Instance(node, core, (), _knowledge(core))
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
+        if state.messages_left:
+            coming = ARRIVALS[sum(state.ends)]
+            ends = tuple([end + (log == coming) for log, end in enumerate(state.ends)])
+            fewer = state.messages_left - 1
+            told = f"a message comes to {LOGS[coming]}"
+            yield told, replace(state, ends=ends, messages_left=fewer)
+        for place, instance in enumerate(state.instances):
+            who = f"{NAMES[instance.node]} {place}"
+            yield f"{who} reads and writes", _with(state, place, _turn(state, instance))
+            if instance.in_flight:
+                left = replace(instance, in_flight=instance.in_flight[1:])
+                yield f"{who}'s append lands", _landed(_with(state, place, left), instance)
+                if state.losses_left:
+                    lost = _with(state, place, _lose(left))
+                    yield f"lost: {who}'s append", replace(lost, losses_left=state.losses_left - 1)
+            if state.crashes_left:
+                # What was in flight is gone; that it lands all the same is another path.
+                begun = self._begin(instance.node, len(state.streams[instance.node]))
+                anew = _with(state, place, begun)
+                yield f"crashes: {who}", replace(anew, crashes_left=state.crashes_left - 1)
+
+    # -- what must hold -----------------------------------------------------------------------
+
+    def _order(self, state: State, node: int) -> list[tuple[int, int]]:
+        """Give the message IDs that count in a stream, in order."""
+        stream = self._stream(PLAN, NAMES[node], STARTS)
+        order: list[tuple[int, int]] = []
+        for offset, raw in enumerate(state.streams[node]):
+            judged = stream.read(offset, raw)
+            if isinstance(judged, OrderRecord):
+                order += [(log, at) for log, first, end in judged.runs for at in range(first, end)]
+        return order
+
+    def _wrong(self, state: State) -> str:
+        root, child = self._order(state, ROOT), self._order(state, CHILD)
+        for name, order in (("root", root), ("child", child)):
+            for log in range(len(LOGS)):
+                offsets = [at for number, at in order if number == log]
+                if offsets != list(range(len(offsets))):
+                    return f"the {name} orders {LOGS[log]} as {offsets}"
+        shared = [entry for entry in child if entry[0] in OWN_LOGS[ROOT]]
+        if shared != root[: len(shared)]:
+            return f"the child orders {_told(shared)}, the root {_told(root)}"
+        return ""
+
+    def _unfinished(self, state: State) -> str:
+        for node, logs in ((ROOT, (1, 2)), (CHILD, (0, 1, 2))):
+            ordered = len(self._order(state, node))
+            if ordered != sum(state.ends[log] for log in logs):
+                return f"all is at rest, and the {NAMES[node]} has ordered {ordered} messages only"
+        return ""
+
+
+# -- one instance -------------------------------------------------------------------------------
+
+
+def _fork(core: Collector) -> Collector:
+    """Copy a core; the plan is shared, because nobody changes it."""
+    return copy.deepcopy(core, {id(PLAN): PLAN})
+
+
+def _knowledge(core: Collector) -> tuple[Any, ...]:
+    """List all that a core's future depends on. The core is opened up here, and only here."""
+    speculated, parent = core._speculated, core.parent  # noqa: SLF001
+    return (
+        core.own.offset_next,
+        core.own.state.digest,
+        speculated.digest,
+        tuple(core._pending),  # noqa: SLF001
+        tuple([(one.after, one.runs) for one in core._relay]),  # noqa: SLF001
+        tuple(sorted(core._ends.items())),  # noqa: SLF001
+        core._own_end or 0,  # noqa: SLF001
+        core._turn,  # noqa: SLF001
+        (0, b"") if parent is None else (parent.offset_next, parent.state.digest),
+    )
+
+
+def _with(state: State, place: int, instance: Instance) -> State:
+    others = state.instances
+    return replace(state, instances=(*others[:place], instance, *others[place + 1 :]))
+
+
+def _turn(state: State, instance: Instance) -> Instance:
+    """Read all there is, and write what is to be written."""
+    core, own = _fork(instance.core), state.streams[instance.node]
+    for offset in range(core.own.offset_next, len(own)):
+        core.own_read(offset, own[offset])
+    for log in OWN_LOGS[instance.node]:
+        core.log_end(log, state.ends[log])
+    if core.parent is not None:
+        above = state.streams[ROOT]
+        for offset in range(core.parent.offset_next, len(above)):
+            core.parent_read(offset, above[offset])
+    raws = tuple([action.raw for action in core.step(0) if isinstance(action, Append)])
+    return Instance(instance.node, core, instance.in_flight + raws, _knowledge(core))
+
+
+def _lose(instance: Instance) -> Instance:
+    core = _fork(instance.core)
+    core.append_failed()
+    return Instance(instance.node, core, instance.in_flight, _knowledge(core))
+
+
+def _landed(state: State, instance: Instance) -> State:
+    streams = list(state.streams)
+    streams[instance.node] = (*streams[instance.node], instance.in_flight[0])
+    return replace(state, streams=tuple(streams))
+
+
+def _told(order: Sequence[tuple[int, int]]) -> str:
+    return " ".join(f"{LOGS[log]}:{offset}" for log, offset in order) or "nothing"
+
+
+def _path(
+    came_from: dict[tuple[Any, ...], tuple[tuple[Any, ...] | None, str]], key: tuple[Any, ...]
+) -> tuple[str, ...]:
+    path: list[str] = []
+    at: tuple[Any, ...] | None = key
+    while at is not None:
+        at, told = came_from[at]
+        path.append(told)
+    return tuple(reversed(path[:-1]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Explore what the command line asks for; 3 where something is violated."""
+    parser = argparse.ArgumentParser(prog="python -m bench.exhaustive", description=__doc__)
+    parser.add_argument("--roots", type=int, default=1)
+    parser.add_argument("--children", type=int, default=2)
+    parser.add_argument("--messages", type=int, default=2)
+    parser.add_argument("--crashes", type=int, default=1)
+    parser.add_argument("--losses", type=int, default=1)
+    parser.add_argument("--rule", choices=sorted(RULES), default="digest")
+    asked = parser.parse_args(arguments)
+    began = time.monotonic()
+    found = Explorer(
+        rule=asked.rule,
+        roots=asked.roots,
+        children=asked.children,
+        messages=asked.messages,
+        crashes=asked.crashes,
+        losses=asked.losses,
+    ).explore()
+    lines = [
+        f"states {found.states:,}  steps {found.steps:,}  at rest {found.at_rest:,}",
+        f"seconds {time.monotonic() - began:.1f}",
+        f"violated: {found.violation}" if found.violation else "nothing is violated",
+        *(f"  {number}. {told}" for number, told in enumerate(found.path, 1)),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 3 if found.violation else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""A stage for stories: the real cores on the in-memory log, moved by hand, one step at a time.
+
+Tests and scenario scripts say who reads what, which append lands and which is lost, and look at the
+actions that the cores answer with. Nothing happens here that was not asked for.
+"""
+
+from dataclasses import replace
+
+from collectors.collector import Append, Collector, Limits
+from collectors.replan import ends_of, freeze_positions, logs_to_mark
+from multicast.control import (
+    ControlState,
+    checkpoint_record,
+    control_partition,
+    ends_record,
+    genesis,
+    log_partition,
+    markers_record,
+    order_topic,
+    plan_record,
+    stream_partition,
+)
+from multicast.delivery import Cursor, best_checkpoint
+from multicast.memory import MemoryLog
+from multicast.messages import covered_header, epoch_header
+from multicast.order import Kind, OrderRecord, OrderStream, decode
+from multicast.reading import Bounds, Wanted, earliest, follow, resume
+from topology.tree import Collector as Node
+from topology.tree import Log, Objective, Plan, Subscription
+
+TOPIC = "A"
+CONTROL = control_partition(TOPIC)
+ALL = 1_000_000
+
+
+class Stage:
+    """One cluster and everybody on it, by name."""
+
+    def __init__(self):
+        self.log = MemoryLog(
+            {TOPIC: 9, f"{TOPIC}.groups": 9, order_topic(TOPIC): 9, CONTROL.topic: 1},
+            now_ms=lambda: 0,
+        )
+        self.sets = []
+        self.nodes = {}
+        self.consumers = {}
+        self.bounds = Bounds()
+        self.limits = Limits()
+        self.transactions = {}
+        self._attempts = 0
+        self._writers = 0
+
+    # -- plans --------------------------------------------------------------------------------
+
+    def control(self):
+        state = ControlState(TOPIC)
+        fetched = self.log.read(CONTROL, 0, ALL)
+        for record in fetched.records if fetched else ():
+            state.read(record)
+        return state
+
+    def plan(self, logs, collectors, consumers=(), *, streams=None):
+        """Apply a plan: logs by name, collectors as {name: (bag, parent)}, consumers as
+        {name: (interest, collector)}. What runs before it is still to be drained."""
+        names = sorted({partition for log in logs for partition in log.split("+")})
+        for name in logs:
+            if "+" in name and name not in self.sets:
+                self.sets.append(name)
+        state = self.control()
+        plan = Plan(
+            topic=TOPIC,
+            epoch=state.epoch + 1,
+            base_epoch=state.epoch,
+            cluster_id="",
+            input_hash="",
+            partitions=tuple(names),
+            logs=tuple(
+                Log(name, f"{TOPIC}.groups", self.sets.index(name))
+                if "+" in name
+                else Log(name, TOPIC, int(name[1:]) - 1)
+                for name in logs
+            ),
+            collectors=tuple(
+                Node(name, tuple(sorted(bag)), parent, (streams or {}).get(name, place))
+                for place, (name, (bag, parent)) in enumerate(collectors.items())
+            ),
+            consumers=tuple(
+                Subscription(name, tuple(sorted(interest)), collector)
+                for name, (interest, collector) in dict(consumers).items()
+            ),
+            objective=Objective(0.0, 0.0, 0.0, 0.0),
+        )
+        plan = replace(
+            plan,
+            collectors=tuple(
+                replace(node, stream_first=self.end(stream_partition(plan, node.name)))
+                for node in plan.collectors
+            ),
+        )
+        key, value = plan_record(state.previous or genesis(TOPIC), plan, attempt=self._attempt())
+        self.log.write(CONTROL, value, key=key)
+        return plan
+
+    def mark(self):
+        """Append the newest epoch's markers to the logs of the one before, and say so."""
+        state = self.control()
+        plan = state.plan(state.epoch - 1)
+        markers = {
+            name: self.log.write(
+                log_partition(plan.log(name)), b"", headers=(epoch_header(name, state.epoch),)
+            )
+            + 1
+            for name in logs_to_mark(plan)
+        }
+        key, value = markers_record(plan.epoch, markers, attempt=self._attempt())
+        self.log.write(CONTROL, value, key=key)
+        return markers
+
+    def finish(self):
+        """Say where the drained epoch's logs end; None while a collector is not frozen."""
+        state = self.control()
+        plan = state.plan(state.epoch - 1)
+        if plan.epoch not in state.markers:
+            return None
+        states = {node.name: self.stream(plan, node.name).state for node in plan.collectors}
+        ends = ends_of(plan, states, state.markers[plan.epoch])
+        if ends is not None:
+            key, value = ends_record(plan.epoch, ends, attempt=self._attempt())
+            self.log.write(CONTROL, value, key=key)
+        return ends
+
+    def _attempt(self):
+        self._attempts += 1
+        return str(self._attempts)
+
+    def writer(self):
+        """Give every instance a number of its own."""
+        self._writers += 1
+        return self._writers
+
+    def stream(self, plan, name):
+        """Read a stream from the epoch's start to its end."""
+        stream = OrderStream(plan, name, self.control().starts(plan.epoch))
+        fetched = self.log.read(stream_partition(plan, name), stream.offset_next, ALL)
+        for record in fetched.records if fetched else ():
+            stream.read(record.offset, record.value)
+        return stream
+
+    def end(self, at):
+        return self.log.ends([at])[at]
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def multicast(self, to, *, payload=b"m", plan=None):
+        """Append a message to the log of a destination set, "P1+P3"; give its ID."""
+        plan = plan or self.control().plan()
+        exact = tuple(sorted(to.split("+")))
+        log = plan.cover(exact)
+        headers = () if exact == log.to else (covered_header(log.name, exact),)
+        return f"{log.name}:{self.log.write(log_partition(log), payload, headers=headers)}"
+
+    # -- collectors -----------------------------------------------------------------------------
+
+    def node(self, name, *, epoch=None, checkpoint=False):
+        """Start an instance "K1.a" of a collector."""
+        self.nodes[name] = OneNode(self, name, epoch, checkpoint=checkpoint)
+        return self.nodes[name]
+
+    def settle(self, *names):
+        """Let these instances (default: all) read, write and land until nothing more happens."""
+        chosen = [self.nodes[name] for name in names] if names else list(self.nodes.values())
+        moved = True
+        while moved:
+            moved = False
+            for node in chosen:
+                node.look()
+                node.step()
+                moved |= bool(node.land())
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def consumer(self, name, interest=None, *, at=None):
+        """Start an instance "C1.a" of a consumer, at a cursor's text or at the beginning."""
+        self.consumers[name] = OneConsumer(self, name, interest, at)
+        return self.consumers[name]
+
+
+class OneNode:
+    """One instance of a collector. Its appends are in flight until they land or are lost."""
+
+    def __init__(self, stage, name, epoch, *, checkpoint):
+        self.stage = stage
+        self.name = name.split(".")[0]
+        state = stage.control()
+        self.epoch = epoch or state.epoch
+        self.plan = state.plan(self.epoch)
+        starts = state.starts(self.epoch)
+        points = state.checkpoints(self.epoch, self.name) if checkpoint else []
+        own = OrderStream(self.plan, self.name, starts, points[-1] if points else None)
+        above = self.plan.collector(self.name).parent
+        parent = None
+        if above is not None:
+            point = best_checkpoint(
+                state.checkpoints(self.epoch, above) if checkpoint else [],
+                self.epoch,
+                above,
+                own.state.parent_next.offset,
+            )
+            parent = OrderStream(self.plan, above, starts, point)
+            self.parent_at = stream_partition(self.plan, above)
+        self.at = stream_partition(self.plan, self.name)
+        self.core = Collector(own, parent, writer=stage.writer(), limits=stage.limits)
+        self.core.own_end(stage.end(self.at))
+        self.in_flight = []
+
+    def look(self, *logs):
+        """Read everything there is: markers, both streams, the ends of these logs (default all)."""
+        markers = self.stage.control().markers.get(self.epoch)
+        if markers is not None:
+            self.core.freeze_after(freeze_positions(self.plan, markers))
+        self.read_own()
+        if self.core.parent is not None:
+            parent = self.core.parent
+            fetched = self.stage.log.read(self.parent_at, parent.offset_next, ALL)
+            for record in fetched.records if fetched else ():
+                self.core.parent_read(record.offset, record.value)
+        for number in sorted(self.core.own.own):
+            log = self.plan.logs[number]
+            if not logs or log.name in logs:
+                self.core.log_end(number, self.stage.end(log_partition(log)))
+
+    def read_own(self):
+        fetched = self.stage.log.read(self.at, self.core.own.offset_next, ALL)
+        for record in fetched.records if fetched else ():
+            self.core.own_read(record.offset, record.value)
+
+    def step(self):
+        """Take the core's actions; give them in words. Appends are in flight from now on."""
+        told = []
+        for action in self.core.step(0):
+            if isinstance(action, Append):
+                self.in_flight.append(action.raw)
+                told.append(f"append {in_words(self.plan, decode(action.raw))}")
+            else:
+                key, value = checkpoint_record(action.checkpoint)
+                self.stage.log.write(CONTROL, value, key=key)
+                told.append(f"save the checkpoint of record {action.checkpoint.offset}")
+        return told
+
+    def land(self, count=None):
+        """Let the first appends in flight (default: all) arrive in the stream; say what counts."""
+        landing = self.in_flight[:count]
+        del self.in_flight[:count]
+        told = []
+        for raw in landing:
+            reader = self.stage.stream(self.plan, self.name)
+            offset = self.stage.log.write(self.at, raw)
+            judged = reader.read(offset, raw)
+            counts = isinstance(judged, OrderRecord)
+            told.append(f"{offset} {'counts' if counts else f'is void: {judged.value}'}")
+        return told
+
+    def lose(self):
+        """Lose the first append in flight; its writer hears that nobody knows."""
+        del self.in_flight[0]
+        self.core.append_failed()
+
+
+class OneConsumer:
+    """One instance of a consumer."""
+
+    def __init__(self, stage, name, interest, at):
+        self.stage = stage
+        state = stage.control()
+        self.wanted = Wanted.of(None if interest else name.split(".")[0], interest)
+        if at is None:
+            self._take(earliest(state, self.wanted, bounds=stage.bounds))
+        else:
+            self._take(resume(state, self.wanted, Cursor.parse(at), bounds=stage.bounds))
+        self.delivered = []
+
+    def _take(self, delivery):
+        self.delivery = delivery
+        self.positions = {}
+
+    def read_order(self):
+        order = self.delivery.order
+        if order is None:
+            return
+        at = stream_partition(self.delivery.plan, order.collector)
+        fetched = self.stage.log.read(at, order.offset_next, ALL)
+        if fetched:
+            for record in fetched.records:
+                self.delivery.order_read(record.offset, record.value)
+            self.delivery.order_passed(fetched.position)
+
+    def read_payloads(self, *logs):
+        delivery = self.delivery
+        if delivery.payload_starts is None:
+            return
+        paused = delivery.paused()
+        for number, start in delivery.payload_starts.items():
+            log = delivery.logs[number]
+            if number in paused or (logs and log.name not in logs):
+                continue
+            position = self.positions.get(number, start)
+            fetched = self.stage.log.read(log_partition(log), position, ALL)
+            if fetched:
+                delivery.payload_read(number, fetched.records, fetched.position)
+                self.positions[number] = fetched.position
+
+    def deliver(self, most=ALL):
+        """Deliver what is ready; give the IDs."""
+        told = [
+            f"{batch.log.name}:{record.offset}"
+            for batch in self.delivery.deliver(most)
+            for record in batch.records
+        ]
+        self.delivered += told
+        return told
+
+    def turn_epoch(self):
+        """Learn where a lone log ends, or go on with the next epoch; whether it did either."""
+        delivery, state = self.delivery, self.stage.control()
+        if delivery.order is None and not delivery.ended:
+            epoch = delivery.plan.epoch
+            if delivery.marker is None or epoch not in state.ends:
+                return False
+            (log,) = delivery.logs.values()
+            delivery.alone_ends(state.ends[epoch][log.name])
+            return True
+        if not delivery.ended:
+            return False
+        following = follow(state, self.wanted, delivery, bounds=self.stage.bounds)
+        if following is None:
+            return False
+        self._take(following)
+        return True
+
+    def drink(self):
+        """Read, deliver and turn epochs until nothing more comes; give all that was delivered."""
+        told = []
+        while True:
+            self.read_order()
+            self.read_payloads()
+            new = self.deliver()
+            told += new
+            if not new and not self.turn_epoch():
+                return told
+
+    @property
+    def cursor(self):
+        return str(self.delivery.position)
+
+
+def in_words(plan, record):
+    """Spell an order record: its kind, and its runs as LOG[first,next)."""
+    runs = " ".join(f"{plan.logs[log].name}[{first},{end})" for log, first, end in record.runs)
+    match record.kind:
+        case Kind.OWN:
+            return f"own {runs}"
+        case Kind.PARENT:
+            return f"parent's {record.parent_next.records}: {runs}"
+        case _:
+            return "freeze"

@@ -1,0 +1,130 @@
+"""The simulator: no schedule breaks a guarantee, one seed is one trace, a failure is shrunk."""
+
+import os
+import re
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from bench.simulation.judge import Violation
+from bench.simulation.schedule import MULTICASTS, Kind, draw
+from bench.simulation.shrink import Shrinker, tell
+from bench.simulation.trees import random_plan, random_scene, random_sets
+from bench.simulator import campaign, main, run
+
+SCHEDULES = 1500
+
+
+@pytest.mark.slow
+def test_no_schedule_breaks_a_guarantee():
+    totals = campaign(100_000, SCHEDULES, processes=2)
+    assert totals.failures == []
+    assert totals.schedules == SCHEDULES
+    assert totals.stats.multicasts >= 100 * SCHEDULES
+    assert totals.stats.deliveries > totals.stats.multicasts
+    missing = [
+        kind
+        for kind in (
+            "lost",
+            "late",
+            "ghost",
+            "unheard",
+            "doubled",
+            "refused",
+            "heard_late",
+            "collector crashed",
+            "consumer crashed",
+            "operator crashed",
+            "transaction",
+            "foreign record",
+            "trimmed",
+            "compaction",
+            "ordered early",
+            "hole filled",
+            "poisoned checkpoint",
+            "collector stopped: ProtocolViolation",
+            "consumer stopped: Trimmed",
+        )
+        if not totals.stats.faults[kind]
+    ]
+    assert missing == []
+
+
+def test_every_schedule_has_a_hundred_multicasts():
+    for seed in range(40):
+        kinds = [op.kind for op in draw(seed).ops]
+        assert kinds.count(Kind.MULTICAST) == MULTICASTS >= 100
+
+
+def test_schedules_have_one_two_and_three_epochs_and_rival_plans():
+    schedules = [draw(seed) for seed in range(60)]
+    assert {len(schedule.plans) for schedule in schedules} == {1, 2, 3}
+    assert any(len(rivals) > 1 for schedule in schedules for rivals in schedule.plans)
+
+
+def test_random_plans_keep_running_intersection_and_cover_every_interest():
+    # `Plan` refuses a tree in which a log has two tops, so drawing many is the check.
+    for seed in range(300):
+        rng = Random(seed)
+        scene = random_scene(rng, poster=seed % 10 == 0)
+        sets = random_sets(rng, scene, [], most=4)
+        plan = random_plan(rng, scene, sets, 1, poster=seed % 10 == 0)
+        for _, interest in scene.interests:
+            if len(plan.logs_of(interest)) > 1:
+                assert plan.collector_for(interest) is not None
+
+
+@pytest.mark.slow
+def test_one_seed_gives_one_trace_under_two_hash_seeds():
+    digests = [digest_under(hash_seed, schedules=30) for hash_seed in ("1", "2")]
+    assert digests[0] == digests[1]
+
+
+def test_the_same_seed_twice_gives_the_same_trace():
+    assert run(draw(5)).trace == run(draw(5)).trace
+
+
+def digest_under(hash_seed: str, *, schedules: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.simulator", "--schedules", str(schedules)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    found = re.search(r"digest of all traces (\w+)", done.stdout)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.slow
+def test_a_failure_is_shrunk_to_the_turns_that_it_needs():
+    schedule = next(one for one in map(draw, range(50)) if len(one.plans) == 3)
+
+    def run_badly(candidate):
+        # Stands in for a bug that needs two turns: a multicast, and after it an operator's.
+        kinds = [op.kind for op in candidate.ops]
+        if Kind.MULTICAST in kinds and Kind.OPERATOR in kinds[kinds.index(Kind.MULTICAST) :]:
+            return Violation("validity", f"{len(kinds)} turns")
+        return None
+
+    shrinker = Shrinker(schedule, Violation("validity", "many"), run=run_badly)
+    shrinker.shrink()
+    assert [op.kind for op in shrinker.best.ops] == [Kind.MULTICAST, Kind.OPERATOR]
+    assert shrinker.violation.witness == "2 turns"
+    told = tell(shrinker.best, run(shrinker.best).trace)
+    assert any(line.startswith("turns: multicast:") for line in told)
+
+
+def test_the_command_prints_counts_and_ends_with_0(capsys):
+    assert main(["--schedules", "2", "--first-seed", "7"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"schedules 2 {2}multicasts 208 {2}deliveries .* violations 0", said)
+
+
+def test_the_command_prints_every_event_of_one_seed_when_asked(capsys):
+    assert main(["--seed", "7", "--trace"]) == 0
+    assert re.search(r"^\d+ delivers C\d \w+ P", capsys.readouterr().out, re.MULTILINE)

@@ -283,6 +283,8 @@ class Consumer:
             offset = self._driver.ends([place])[place]
         else:
             offset = self._driver.offsets_at([place], timestamp_ms)[place]
+        # A lone log's end may lie behind an epoch marker: who reads there must know of that epoch.
+        self._control.refresh()
         return Cursor(epoch, source, 0 if alone else offset, 0, offset if alone else 0)
 
     def _begin(self, delivery: Delivery) -> None:

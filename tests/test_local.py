@@ -260,7 +260,9 @@ def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path):
 
 
 def command_line(*arguments):
-    code = "from multicast.local_cli import app; app()"
+    # A test run in the background of a shell would hand its deaf ear for SIGINT down.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from multicast.local_cli import app; app()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,

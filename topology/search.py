@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from topology.measure import NOWHERE, Measure, Node, bits
 
 FAMILIES_DEMANDS_MAX = 7  # 4,140 families for the largest set of 7: a second of Python at most
-STEPS = 5_000_000
-SETS_MAX = 12_000
+STEPS = 15_000_000
+SETS_MAX = 36_000
 
 
 class _Exhausted(Exception):
@@ -222,6 +222,7 @@ class _TreePacking(_Packing):
         # For each demand the entries that hold it, as bits: those inside a set are found at once.
         self.holding = [0] * demands
         self.everything = sum(self.measure.weight)
+        self.gain: dict[int, tuple[int, int]] = {}
         return super().solve()
 
     def _shape(self, below: int) -> tuple[int, tuple[int, ...]]:
@@ -277,11 +278,27 @@ class _TreePacking(_Packing):
     def _keep(self, below: int) -> None:
         super()._keep(below)
         constant, slope = self.saving[below]
-        if constant + slope * self.everything > self.best[below]:
+        constant -= self.best[below]
+        self.gain[below] = constant, slope
+        if not self._dominated(below):
             top, hanging = self._shape(below)
             for number in bits(below):
                 self.holding[number] |= 1 << len(self.entries)
-            self.entries.append((top, below, constant - self.best[below], slope, hanging))
+            self.entries.append((top, below, constant, slope, hanging))
+
+    def _dominated(self, below: int) -> bool:
+        """Whether a set's own children gain as much without it, whatever it may hang below.
+
+        Gains are linear in the weight of all below, so the lightest and the heaviest case decide;
+        they do not fall with it, so what its children gained at the lightest they always gain.
+        """
+        constant, slope = self.gain[below]
+        instead = [self.gain[child] for child in self.chosen[below]]
+        lightest = self.measure.weight_of(below)
+        return all(
+            constant + slope * weight <= sum(a + b * weight for a, b in instead)
+            for weight in (lightest, self.everything)
+        )
 
 
 # -- every choice, for small components with limits and hosts ---------------------------------

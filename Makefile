@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint unit simulate lock clean
+.PHONY: demo test lint unit simulate model lock clean
 
 demo: .venv/ready
 	$(BIN)/amcast demo
@@ -23,6 +23,12 @@ unit: .venv/ready
 simulate: .venv/ready
 	$(BIN)/python -m bench.simulator --schedules 30000 --processes 2
 
+# Every state of the protocol at small scope: the real cores by Python, a model of them by spin
+# (Debian: apt-get install spin gcc).
+model: .venv/ready
+	$(BIN)/python -m bench.exhaustive
+	spec/check
+
 # The environment is made anew whenever the lock or the package's description changes.
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv --clear .venv
@@ -33,7 +39,7 @@ simulate: .venv/ready
 lock: .venv/ready
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-header --extra dev --extra java --extra highs -o requirements.lock pyproject.toml
+	  --no-emit-trusted-host --no-header --extra dev --extra java --extra highs --extra bench -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

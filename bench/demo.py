@@ -11,25 +11,22 @@ from __future__ import annotations
 import enum
 import gzip
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from bench.hosts import Collectors
 from collectors.apply import apply
 from multicast import history
 from multicast.consumer import Consumer
@@ -196,89 +193,6 @@ def lay_out(commits: list[Commit], topic: str) -> tuple[Plan, str]:
     plan = solver.plan(interests.from_document(document), time_limit_s=SOLVER_S)
     text = draw.text_tree(plan, figures(plan))
     return plan, f"{text}\noptimality gap {plan.objective.gap:.1%}"
-
-
-class Collectors:
-    """The plan's collectors, a process each; a context manager that ends what it started."""
-
-    def __init__(self, bootstrap: str, topic: str, driver: str, plan: Plan, folder: Path) -> None:
-        self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
-        self._command += ["-b", bootstrap, "-t", topic, "--driver", driver]
-        self._folder = folder
-        self.names = [node.name for node in plan.collectors]
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Self:
-        try:
-            for name in self.names:
-                self.start(name)
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self, name: str) -> None:
-        """Start a collector's process; its web address comes as its first line."""
-        log = self._folder / f"{name}.log"
-        with log.open("wb") as out:
-            self._processes[name] = subprocess.Popen(
-                [*self._command, "--node", name, "--web-port", "0"], stderr=out, stdout=out
-            )
-
-    def kill(self, name: str) -> None:
-        """End a collector's process as a crash would."""
-        process = self._processes[name]
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
-
-    def stop(self) -> None:
-        """End all, within bounded time."""
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(5)
-
-    def wait_healthy(self, timeout: float = 30.0) -> None:
-        """Wait until every collector's loop runs; raises `TimedOut` with its last log line."""
-        deadline = time.monotonic() + timeout
-        waiting = set(self.names)
-        pause = threading.Event()
-        while waiting:
-            waiting = {name for name in waiting if not self._status(name)}
-            if waiting and time.monotonic() > deadline:
-                name = min(waiting)
-                log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
-                raise TimedOut(
-                    f"collector {name} is not healthy after {timeout:g} s; it said: {log[-500:]}"
-                )
-            pause.wait(0.05)
-
-    def work(self) -> Iterator[str]:
-        """Ask every collector what it ordered: lines of a history."""
-        for name in self.names:
-            for log, records in self._status(name).get("ordered", {}).items():
-                if records:
-                    yield history.work_line(process=name, log=log, records=records)
-
-    def _status(self, name: str) -> dict[str, Any]:
-        """Give the node's own description, empty while it does not run."""
-        log = (self._folder / f"{name}.log").read_text(errors="replace")
-        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
-        if address is None:
-            return {}
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
-                nodes: list[dict[str, Any]] = json.load(answer)["nodes"]
-        except (OSError, ValueError):
-            return {}
-        return nodes[0] if nodes and nodes[0]["state"] == "running" else {}
 
 
 class Run:

@@ -241,8 +241,7 @@ class Consumers:
             self._stopped(sitter, error)
             sitter.committed = None
             sitter.late = True
-            sitter.heirs += 1
-            sitter.label = (sitter.seat.consumer, f"{sitter.seat.instance}{sitter.heirs}")
+            self._inherit(sitter)
         except AmcastError as error:
             self._stopped(sitter, error)
             raise
@@ -260,6 +259,14 @@ class Consumers:
         assert sitter.process is not None
         self._world.stats.void += sum(sitter.process.delivery.void.values())
         sitter.process = None
+        if sitter.late and sitter.committed is None:
+            # It began at the end and left no cursor: who comes next begins at a later end, and is
+            # somebody else to whom what lies between was never addressed.
+            self._inherit(sitter)
+
+    def _inherit(self, sitter: Sitter) -> None:
+        sitter.heirs += 1
+        sitter.label = (sitter.seat.consumer, f"{sitter.seat.instance}{sitter.heirs}")
 
     def _stopped(self, sitter: Sitter, error: AmcastError) -> None:
         sitter.process = None

@@ -1,0 +1,197 @@
+"""`amcast bench …`: measure against plain Kafka, and compare two measurements."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench import compare as comparing
+from bench.run import run as measure
+from bench.workload import InvalidWorkload, Workload, load
+from multicast.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
+
+
+class Output(enum.StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
+
+
+@app.command()
+def run(
+    workload: Annotated[
+        str, typer.Argument(help="A workload file, or the name of one that comes with amcast.")
+    ],
+    *,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", "-b", help="A cluster to measure on; default: one's own."),
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option("--pairs", help="Rounds of each arm; default: the file's.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value, stronger than the file; may be repeated."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the JSON document here.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run a workload on a real broker, the arms in turns, and give latencies, rates and ratios."""
+    asked = list(changes or [])
+    if pairs is not None:
+        asked.append(f"pairs={pairs}")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(f"{out.parent} is not a directory")
+    chosen = read_workload(workload, asked)
+    say = Console(stderr=True)
+    document = measure(
+        chosen,
+        bootstrap=bootstrap,
+        progress=lambda what: say.print(f"{what} …", highlight=False),
+    )
+    text = json.dumps(document, indent=1)
+    if out is not None:
+        try:
+            out.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{out}: {error.strerror or error}") from error
+    if output is Output.JSON:
+        typer.echo(text)
+    else:
+        _print_result(document)
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(help="The result to compare with.")],
+    new: Annotated[Path, typer.Argument(help="The result to judge.")],
+    *,
+    max_regression: Annotated[
+        float, typer.Option("--max-regression", help="How many times worse is still allowed.")
+    ] = 1.25,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare two results of one workload. Ends with 1 where a figure became too much worse."""
+    try:
+        rows = comparing.compare(_read(old), _read(new), max_regression=max_regression)
+    except comparing.Incomparable as error:
+        raise UsageError(f"{old} and {new}: {error}") from error
+    worse = [row for row in rows if row.regression]
+    if output is Output.JSON:
+        document = {"schema_version": 1, "max_regression": max_regression}
+        typer.echo(json.dumps({**document, "rows": [asdict(row) for row in rows]}))
+    else:
+        table = Table()
+        for column in ("arm", "figure", "old", "new", "times worse", ""):
+            numeric = column in ("old", "new", "times worse")
+            table.add_column(column, justify="right" if numeric else "left")
+        for row in rows:
+            said = "REGRESSION" if row.regression else "ok"
+            change = f"{row.change:.3f}"
+            table.add_row(row.arm, row.name, f"{row.old:.4g}", f"{row.new:.4g}", change, said)
+        Console(width=110).print(table)
+    if worse:
+        raise typer.Exit(1)
+
+
+def read_workload(name: str, changes: list[str]) -> Workload:
+    """Read a file, or a workload that comes with the package; raises `UsageError`."""
+    path = Path(name)
+    try:
+        if path.suffix == ".toml" or path.exists():
+            text = path.read_text(encoding="utf-8")
+        else:
+            folder = resources.files("bench").joinpath("workloads")
+            known = sorted(
+                one.name.removesuffix(".toml")
+                for one in folder.iterdir()
+                if one.name.endswith(".toml")
+            )
+            if name not in known:
+                raise UsageError(f"there is no workload {name}; there are {', '.join(known)}")
+            text = folder.joinpath(f"{name}.toml").read_text(encoding="utf-8")
+        return load(text, name=name, changes=changes)
+    except InvalidWorkload as error:
+        raise UsageError(f"{name}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name}: cannot be read: {error}") from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{file}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{file}: not a JSON object")
+    return found
+
+
+_COLUMNS = {
+    "p50 ms": "aggregatedEndToEndLatency50pct",
+    "p99 ms": "aggregatedEndToEndLatency99pct",
+    "max ms": "aggregatedEndToEndLatencyMax",
+    "ack p50": "aggregatedPublishLatency50pct",
+    "late p50": "aggregatedPublishDelayLatency50pct",
+    "sent/s": "aggregatedPublishRate",
+    "delivered/s": "aggregatedConsumeRate",
+    "delivered/CPU s": "aggregatedConsumeRatePerCpuSecond",
+}
+_ROLES = ("producers", "consumers", "collectors", "brokers", "others")
+
+
+def _print_result(document: dict[str, Any]) -> None:
+    workload = document["workload"]
+    load_ = workload["load"] if isinstance(workload["load"], str) else f"{workload['load']:g}/s"
+    typer.echo(
+        f"{workload['name']}: {workload['kind']} {workload['size']}, "
+        f"{workload['message_bytes']} B, {load_}, "
+        f"{workload['pairs']} pairs of {workload['messages']} messages, "
+        f"{document['seconds']:g} s in all"
+    )
+    table = Table()
+    table.add_column("arm")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right")
+    for arm, figures in document["arms"].items():
+        cells = [figures.get(key) for key in _COLUMNS.values()]
+        table.add_row(arm, *map(_short, cells))
+    console = Console(width=120)
+    console.print(table)
+    for arm, figures in document["arms"].items():
+        spent = [
+            f"{role} {figures[f'aggregatedCpuSeconds.{role}']:.2f}"
+            for role in _ROLES
+            if figures.get(f"aggregatedCpuSeconds.{role}")
+        ]
+        typer.echo(f"CPU seconds a round, {arm}: {', '.join(spent)}")
+    for arm, found in document["ratios"].items():
+        for name, ratio in found.items():
+            typer.echo(
+                f"{arm} / {document['base']}  {name} {ratio['median']:.3f} "
+                f"({ratio['least']:.3f} to {ratio['greatest']:.3f})"
+            )
+
+
+def _short(value: float | None) -> str:
+    """Keep four digits, and all digits of what is larger."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,0 +1,63 @@
+"""Histograms of latencies, and the one door to the package `hdrhistogram`.
+
+In go nanoseconds; out come milliseconds by OpenMessaging's names. Three significant digits, from
+1 µs up to an hour.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from multicast.errors import UsageError
+
+QUANTILES = {"50": 50.0, "75": 75.0, "95": 95.0, "99": 99.0, "999": 99.9, "9999": 99.99}
+DIGITS = 3
+_HIGHEST_NS = 3600 * 10**9
+_UNIT_NS = 1000
+
+
+class Latencies:
+    """A histogram that can be sent as a text and added to others."""
+
+    def __init__(self) -> None:
+        try:
+            package: Any = importlib.import_module("hdrh.histogram")
+        except ImportError as error:
+            raise UsageError("amcast bench needs the package hdrhistogram; install it") from error
+        self._histogram = package.HdrHistogram(1, _HIGHEST_NS // _UNIT_NS, DIGITS)
+
+    def record(self, latencies_ns: Iterable[int]) -> None:
+        """Count each latency."""
+        count = self._histogram.record_value
+        for one in latencies_ns:
+            count(max(1, min(one, _HIGHEST_NS) // _UNIT_NS))
+
+    def add(self, encoded: str) -> None:
+        """Add what another histogram's `encoded` gave."""
+        self._histogram.decode_and_add(encoded)
+
+    def encoded(self) -> str:
+        """Give the histogram in HdrHistogram's own format."""
+        return str(self._histogram.encode().decode("ascii"))
+
+    @property
+    def count(self) -> int:
+        """How many latencies were counted."""
+        return int(self._histogram.get_total_count())
+
+    def figures(self, name: str) -> dict[str, float]:
+        """Give average, quantiles and maximum in milliseconds, as `endToEndLatency50pct`."""
+        if self.count == 0:
+            return {}
+        found = {
+            f"{name}{short}pct": self._histogram.get_value_at_percentile(q) / 1000
+            for short, q in QUANTILES.items()
+        }
+        average = self._histogram.get_mean_value() / 1000
+        return {
+            f"{name}Avg": round(average, 4),
+            **found,
+            f"{name}Max": self._histogram.get_max_value() / 1000,
+        }

@@ -1,0 +1,89 @@
+"""The stamp that leads each measured message, and what is read off a stamp on delivery.
+
+In go bytes and times of one machine's monotonic clock; out come latencies. No clock here.
+
+    intended    when the message was to be sent; latency counts from here, so that a sender that
+                falls behind does not hide it (no coordinated omission)
+    sent        when its append was started
+    round       which round of the run it belongs to
+    sequence    its place in the round
+    log         the number of the partition it is addressed to
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from array import array
+from collections.abc import Container, Sequence
+
+from bench.workload import STAMP_BYTES
+from multicast.log import Record
+
+_STAMP = struct.Struct("<qqHIH")
+assert _STAMP.size == STAMP_BYTES
+pack = _STAMP.pack
+unpack = _STAMP.unpack_from
+
+
+def padding(message_bytes: int, seed: int) -> bytes:
+    """Give the bytes after the stamp; they do not compress."""
+    rng = random.Random(seed)  # noqa: S311 - repeatable
+    return rng.randbytes(message_bytes - STAMP_BYTES)
+
+
+class Tally:
+    """What one consumer got of one round.
+
+    With `wanted` only messages to those partitions count. The rate is that of the deliveries after
+    the first poll that brought a measured message, so that nothing of the warm-up is in it.
+    """
+
+    def __init__(self, number: int, *, warm_up: int, wanted: Container[int] | None) -> None:
+        self._number = number
+        self._warm_up = warm_up
+        self._wanted = wanted
+        self.delivered = 0
+        self.measured = 0
+        self.latencies = array("q")
+        self.first_ns = 0
+        self.last_ns = 0
+        self.first_measured = 0
+
+    def take(self, records: Sequence[Record], now_ns: int) -> None:
+        """Count what one poll brought, and note each measured message's latency."""
+        number, warm_up, wanted = self._number, self._warm_up, self._wanted
+        note = self.latencies.append
+        before = len(self.latencies)
+        for record in records:
+            assert record.value is not None
+            intended, _, round_, sequence, log = unpack(record.value)
+            if round_ != number or (wanted is not None and log not in wanted):
+                continue
+            self.delivered += 1
+            if sequence >= warm_up:
+                note(now_ns - intended)
+        self._measured(len(self.latencies) - before, now_ns)
+
+    def count(self, records: Sequence[Record], now_ns: int) -> None:
+        """Count what one poll brought of a backlog; only a filter looks at the stamps."""
+        found = len(records)
+        if self._wanted is not None:
+            found = sum(unpack(record.value or b"")[4] in self._wanted for record in records)
+        self.delivered += found
+        self._measured(found if self.delivered > self._warm_up else 0, now_ns)
+
+    def _measured(self, count: int, now_ns: int) -> None:
+        if count == 0:
+            return
+        if self.first_ns == 0:
+            self.first_ns, self.first_measured = now_ns, count
+        self.measured += count
+        self.last_ns = now_ns
+
+    @property
+    def rate(self) -> float | None:
+        """Measured deliveries a second; None where one poll brought them all."""
+        if self.last_ns <= self.first_ns:
+            return None
+        return (self.measured - self.first_measured) * 1e9 / (self.last_ns - self.first_ns)

@@ -113,7 +113,11 @@ class Strangers:
     # -- checkpoints, compaction, retention -----------------------------------------------------
 
     def poison(self, bits: int) -> None:
-        """Write a checkpoint that is a lie: another digest, or another offset."""
+        """Write a checkpoint that is a lie: another digest, or another offset.
+
+        Not one whose state is false and whose digest is right: who writes that is Byzantine. (Beyond
+        the end the digest must be false, too: a late double of the record may come to stand there.)
+        """
         world = self._world
         state = self._view.refresh()
         plan = state.plan(1 + bits % state.epoch)
@@ -129,7 +133,11 @@ class Strangers:
             replace(point, offset=point.offset + 1),
             replace(point, offset=max(0, point.offset - 1)),
             replace(point, positions={}),
-            replace(point, offset=world.end(stream_partition(plan, name)) + (bits >> 24 & 3)),
+            replace(
+                point,
+                offset=world.end(stream_partition(plan, name)) + (bits >> 24 & 3),
+                digest=digest_of(b"a lie"),
+            ),
         )
         key, value = checkpoint_record(lies[(bits >> 16) % len(lies)])
         world.log.write(CONTROL, value, key=key)

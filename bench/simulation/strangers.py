@@ -115,8 +115,9 @@ class Strangers:
     def poison(self, bits: int) -> None:
         """Write a checkpoint that is a lie: another digest, or another offset.
 
-        Not one whose state is false and whose digest is right: who writes that is Byzantine. (Beyond
-        the end the digest must be false, too: a late double of the record may come to stand there.)
+        Not one whose state is false and whose digest is right: who writes that is Byzantine. So an
+        offset moves by one only, from a true one, and beyond the end the digest is false, too: a
+        late double of the record may stand there.
         """
         world = self._world
         state = self._view.refresh()
@@ -124,7 +125,8 @@ class Strangers:
         if not plan.collectors:
             return
         name = plan.collectors[(bits >> 4) % len(plan.collectors)].name
-        points = state.checkpoints(plan.epoch, name)
+        found = state.checkpoints(plan.epoch, name)
+        points = [one for one in found if checkpoint_record(one)[0] not in self._poisoned]
         if not points:
             return
         point = points[(bits >> 10) % len(points)]

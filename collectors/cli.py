@@ -19,16 +19,17 @@ from collectors.apply import apply
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
 from multicast.drivers import open_driver
-from multicast.errors import UsageError
+from multicast.errors import TimedOut, UsageError
 from multicast.kafka_python import Admin
 from multicast.log import Driver
 from multicast.order import OrderStream
 from multicast.pipe_cli import Bootstrap, DriverName, Topic
-from multicast.settings import settings
+from multicast.settings import Settings, settings
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and see how they fare.")
 topology_app = typer.Typer()
+_READ_S = 10.0
 
 
 class Output(enum.StrEnum):
@@ -98,11 +99,7 @@ def status(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say for every collector of the running epoch how far it has ordered its logs."""
-    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
-        opened, state = both
-        plan = state.plan()
-        told = [_describe(opened, state, plan, node.name) for node in plan.collectors]
+    plan, told = _nodes(settings(bootstrap=bootstrap, topic=topic, driver=driver))
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
         typer.echo(json.dumps({**document, "collectors": told}))
@@ -133,13 +130,10 @@ def lag(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say for every log how many of its offsets have no place in the order yet."""
-    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
-        opened, state = both
-        plan = state.plan()
-        rows: dict[str, int] = {}
-        for node in plan.collectors:
-            rows.update(_describe(opened, state, plan, node.name)["lag_by_log"])
+    plan, told = _nodes(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    rows: dict[str, int] = {}
+    for row in told:
+        rows.update(row["lag_by_log"])
     if output is Output.JSON:
         total = sum(rows.values())
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch, "total": total}
@@ -148,6 +142,14 @@ def lag(
     typer.echo(f"total {sum(rows.values())}")
     for name, behind in rows.items():
         typer.echo(f"{name} {behind}")
+
+
+def _nodes(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
+    """Describe every collector of the running epoch."""
+    with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
+        opened, state = both
+        plan = state.plan()
+        return plan, [_describe(opened, state, plan, node.name) for node in plan.collectors]
 
 
 def _describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
@@ -178,13 +180,22 @@ def _describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dic
 
 
 def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
-    """Read a stream to an offset; give how many records did not count."""
+    """Read a stream to an offset; give how many records did not count.
+
+    Raises `TimedOut` where nothing more comes though something must.
+    """
     at = stream_partition(stream.plan, stream.collector)
     reader = driver.reader({at: stream.offset_next})
     counted, read = stream.state.count, 0
     try:
         while stream.offset_next < end:
-            for fetched in reader.poll(10.0):
+            moved = reader.poll(_READ_S)
+            if not moved:
+                raise TimedOut(
+                    f"the stream of collector {stream.collector} could not be read beyond offset "
+                    f"{stream.offset_next} of {end} within {_READ_S:g} s"
+                )
+            for fetched in moved:
                 for record in fetched.records:
                     read += stream.read(record.offset, record.value) is not None
                 stream.passed(fetched.position)

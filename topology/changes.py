@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from topology.check import Figures, figures
-from topology.interests import InterestFile
+from topology.check import Figures, PlanRejected, figures
+from topology.interests import Interest, InterestFile, Limits
 from topology.tree import Plan
 
 RATE_MIN = 0.001  # a log that was silent while we looked is not free
@@ -133,6 +133,51 @@ def measured_rates(
 def with_rates(interests: InterestFile, rates: Mapping[str, float]) -> InterestFile:
     """Fill `[rates]` with measured ones; what the file itself says stays."""
     return replace(interests, rates={**rates, **interests.rates})
+
+
+def with_running_logs(interests: InterestFile, running: Plan) -> InterestFile:
+    """Keep every partition and destination set of the running plan, each in its place.
+
+    Producers that have not heard of the new plan yet still send there: a log that no collector
+    ordered would lose messages. So logs only grow in number; what is new comes after.
+    """
+    wider = [log.to for log in running.logs if log.topic != running.topic]
+    return replace(
+        interests,
+        partitions=tuple(dict.fromkeys([*running.partitions, *interests.partitions])),
+        destinations=tuple(dict.fromkeys([*wider, *interests.destinations])),
+    )
+
+
+def interests_of(plan: Plan) -> InterestFile:
+    """Give the interest file that a plan answers; hosts are left out."""
+    return InterestFile(
+        topic=plan.topic,
+        partitions=plan.partitions,
+        destinations=tuple(log.to for log in plan.logs if log.topic != plan.topic),
+        consumers=tuple(
+            Interest(entry.name, entry.interest, entry.weight) for entry in plan.consumers
+        ),
+        rates=plan.rates,
+        limits=Limits(**plan.limits),  # type: ignore[arg-type] # its fields are numbers or None
+    )
+
+
+def refuse_moved_logs(running: Plan, plan: Plan) -> None:
+    """Raise `PlanRejected` where a log of the running plan is missing or stands elsewhere."""
+    for log in running.logs:
+        if not plan.has_log(log.name):
+            raise PlanRejected(
+                f"log {log.name} of epoch {running.epoch} is missing, and producers may still send "
+                f"there; plan with --against or --from-cluster, which keeps it"
+            )
+        now = plan.log(log.name)
+        if (now.topic, now.partition) != (log.topic, log.partition):
+            raise PlanRejected(
+                f"log {log.name} would move from {log.topic}/{log.partition} to "
+                f"{now.topic}/{now.partition}; plan with --against or --from-cluster, which "
+                f"leaves it where it is"
+            )
 
 
 # -- names ----------------------------------------------------------------------------------

@@ -17,7 +17,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from topology import draw, report
-from topology.changes import compared, differences, with_kept_names, with_rates
+from topology.changes import (
+    compared,
+    differences,
+    with_kept_names,
+    with_rates,
+    with_running_logs,
+)
 from topology.check import Figures, PlanRejected, check, figures
 from topology.interests import InterestFile, InvalidInterests, parse
 from topology.solver import Infeasible, Solution, solve
@@ -169,6 +175,8 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
             fail("--from-cluster stands for --against and --cluster-id: give one or the other", 2)
         running, rates, cluster_id = _ask_cluster(interests.topic, bootstrap, window)
         interests = with_rates(interests, rates)
+    if running is not None:
+        interests = with_running_logs(interests, running)
     if base_epoch is None:
         base_epoch = 0 if running is None else running.epoch
     if running is not None and not cluster_id:

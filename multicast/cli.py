@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 
 import typer
 
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, UsageError
 
 ALONE = "_"
 HELP = "Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order."
@@ -49,15 +49,36 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         found.setdefault(entry.name.partition(".")[0], []).append(entry)
     asked = arguments[0] if arguments else ""
     for noun, entries in found.items():
+        if noun not in (ALONE, asked) and asked in found:
+            continue
+        apps = [app for entry in entries if (app := _load(entry, asked=asked == noun)) is not None]
         if noun == ALONE:
-            for entry in entries:
-                root.registered_commands += entry.load().registered_commands
-        elif asked == noun or asked not in found:
-            first, *others = [entry.load() for entry in entries]
+            for app in apps:
+                root.registered_commands += app.registered_commands
+        elif apps:
+            first, *others = apps
             for other in others:
                 first.registered_commands += other.registered_commands
             root.add_typer(first, name=noun)
     return root
+
+
+def _load(entry: EntryPoint, *, asked: bool) -> typer.Typer | None:
+    """Load the verbs of a room; None where they need a package that is not installed.
+
+    Raises `UsageError` with what to install where just these verbs are asked for.
+    """
+    try:
+        app: typer.Typer = entry.load()
+    except ModuleNotFoundError as error:
+        if asked:
+            noun = entry.name.partition(".")[0]
+            raise UsageError(
+                f"'amcast {noun}' needs the package {error.name}, which is not installed; "
+                f"install amcast[{noun}]"
+            ) from error
+        return None
+    return app
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ protocol in this file. One thread at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Literal, Self
@@ -16,6 +16,7 @@ from multicast.control import (
     ControlReader,
     control_partition,
     log_partition,
+    refuse_changed_topics,
     stream_partition,
 )
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
@@ -26,7 +27,7 @@ from multicast.messages import MessageID
 from multicast.reading import Bounds, Wanted, earliest, follow, resume
 
 Start = Literal["earliest", "latest"]
-_CONTROL_EVERY_S = 0.1
+_ORDERS_MAX = 500
 
 
 class Message:
@@ -119,9 +120,12 @@ class Consumer:
                 self._driver = driver
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
-            self._control_at = time.monotonic()
-            self._reader: Reader = self._driver.reader({})
-            opened.callback(self._reader.close)
+            # A reader each: one fetch would bring either the order or the payload, and the other
+            # would wait for the next one.
+            self._orders: Reader = self._driver.reader({})
+            opened.callback(self._orders.close)
+            self._payloads: Reader = self._driver.reader({})
+            opened.callback(self._payloads.close)
             self._control.refresh()
             stored = self._committed() if committed else None
             self.seek(stored if stored is not None else start)
@@ -175,11 +179,11 @@ class Consumer:
             waits_for_control = self._turn_epoch()
             self._balance()
             remaining = deadline - time.monotonic()
-            if waits_for_control:
-                remaining = min(remaining, _CONTROL_EVERY_S)
-            for fetched in self._reader.poll(max(0.0, remaining)):
-                self._feed(fetched.at, fetched.records, fetched.position)
-            self._read_payloads()
+            if waits_for_control:  # everything before is delivered
+                self._control.follow(max(0.0, remaining))
+            else:
+                self._read(max(0.0, remaining))
+                self._read_payloads()
             if time.monotonic() >= deadline:
                 return self._delivery.deliver(messages_max)
 
@@ -289,14 +293,17 @@ class Consumer:
 
     def _begin(self, delivery: Delivery) -> None:
         """Read for this delivery, and for it alone."""
-        self._reader.remove(list(self._places))
+        self._orders.remove([place for place, log in self._places.items() if log < 0])
+        self._payloads.remove([place for place, log in self._places.items() if log >= 0])
         self._places.clear()
         self._paused.clear()
         self._delivery = delivery
+        topics = {log.topic for log in delivery.logs.values()}
+        refuse_changed_topics(self._driver, delivery.plan, topics)
         if delivery.order is not None:
             place = stream_partition(delivery.plan, delivery.order.collector)
             self._places[place] = -1
-            self._reader.add({place: delivery.order.offset_next})
+            self._orders.add({place: delivery.order.offset_next})
         self._read_payloads()
 
     def _read_payloads(self) -> None:
@@ -308,14 +315,30 @@ class Consumer:
         if self._delivery.order is None and self._places:
             return
         self._places.update(places)
-        self._reader.add({place: starts[number] for place, number in places.items()})
+        # What was ordered early may not be there yet, and beyond a log's end nobody can read.
+        ends = self._driver.ends(list(places))
+        self._payloads.add(
+            {place: min(starts[number], ends[place]) for place, number in places.items()}
+        )
 
-    def _feed(self, at: TopicPartition, records: Iterable[Record], position: int) -> None:
+    def _read(self, timeout: float) -> None:
+        """Read what the head of the order waits for; the rest is fetched ahead meanwhile.
+
+        So the order is read no further while a run is queued, and what is queued stays bounded.
+        """
+        if self._delivery.waits_for_order:
+            found = self._orders.poll(timeout, _ORDERS_MAX)
+        else:
+            found = self._payloads.poll(timeout)
+        for fetched in found:
+            self._feed(fetched.at, fetched.records, fetched.position)
+
+    def _feed(self, at: TopicPartition, records: Sequence[Record], position: int) -> None:
         log = self._places.get(at)
         if log is None:
             return
         if log >= 0:
-            self._delivery.payload_read(log, list(records), position)
+            self._delivery.payload_read(log, records, position)
             return
         try:
             for record in records:
@@ -341,12 +364,10 @@ class Consumer:
     def _balance(self) -> None:
         """Pause what the core has enough of, and resume what it wants again."""
         numbers = set(self._delivery.paused())
-        if self._delivery.order_paused():
-            numbers.add(-1)
         wanted = {place for place, number in self._places.items() if number in numbers}
         if wanted != self._paused:
-            self._reader.pause(sorted(wanted - self._paused))
-            self._reader.resume(sorted(self._paused - wanted))
+            self._payloads.pause(sorted(wanted - self._paused))
+            self._payloads.resume(sorted(self._paused - wanted))
             self._paused = wanted
 
     def _turn_epoch(self) -> bool:
@@ -355,9 +376,6 @@ class Consumer:
         waits = delivery.ended or (delivery.order is None and delivery.marker is not None)
         if not waits:
             return False
-        if time.monotonic() - self._control_at >= _CONTROL_EVERY_S:
-            self._control.refresh()
-            self._control_at = time.monotonic()
         control, epoch = self._control.state, delivery.plan.epoch
         if not delivery.ended:
             (log,) = delivery.logs.values()

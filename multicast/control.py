@@ -13,6 +13,8 @@ its own, so that compaction takes none that somebody needs; made again, it is an
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)
+    address/NAME                   where the newest instance of a collector takes announcements, and
+                                   their token; nothing depends on it but speed
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -20,11 +22,12 @@ Invariant: plans[i].epoch = i + 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multicast.errors import ClusterUnreachable, TopicMissing, UncoveredInterest
+from multicast.announcements import TOKEN_BYTES, Address
+from multicast.errors import ClusterUnreachable, TopicChanged, TopicMissing, UncoveredInterest
 from multicast.log import Driver, Record, TopicPartition
 from multicast.order import Checkpoint, ParentNext, digest_of
 from topology.tree import InvalidPlan, Log, Plan
@@ -45,6 +48,11 @@ def groups_topic(topic: str) -> str:
 def order_topic(topic: str) -> str:
     """Name the Kafka topic whose partitions hold the collectors' streams."""
     return f"{topic}.Msg-TO"
+
+
+def bells_topic(topic: str) -> str:
+    """Name the Kafka topic of the bells: one record on each broker, for watchers."""
+    return f"{topic}.bells"
 
 
 def stream_partition(plan: Plan, collector: str) -> TopicPartition:
@@ -72,6 +80,7 @@ class ControlState:
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
     void: int = 0
     previous: bytes = b""
+    addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # with the epoch
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,6 +94,7 @@ class ControlState:
             plans=list(self.plans),
             markers=dict(self.markers),
             ends=dict(self.ends),
+            addresses=dict(self.addresses),
             _checkpoints=dict(self._checkpoints),
         )
         other.previous = self.previous
@@ -107,7 +117,9 @@ class ControlState:
                 self._checkpoints[key] = _checkpoint(rest, json.loads(record.value))
             return
         document = json.loads(record.value or b"")
-        if kind == "plan":
+        if kind == "address":
+            self.addresses[rest] = int(document["epoch"]), _address(document)
+        elif kind == "plan":
             plan = Plan.from_json(document["plan"])
             if document["previous"] != self.previous.hex() or plan.epoch != len(self.plans) + 1:
                 raise InvalidPlan("another plan came first")
@@ -205,6 +217,25 @@ def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
     )
 
 
+def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes, bytes]:
+    """Make the key and value that say where an instance of a collector takes announcements."""
+    return f"address/{collector}".encode(), _dump(
+        {
+            "epoch": epoch,
+            "host": address.host,
+            "port": address.port,
+            "token": address.token.hex(),
+        }
+    )
+
+
+def _address(document: Mapping[str, Any]) -> Address:
+    token = bytes.fromhex(document["token"])
+    if len(token) != TOKEN_BYTES:
+        raise ValueError("the token has another length")
+    return Address(str(document["host"]), int(document["port"]), token)
+
+
 def _dump(document: dict[str, Any]) -> bytes:
     whole = {"schema_version": SCHEMA_VERSION, **document}
     return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")
@@ -228,22 +259,41 @@ def _checkpoint(rest: str, document: dict[str, Any]) -> Checkpoint:
     )
 
 
-# -- the one piece of I/O -------------------------------------------------------------------
+# -- what asks a cluster --------------------------------------------------------------------
+
+
+def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -> None:
+    """Raise `TopicChanged` where one of these is not the topic that the plan was made for.
+
+    What was deleted and made again has other messages under the same IDs. A plan that records no
+    ids (a test's) is not held to any.
+    """
+    recorded = {topic: plan.topic_ids[topic] for topic in topics if topic in plan.topic_ids}
+    found = driver.topic_ids(sorted(recorded))
+    for topic, wanted in sorted(recorded.items()):
+        if found.get(topic) != wanted:
+            raise TopicChanged(
+                f"topic {topic} is not the one that epoch {plan.epoch} was applied to "
+                f"(it was deleted{' and made again' if topic in found else ''})"
+            )
 
 
 class ControlReader:
-    """Reads a control topic through a driver; `state` is what it says so far."""
+    """Reads a control topic through a driver; `state` is what it says so far.
+
+    `position` is where it reads on.
+    """
 
     def __init__(self, driver: Driver, topic: str) -> None:
         self.state = ControlState(topic)
         self._at = control_partition(topic)
         self._driver = driver
         try:
-            self._position = driver.begins([self._at])[self._at]
+            self.position = driver.begins([self._at])[self._at]
         except TopicMissing:
             self.state.plan()  # raises: no plan was ever applied
             raise
-        self._reader = driver.reader({self._at: self._position})
+        self._reader = driver.reader({self._at: self.position})
 
     def refresh(self, timeout_s: float = 10.0) -> ControlState:
         """Read to where the control topic ends now; blocks for as long as that takes.
@@ -251,17 +301,22 @@ class ControlReader:
         Raises `ClusterUnreachable` where nothing more comes for `timeout_s` seconds.
         """
         end = self._driver.ends([self._at])[self._at]
-        while self._position < end:
-            moved = self._reader.poll(timeout_s)
-            if not moved:
+        while self.position < end:
+            before = self.position
+            self.follow(timeout_s)
+            if self.position == before:
                 raise ClusterUnreachable(
                     f"the control topic {self._at.topic} could not be read to its end "
                     f"within {timeout_s:g} s"
                 )
-            for fetched in moved:
-                for record in fetched.records:
-                    self.state.read(record)
-                self._position = fetched.position
+        return self.state
+
+    def follow(self, timeout_s: float) -> ControlState:
+        """Read what has come; wait for the first of it, at most so long."""
+        for fetched in self._reader.poll(timeout_s):
+            for record in fetched.records:
+                self.state.read(record)
+            self.position = fetched.position
         return self.state
 
     def close(self) -> None:

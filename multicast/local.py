@@ -101,6 +101,7 @@ class LocalCluster:
     `version`     of Apache Kafka; None: as before, `DEFAULT_VERSION` at first
     `port`        of broker 1 (the next ones follow); None: as before, free ones at first
     `settings`    Kafka's own, added to each broker's and stronger than ours; kept for later starts
+    `java`        options for Java, stronger than ours, which are made for a quick start
     `outlives`    whether the brokers go on when this process ends
 
     A `UsageError` says what contradicts the cluster that is there; nothing was done then. Methods
@@ -116,6 +117,7 @@ class LocalCluster:
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         heap_mb: int | None = None,
+        java: Sequence[str] = (),
         outlives: bool = False,
         start_timeout_s: float = 60.0,
         progress: Progress = lambda _: None,
@@ -131,6 +133,7 @@ class LocalCluster:
         self._brokers, self._version, self._port = brokers, version, port
         self._settings = None if settings is None else dict(settings)
         self._heap_mb = heap_mb
+        self._java = tuple(java)
         self._outlives = outlives
         self._start_timeout_s = start_timeout_s
         self._progress = progress
@@ -413,7 +416,7 @@ class LocalCluster:
             broker.format(installed, cluster_id=state.cluster_id)
         heap_mb = self._heap_mb or _HEAP_MB[len(state.brokers)]
         for broker in brokers:
-            broker.start(installed, token=state.token, heap_mb=heap_mb)
+            broker.start(installed, token=state.token, heap_mb=heap_mb, options=self._java)
             state.save(self.directory)
 
     def _drop_guard(self) -> None:

@@ -1,7 +1,8 @@
 """What a broker of our own is made of: a Java and the locked jars of one version of Kafka.
 
 In: a version, the environment (JAVA_HOME, PATH, XDG_CACHE_HOME). Out: paths that exist, every jar
-checked against the lock in `kafka_jars/`. Nothing here starts a broker.
+checked against the lock in `kafka_jars/`. Nothing here starts a broker. Other rooms keep sets of
+locked jars in the same way (`kept_jars`).
 
 Jars come by Maven where `mvn` is installed, else by the Ivy that an installed pyspark ships. They
 are fetched into a directory of their own and renamed as a whole, so that any number of processes
@@ -73,8 +74,13 @@ def locked(version: str) -> list[Jar]:
     """Read the lock of a version; an unknown version is a `UsageError` that lists the known."""
     if version not in versions():
         raise UsageError(f"Kafka {version} is not known here; there are {', '.join(versions())}")
+    return read_lock(_resource(f"{version}.lock"))
+
+
+def read_lock(text: str) -> list[Jar]:
+    """Read a lock's lines, `group:artifact:version  sha256`; `#` leads a comment."""
     jars = []
-    for line in _resource(f"{version}.lock").splitlines():
+    for line in text.splitlines():
         if line and not line.startswith("#"):
             coordinates, sha256 = line.split()
             group, artifact, jar_version = coordinates.split(":")
@@ -171,11 +177,19 @@ def broker_jars(version: str, *, java: Java, progress: Progress) -> list[Path]:
     Blocks for at most `FETCH_TIMEOUT_S` and the checksums' 0.1 s. After it every jar is there and
     is the locked one. Raises `JarsUnavailable`, with the jar's name where a checksum is wrong.
     """
-    jars = locked(version)
-    home = cache_directory() / f"kafka-{version}"
+    return kept_jars(
+        locked(version), f"kafka-{version}", title=f"Kafka {version}", java=java, progress=progress
+    )
+
+
+def kept_jars(
+    jars: list[Jar], name: str, *, title: str, java: Java, progress: Progress
+) -> list[Path]:
+    """Give a locked set of jars, as `broker_jars` does; they are cached in a directory `name`."""
+    home = cache_directory() / name
     try:
         if not home.is_dir():
-            _fetch(jars, home, version=version, java=java, progress=progress)
+            _fetch(jars, home, title=title, java=java, progress=progress)
         check(jars, home, remedy=f"remove {home} and try again")
     except OSError as error:
         raise JarsUnavailable(f"the cache of jars at {home} cannot be used: {error}") from error
@@ -198,9 +212,9 @@ def check(jars: list[Jar], directory: Path, *, remedy: str) -> None:
             )
 
 
-def _fetch(jars: list[Jar], home: Path, *, version: str, java: Java, progress: Progress) -> None:
+def _fetch(jars: list[Jar], home: Path, *, title: str, java: Java, progress: Progress) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".kafka-{version}-", dir=home.parent) as work:
+    with tempfile.TemporaryDirectory(prefix=f".{home.name}-", dir=home.parent) as work:
         fetched = Path(work) / "jars"
         fetched.mkdir()
         maven = shutil.which("mvn")
@@ -211,11 +225,11 @@ def _fetch(jars: list[Jar], home: Path, *, version: str, java: Java, progress: P
             tool, command = "Ivy", _ivy_command(ivy, jars, Path(work), fetched, java=java)
         else:
             raise JarsUnavailable(
-                f"the jars of Kafka {version} are not cached, and there is neither Maven (mvn) nor "
+                f"the jars of {title} are not cached, and there is neither Maven (mvn) nor "
                 "an installed pyspark, whose Ivy would do; install Maven, or run: "
                 "pip install pyspark"
             )
-        progress(f"fetching the {len(jars)} jars of Kafka {version} with {tool} (once)")
+        progress(f"fetching the {len(jars)} jars of {title} with {tool} (once)")
         _run(tool, command, java=java)
         check(jars, fetched, remedy=f"{tool} fetched something else than was locked")
         # mkdtemp made the parent private; what was inside keeps the usual mode.
@@ -223,7 +237,7 @@ def _fetch(jars: list[Jar], home: Path, *, version: str, java: Java, progress: P
             if not home.is_dir():
                 fetched.rename(home)
     if not home.is_dir():
-        raise JarsUnavailable(f"the jars of Kafka {version} could not be moved to {home}")
+        raise JarsUnavailable(f"the jars of {title} could not be moved to {home}")
 
 
 def _run(tool: str, command: list[str], *, java: Java) -> None:

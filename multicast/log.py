@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, BufferFull
 
 
 class TopicPartition(NamedTuple):
@@ -90,11 +91,41 @@ class Appender(Protocol):
         not block. Where an append fails, later ones to the same Kafka partition may succeed.
         """
 
+    def append_all(
+        self,
+        at: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        done: Callable[[int, AppendOutcome], None],
+    ) -> int:
+        """Start appends of these values, in order; say how many the buffer took, maybe none.
+
+        `done` is called once for each that was taken, with its index in `values`, as for `append`.
+        What was not taken was not started: call again with the rest.
+        """
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome; False where time ran out."""
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Flush for at most that long, then give up what is left (its outcome: unknown)."""
+
+
+def append_each(
+    appender: Appender,
+    at: TopicPartition,
+    values: Sequence[bytes | None],
+    *,
+    headers: Headers = (),
+    done: Callable[[int, AppendOutcome], None],
+) -> int:
+    """Start one append after the other until the buffer is full, as `Appender.append_all` does."""
+    for index, value in enumerate(values):
+        try:
+            appender.append(at, value, headers=headers, done=partial(done, index))
+        except BufferFull:
+            return index
+    return len(values)
 
 
 class Reader(Protocol):
@@ -128,7 +159,13 @@ class Reader(Protocol):
 
 
 class Watcher(Protocol):
-    """Follows the ends of given Kafka partitions without reading their payload."""
+    """Follows the ends of given Kafka partitions without reading their payload.
+
+    `spacing_s` may be set at any time: the least time between two questions to one broker, so that
+    under load many appends are told at once; 0 at first. (The memory driver asks nobody.)
+    """
+
+    spacing_s: float
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Wait until an end has moved, at most so long; give those that moved since last told.
@@ -143,6 +180,36 @@ class Watcher(Protocol):
         """Release sockets and buffers."""
 
 
+class Direct(Protocol):
+    """Appends small records to one Kafka partition, sent by the caller's thread itself (acks=all).
+
+    Not idempotent: where a line breaks, a record that is appended again may come to stand twice,
+    and later ones before earlier ones. For who can live with that, as collectors can. One thread
+    keeps the line (`mend`), one receives; any thread appends.
+    """
+
+    def append(self, value: bytes, *, done: Callable[[AppendOutcome], None]) -> bool:
+        """Send a record; False where there is no line now, or no room: then nothing was sent.
+
+        `done` is called once, by whoever calls `receive`, `mend` or `close`.
+        """
+
+    def fileno(self) -> int:
+        """Give the socket to wait on until there is something to receive; -1 while there is none.
+
+        It changes when the line is mended.
+        """
+
+    def receive(self) -> None:
+        """Take the answers that have come, without waiting."""
+
+    def mend(self) -> None:
+        """Give up a line that does not answer, and open one where there is none; soon ends."""
+
+    def close(self) -> None:
+        """Close the line; what has no answer yet has an unknown outcome."""
+
+
 class Driver(Protocol):
     """A way to one Kafka cluster. Its methods may be called from any thread."""
 
@@ -150,14 +217,21 @@ class Driver(Protocol):
     def name(self) -> str:
         """One of "memory", "kafka-python", "librdkafka"."""
 
-    def appender(self) -> Appender:
-        """Open a writer of its own."""
+    def appender(self, *, linger_ms: int = 0) -> Appender:
+        """Open a writer of its own; a linger trades latency for larger batches."""
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
         """Open a reader of its own."""
 
-    def watcher(self, starts: Mapping[TopicPartition, int]) -> Watcher:
-        """Open a watcher; `starts` are offsets believed to be at or below the ends."""
+    def watcher(self, starts: Mapping[TopicPartition, int], *, bells: str | None = None) -> Watcher:
+        """Open a watcher; `starts` are offsets believed to be at or below the ends.
+
+        `bells` names the topic of the bells (`control.bells_topic`): with it no payload is read;
+        where it is None or does not exist, at most one batch of messages is read a question.
+        """
+
+    def direct(self, at: TopicPartition) -> Direct | None:
+        """Make what appends to one Kafka partition without a detour; None where there is none."""
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""
@@ -165,10 +239,19 @@ class Driver(Protocol):
     def ends(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the last stable offsets."""
 
+    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for the offsets that the next appends will get, what is uncommitted counted.
+
+        Where a log is replicated, what its followers have not stored yet is not counted.
+        """
+
     def offsets_at(
         self, at: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Ask for the first offsets whose record is at or after that time; the end where none."""
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Give the ids of those topics that exist: another id is another topic of that name."""
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store an offset and a short text for each Kafka partition under a consumer group."""

@@ -23,6 +23,7 @@ from multicast.log import (
     Fetched,
     Headers,
     TopicPartition,
+    append_each,
 )
 from multicast.memory_log import MemoryLog, name
 
@@ -108,6 +109,8 @@ class MemoryDriver:
         # The cluster's own answers; the memory log's methods are the driver's.
         self.begins = self.log.begins
         self.ends = self.log.ends
+        self.next_offsets = self.log.next_offsets
+        self.topic_ids = self.log.topic_ids
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
         self.committed = self.log.committed
@@ -142,9 +145,17 @@ class MemoryDriver:
         """Open a reader of its own."""
         return MemoryReader(self.log, starts)
 
-    def watcher(self, starts: Mapping[TopicPartition, int]) -> MemoryWatcher:
+    def watcher(
+        self,
+        starts: Mapping[TopicPartition, int],
+        *,
+        bells: str | None = None,  # noqa: ARG002 - what the other drivers take; no bytes travel here
+    ) -> MemoryWatcher:
         """Open a watcher."""
         return MemoryWatcher(self.log, starts)
+
+    def direct(self, at: TopicPartition) -> None:
+        """Nothing is nearer than the appender."""
 
     def close(self) -> None:
         """Nothing is held open: the log outlives its drivers."""
@@ -200,6 +211,16 @@ class MemoryAppender:
             self._in_flight[number] = append
             self._bytes += append.size
         self._step(append)
+
+    def append_all(
+        self,
+        at: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        done: Callable[[int, AppendOutcome], None],
+    ) -> int:
+        """Start one append after the other until the buffer is full."""
+        return append_each(self, at, values, done=done)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait (where threads are used) until nothing is in flight."""
@@ -318,6 +339,7 @@ class MemoryWatcher(_Waker):
     def __init__(self, log: MemoryLog, starts: Mapping[TopicPartition, int]) -> None:
         super().__init__(log)
         self._log.begins(list(starts))
+        self.spacing_s = 0.0
         self._watched = list(starts)
         self._told: dict[TopicPartition, int] = {}
 

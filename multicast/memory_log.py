@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.errors import TopicMissing, Trimmed, UsageError
@@ -42,6 +43,8 @@ class MemoryLog:
         self.message_bytes_max = message_bytes_max
         self.changed = threading.Condition()
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._ids: dict[str, str] = {}
+        self._topics_made = 0
         self._groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
         self._transactions_begun = 0
         for topic, partitions in (topics or {}).items():
@@ -50,8 +53,23 @@ class MemoryLog:
     def create(self, topic: str, partitions: int) -> None:
         """Make a topic, or give it more Kafka partitions; those that exist stay as they are."""
         with self.changed:
+            if topic not in self._ids:
+                self._topics_made += 1
+                self._ids[topic] = str(uuid.UUID(int=self._topics_made))
             for partition in range(partitions):
                 self._partitions.setdefault(TopicPartition(topic, partition), _Partition())
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic and make it again: as many Kafka partitions, all empty, another id."""
+        with self.changed:
+            if topic not in self._ids:
+                raise TopicMissing(f"{topic} does not exist.")
+            gone = [at for at in self._partitions if at.topic == topic]
+            for at in gone:
+                del self._partitions[at]
+            del self._ids[topic]
+            self.create(topic, len(gone))
+            self.changed.notify_all()
 
     def write(
         self,
@@ -106,6 +124,16 @@ class MemoryLog:
         """Give the last stable offsets."""
         with self.changed:
             return {one: self._of(one).end for one in at}
+
+    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Give the offsets that the next appends get."""
+        with self.changed:
+            return {one: self._of(one).next for one in at}
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Give the ids of those topics that exist."""
+        with self.changed:
+            return {topic: self._ids[topic] for topic in topics if topic in self._ids}
 
     def offsets_at(
         self, at: Sequence[TopicPartition], timestamp_ms: int

@@ -102,6 +102,7 @@ def send(
         block_s=timeout,
         delivery_timeout_s=timeout,
         request_timeout_s=min(timeout, 10.0),
+        announce=chosen.announce,
     ) as producer:
         try:
             # `extend` keeps the receipts of what came before a bad line.
@@ -117,11 +118,8 @@ def send(
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
     else:
-        typer.echo(
-            f"sent {len(receipts)}: "
-            + ", ".join(f"{count} {name}" for name, count in counts.items()),
-            err=True,
-        )
+        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        typer.echo(f"sent {len(receipts)}: {told}", err=True)
     failed = next((r.outcome for r in receipts if isinstance(r.outcome, AppendFailed)), None)
     if problem is None and failed is not None:
         problem = failed.error

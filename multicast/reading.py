@@ -32,7 +32,7 @@ from topology.tree import Plan
 class Bounds:
     """How much a consumer holds in memory. Tiny values must change speed only."""
 
-    buffer_bytes_max: int = 8 << 20  # of each log
+    buffer_bytes_max: int = 16 << 20  # of each log
     runs_max: int = 100_000
 
 

@@ -94,6 +94,7 @@ def _replay(
 ) -> None:
     with consumer:
         builder.interest(consumer=seat.label, interest=consumer.interest)
+        late = consumer.position.epoch > 1  # earlier epochs did not cover its interest
         for batch in consumer.until_end(timeout=timeout_s):
             for record in batch.records:
                 builder.delivery(
@@ -102,4 +103,4 @@ def _replay(
                     message_id=f"{batch.log.name}:{record.offset}",
                     to=batch.to,
                 )
-    builder.end(consumer=seat.label, instance=instance)
+    builder.end(consumer=seat.label, instance=instance, late=late)

@@ -5,6 +5,9 @@
     bootstrap = "127.0.0.1:9092"
     topic = "A"
     driver = "librdkafka"            # or "kafka-python"
+    announce = "on"                  # "off": nothing is ordered before it is stored
+    listen = "10.0.0.7"              # where collectors take announcements; else the address of
+                                     # the interface that leads to the brokers
 
     [client]                         # handed to Kafka's clients: TLS, SASL
     "security.protocol" = "SASL_SSL"
@@ -35,6 +38,8 @@ class Settings:
     bootstrap: str
     topic: str
     driver: str = DEFAULT_DRIVER
+    announce: bool = True
+    listen: str | None = None
     client: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,12 +76,17 @@ def settings(
     chosen = pick("driver", driver, DEFAULT_DRIVER)
     if chosen not in DRIVERS:
         raise UsageError(f"driver {chosen!r} is unknown; choose one of {', '.join(DRIVERS)}")
+    announce = pick("announce", None, "on")
+    if announce not in ("on", "off"):
+        raise UsageError(f"announce is {announce!r}; choose on or off")
     client = written.get("client", {})
     assert isinstance(client, dict)
     return Settings(
         bootstrap=pick("bootstrap", bootstrap, None),
         topic=pick("topic", topic, "A"),
         driver=chosen,
+        announce=announce == "on",
+        listen=pick("listen", None, "") or None,
         client=client,
     )
 
@@ -87,7 +97,7 @@ def _read(file: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as wrong:
         raise UsageError(f"{file}: {wrong}") from wrong
     for name, value in document.items():
-        if name not in ("bootstrap", "topic", "driver", "client"):
+        if name not in ("bootstrap", "topic", "driver", "announce", "listen", "client"):
             raise UsageError(f"{file}: the key {name!r} is unknown")
         if name == "client":
             if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):

@@ -5,9 +5,13 @@ project's values and errors only. Nothing outside this folder imports `kafka`, a
 exception of it leaves.
 
     connection.py   settings, one event loop, requests with a deadline
-    fetching.py     one long-polling fetch outstanding per leader; the watcher
+    fetching.py     one long-polling fetch outstanding per leader
     reader.py       the records of what was fetched
+    watcher.py      how far logs have grown, over a line (line.py) to each leader: a socket of its
+                    own (sockets.py) and one request, written by hand (ends_request.py)
     appender.py     the idempotent producer
+    direct.py       appends to one Kafka partition over a socket of its own (produce_request.py)
+    membership.py   a member of a consumer group that reads nothing: who is there
     driver.py       the driver
     admin.py        topics, settings, cluster identity
 

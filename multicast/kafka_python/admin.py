@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from kafka import KafkaAdminClient
@@ -23,6 +24,7 @@ from multicast.kafka_python.connection import client_of_ours, kafka_python_setti
 from multicast.log import TopicPartition
 
 _RETRY_S = 0.05
+_SILENT_S = 3.0  # a broker that takes longer is as good as one that is away
 _pause = threading.Event()  # never set: what is waited for can only be asked again
 
 
@@ -96,6 +98,26 @@ class Admin:
             for name, one in self._topics(topics).items()
         }
 
+    def holders(
+        self, topics: Sequence[str]
+    ) -> dict[str, list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]]:
+        """Give of those topics that exist each partition's number, leader, replicas, in-sync ones.
+
+        The leader is -1 where nobody leads.
+        """
+        return {
+            name: sorted(
+                (
+                    int(part["partition_index"]),
+                    int(part["leader_id"]),
+                    tuple(part["replica_nodes"]),
+                    tuple(part["isr_nodes"]),
+                )
+                for part in one["partitions"]
+            )
+            for name, one in self._topics(topics).items()
+        }
+
     def topic_ids(self, topics: Sequence[str]) -> dict[str, uuid.UUID]:
         """Give the ids of those topics that exist: another id is another topic of that name."""
         return {name: uuid.UUID(str(one["topic_id"])) for name, one in self._topics(topics).items()}
@@ -141,16 +163,90 @@ class Admin:
             raise
         self._wait_for_leaders({topic: partitions})
 
+    def place_on_brokers(self, topic: str, settings: Mapping[str, str]) -> dict[int, int]:
+        """Make a topic with one Kafka partition on each broker that runs; give them by broker.
+
+        They are not replicated: where a broker is away, so is its Kafka partition. Of a topic that
+        exists all stays, and a broker that leads none of it gets one. Doing it twice is doing it
+        once; two who do it at once may place two on a broker.
+        """
+        _, alive = self.members()
+        count, placed = self._placed(topic)
+        missing = sorted(alive - placed.keys())
+        if missing and count:
+            asked = {"count": count + len(missing), "assignments": [[one] for one in missing]}
+            try:
+                self._ask(lambda: self._admin.create_partitions({topic: asked}))
+            except AmcastError:
+                # Someone else may have been quicker, or the broker that was asked was behind.
+                if self._placed(topic)[0] <= count:
+                    raise
+        elif missing:
+            assignments = {number: [broker] for number, broker in enumerate(missing)}
+            self._make(topic, {"assignments": assignments, "configs": dict(settings)})
+
+        def everywhere() -> bool:
+            nonlocal placed
+            _, placed = self._placed(topic)
+            return alive <= placed.keys()
+
+        if missing:
+            self._wait(everywhere, f"{topic} on every broker")
+        return placed
+
     def topic_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """Give all settings in force of these topics, defaults included."""
-        found = self._settings(ConfigResourceType.TOPIC, list(topics))
+        found: dict[str, dict[str, str]] = {}
+
+        def told() -> bool:
+            nonlocal found
+            found = self._settings(ConfigResourceType.TOPIC, list(topics))
+            return all(found.get(name) for name in topics)
+
+        # A broker that has not heard yet of a topic that was just made gives it no settings.
+        self._wait(told, f"the settings of {', '.join(topics)}")
         return {name: found[name] for name in topics}
 
     def broker_settings(self) -> dict[int, dict[str, str]]:
-        """Give all settings in force of every broker that is registered now."""
-        brokers = self.broker_ids()
-        found = self._settings(ConfigResourceType.BROKER, [str(one) for one in brokers])
-        return {one: found[str(one)] for one in brokers}
+        """Give all settings in force of every broker that answers."""
+        kind = ConfigResourceType.BROKER
+        found = self._each_broker(
+            lambda one: self._admin.describe_configs(
+                [ConfigResource(kind, str(one))], config_filter="all"
+            )
+        )
+        return {one: _values(told[kind.name.lower()][str(one)]) for one, told in found.items()}
+
+    def groups(self, prefix: str) -> list[str]:
+        """List the consumer groups whose name begins so, sorted, of every broker that answers."""
+        found = self._each_broker(lambda one: self._admin.list_groups(broker_ids=[one]))
+        names = {str(group["group_id"]) for told in found.values() for group in told}
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def sizes(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        """Give the bytes that Kafka partitions take on the disks of brokers that answer."""
+        sizes: dict[TopicPartition, int] = {}
+        found = self._each_broker(
+            lambda one: self._admin.describe_log_dirs(list(topics), brokers=[one])
+        )
+        for folder in [folder for told in found.values() for folder in told[0]["log_dirs"]]:
+            for topic in folder["topics"]:
+                for part in topic["partitions"]:
+                    at = TopicPartition(topic["name"], part["partition_index"])
+                    sizes[at] = max(sizes.get(at, 0), part["partition_size"])
+        return sizes
+
+    def controller_time_ms(self) -> tuple[int, int]:
+        """Name the controller that leads, and what its clock said when it answered.
+
+        Nothing else that Kafka answers holds a broker's clock.
+        """
+        for topic in self._ask(self._admin.describe_metadata_quorum)["topics"]:
+            for quorum in topic["partitions"]:
+                for voter in quorum["current_voters"]:
+                    if voter["replica_id"] == quorum["leader_id"]:
+                        return int(voter["replica_id"]), int(voter["last_caught_up_timestamp"])
+        raise AmcastError(f"The brokers at {self._bootstrap} name no controller that leads.")
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete those that exist, and wait until they are gone."""
@@ -192,6 +288,15 @@ class Admin:
                 raise UsageError(f"Topic {one['name']}: {error.__name__}.")
         return existing
 
+    def _placed(self, topic: str) -> tuple[int, dict[int, int]]:
+        """Count a topic's Kafka partitions, and give the first one that each broker leads."""
+        found = self._topics([topic]).get(topic, {"partitions": []})["partitions"]
+        placed: dict[int, int] = {}
+        for one in sorted(found, key=lambda one: int(one["partition_index"])):
+            if one["leader_id"] >= 0:
+                placed.setdefault(one["leader_id"], one["partition_index"])
+        return len(found), placed
+
     def _settings(self, kind: Any, names: list[str]) -> dict[str, dict[str, str]]:
         if not names:
             return {}
@@ -200,10 +305,25 @@ class Admin:
                 [ConfigResource(kind, name) for name in names], config_filter="all"
             )
         )
-        return {
-            name: {key: str(entry["value"]) for key, entry in entries.items()}
-            for name, entries in found[kind.name.lower()].items()
-        }
+        return {name: _values(entries) for name, entries in found[kind.name.lower()].items()}
+
+    def _each_broker(self, call: Callable[[int], Any]) -> dict[int, Any]:
+        """Call for one broker after the other; those that do not answer soon are left out."""
+        found = {}
+        for broker in sorted(self.members()[1]):
+            try:
+                told = self._ask(
+                    partial(call, broker),
+                    ignore=(kafka_errors.UnknownBrokerIdError,),
+                    timeout_s=min(_SILENT_S, self._timeout_s),
+                )
+            except ClusterUnreachable:
+                continue  # it died, and the cluster has not noticed yet
+            if told is not None:
+                found[broker] = told
+        if not found:
+            raise self._unreachable(None)
+        return found
 
     def _wait_for_leaders(self, partitions: Mapping[str, int]) -> None:
         def ready() -> bool:
@@ -224,9 +344,15 @@ class Admin:
                 raise TimedOut(f"Waited {self._timeout_s:g} s for {what}.")
             _pause.wait(_RETRY_S)
 
-    def _ask(self, call: Callable[[], Any], *, ignore: tuple[type[Exception], ...] = ()) -> Any:
+    def _ask(
+        self,
+        call: Callable[[], Any],
+        *,
+        ignore: tuple[type[Exception], ...] = (),
+        timeout_s: float | None = None,
+    ) -> Any:
         """Call until it is answered; the package's own waits have no end, so a thread waits."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
             outcome = _Outcome(call)
             if not outcome.wait(max(0.1, deadline - time.monotonic())):
@@ -258,6 +384,10 @@ class Admin:
         return ClusterUnreachable(
             f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s{reason}."
         )
+
+
+def _values(entries: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(entry["value"]) for key, entry in entries.items()}
 
 
 class _Outcome:

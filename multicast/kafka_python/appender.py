@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +32,14 @@ from multicast.errors import (
     UsageError,
 )
 from multicast.kafka_python.connection import client_of_ours, kafka_python_settings
-from multicast.log import Appended, AppendFailed, AppendOutcome, Headers, TopicPartition
+from multicast.log import (
+    Appended,
+    AppendFailed,
+    AppendOutcome,
+    Headers,
+    TopicPartition,
+    append_each,
+)
 
 _LOG = logging.getLogger("amcast.kafka_python")
 _LOG.addHandler(logging.NullHandler())
@@ -137,6 +144,16 @@ class KafkaPythonAppender:
         future._add_cb_eb(  # noqa: SLF001 - one lock instead of two for each record
             partial(self._appended, number), partial(self._failed, number, at)
         )
+
+    def append_all(
+        self,
+        at: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        done: Callable[[int, AppendOutcome], None],
+    ) -> int:
+        """Start one append after the other until the buffer is full."""
+        return append_each(self, at, values, done=done)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""

@@ -8,6 +8,7 @@ Invariant: no wait lasts longer than the time-out that it was given.
 
 from __future__ import annotations
 
+import selectors
 import threading
 import time
 from collections import defaultdict
@@ -21,6 +22,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from multicast.client_settings import check_client
 from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, UsageError
@@ -94,11 +96,24 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         try:
             await transport.handshake()
         except BaseException as error:
-            transport.close()
+            abort(transport)
             if not isinstance(error, Exception):
                 raise
             raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
         return transport
+
+
+def abort(transport: Any) -> None:
+    """End a transport for good: the package's own way waits for a loop that may never turn again.
+
+    So it is where a coroutine is given up in the middle, because its loop was closed.
+    """
+    opened = transport._sock  # noqa: SLF001
+    try:
+        transport.abort()
+    finally:
+        if opened is not None:
+            opened.close()
 
 
 def client_of_ours(**settings: Any) -> KafkaNetClient:
@@ -129,7 +144,8 @@ class Connection:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self._turn = threading.Lock()
-        self.net = NetworkSelector(client_id=settings["client_id"])
+        self.selector = selectors.DefaultSelector()
+        self.net = NetworkSelector(client_id=settings["client_id"], selector=lambda: self.selector)
         try:
             self.manager = ConnectionManager(
                 self.net,
@@ -192,8 +208,12 @@ class Connection:
             return self.unreachable(self.timeout_s, error)
         return error
 
-    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Ask the leaders for offsets by time (or LATEST, EARLIEST), read_committed; -1 is none."""
+    async def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, int]:
+        """Ask the leaders for offsets by time (or LATEST, EARLIEST); -1 is none."""
         found: dict[TopicPartition, int] = {}
         began = time.monotonic()
         while True:
@@ -201,17 +221,21 @@ class Connection:
             if not missing:
                 return found
             self.refuse_unknown(list(missing), since=began)
-            found.update(await self.list_offsets_once(missing))
+            found.update(await self.list_offsets_once(missing, isolation))
             if len(found) < len(wanted):
                 await self.net.sleep(RETRY_S)
 
     async def list_offsets_once(
-        self, wanted: Mapping[TopicPartition, int]
+        self,
+        wanted: Mapping[TopicPartition, int],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
         """Ask once; what has no leader now, or whose leader does not answer, is left out."""
         found: dict[TopicPartition, int] = {}
         futures = [
-            self.manager.send(_list_offsets_request({one: wanted[one] for one in at}), node)
+            self.manager.send(
+                _list_offsets_request({one: wanted[one] for one in at}, isolation), node
+            )
             for node, at in (await self.leaders(wanted)).items()
         ]
         for future in futures:
@@ -238,6 +262,25 @@ class Connection:
             if leader is not None:
                 grouped[leader].append(one)
         return grouped
+
+    async def ends_led_by(self, node: int, topic: str) -> dict[TopicPartition, int]:
+        """Ask a broker for the ends of what it leads of a topic; none where there is no such topic.
+
+        The topic's metadata are not kept: asking for a topic that does not exist is no error.
+        """
+        asked = MetadataRequest.MetadataRequestTopic(name=topic)
+        request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False, min_version=4)
+        response = await self.manager.send(request, node)
+        led = [
+            TopicPartition(topic, partition.partition_index)
+            for found in response.topics
+            for partition in found.partitions
+            if partition.leader_id == node
+        ]
+        if not led:
+            return {}
+        ends = _list_offsets_request(dict.fromkeys(led, LATEST), IsolationLevel.READ_COMMITTED)
+        return self._offsets_of(await self.manager.send(ends, node))
 
     def follow(self, at: Iterable[TopicPartition]) -> None:
         """Keep the metadata of these topics from now on."""
@@ -297,7 +340,7 @@ class Connection:
         return offsets
 
 
-def _list_offsets_request(wanted: Mapping[TopicPartition, int]) -> Any:
+def _list_offsets_request(wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:
     partition_type = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for at, timestamp_ms in wanted.items():
@@ -307,7 +350,7 @@ def _list_offsets_request(wanted: Mapping[TopicPartition, int]) -> Any:
             )
         )
     return ListOffsetsRequest(
-        isolation_level=IsolationLevel.READ_COMMITTED,
+        isolation_level=isolation,
         topics=list(by_topic.items()),
         min_version=2,
     )

@@ -11,16 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from kafka import errors as kafka_errors
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from multicast.errors import AmcastError
 from multicast.kafka_python.appender import KafkaPythonAppender
 from multicast.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
-from multicast.kafka_python.fetching import KafkaPythonWatcher
+from multicast.kafka_python.direct import KafkaPythonDirect
+from multicast.kafka_python.membership import find_coordinator
 from multicast.kafka_python.reader import KafkaPythonReader
+from multicast.kafka_python.watcher import KafkaPythonWatcher
 from multicast.log import TopicPartition
 
+_METADATA_WITH_IDS = 10  # the first version that tells topics' ids
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 
@@ -75,9 +78,15 @@ class KafkaPythonDriver:
         """Open a reader of its own."""
         return KafkaPythonReader(self._open_connection, starts)
 
-    def watcher(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonWatcher:
+    def watcher(
+        self, starts: Mapping[TopicPartition, int], *, bells: str | None = None
+    ) -> KafkaPythonWatcher:
         """Open a watcher of its own."""
-        return KafkaPythonWatcher(self._open_connection, starts)
+        return KafkaPythonWatcher(self._open_connection, starts, bells=bells)
+
+    def direct(self, at: TopicPartition) -> KafkaPythonDirect:
+        """Make what appends to one Kafka partition without a detour."""
+        return KafkaPythonDirect(self._open_connection, at, timeout_s=self._timeout_s)
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""
@@ -87,6 +96,10 @@ class KafkaPythonDriver:
         """Ask for the last stable offsets."""
         return self._offsets(dict.fromkeys(at, LATEST))
 
+    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for the offsets that the next appends will get."""
+        return self._offsets(dict.fromkeys(at, LATEST), IsolationLevel.READ_UNCOMMITTED)
+
     def offsets_at(
         self, at: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
@@ -95,6 +108,13 @@ class KafkaPythonDriver:
         ends = self.ends(at)
         found = self._offsets(dict.fromkeys(at, max(0, timestamp_ms)))
         return {one: offset if offset >= 0 else ends[one] for one, offset in found.items()}
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Give the ids of those topics that exist, as one of the brokers knows them."""
+        ids: dict[str, str] = {}
+        if topics:
+            ids = self._connection.run(self._topic_ids, topics)
+        return ids
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts as a consumer group that nobody has joined."""
@@ -117,11 +137,40 @@ class KafkaPythonDriver:
     def _open_connection(self) -> Connection:
         return Connection(self._bootstrap, self._client, timeout_s=self._timeout_s)
 
-    def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = self._connection.run(
-            self._connection.list_offsets, wanted
+            self._connection.list_offsets, wanted, isolation
         )
         return {at: found[at] for at in wanted}
+
+    async def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        asked = [
+            MetadataRequest.MetadataRequestTopic(topic_id=None, name=topic) for topic in topics
+        ]
+        request = MetadataRequest(
+            topics=asked, allow_auto_topic_creation=False, min_version=_METADATA_WITH_IDS
+        )
+        response = None
+        while response is None:
+            try:
+                response = await self._connection.manager.send(request)
+            except kafka_errors.AuthorizationError:
+                raise
+            except (kafka_errors.KafkaError, OSError):
+                await self._connection.net.sleep(RETRY_S)
+        ids = {}
+        for topic in response.topics:
+            error = kafka_errors.for_code(topic.error_code)
+            if issubclass(error, kafka_errors.AuthorizationError):
+                raise error(topic.name)
+            if error is not kafka_errors.UnknownTopicOrPartitionError:
+                # A topic whose partitions have no leader now exists all the same.
+                ids[topic.name] = str(topic.topic_id)
+        return ids
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         by_topic: dict[str, list[Any]] = defaultdict(list)
@@ -195,7 +244,7 @@ class KafkaPythonDriver:
         manager = self._connection.manager
         while True:
             try:
-                node = await self._coordinator(group)
+                node = await find_coordinator(self._connection, group)
                 response = await manager.send(request(), node_id=node)
                 for code in errors(response):
                     if code:
@@ -209,17 +258,3 @@ class KafkaPythonDriver:
                 await self._connection.net.sleep(RETRY_S)
             else:
                 return response
-
-    async def _coordinator(self, group: str) -> int:
-        request = FindCoordinatorRequest(
-            key_type=CoordinatorType.GROUP.value, coordinator_keys=[group], min_version=4
-        )
-        response = await self._connection.manager.send(request)
-        found = response.coordinators[0]
-        if found.error_code:
-            raise kafka_errors.for_code(found.error_code)
-        node: int = found.node_id
-        if self._connection.cluster.broker_metadata(node) is None:
-            self._connection.cluster.request_update()
-            raise kafka_errors.NodeNotReadyError(node)
-        return node

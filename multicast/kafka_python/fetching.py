@@ -1,9 +1,7 @@
-"""One long-polling fetch outstanding per leader, and the watcher that needs nothing else.
+"""One long-polling fetch outstanding per leader.
 
 In go Kafka partitions with the offsets to fetch from; out come what the brokers say of each. What
-was fetched is not decoded here: a watcher reads the last stable offset that stands beside the
-data and drops the data unread (KIP-74: the broker sends one batch of the first Kafka partition
-that has any, however small the limit, so a tick costs one batch at most).
+was fetched is not decoded here.
 
     wanted      fetched from its next offset
     left out    wanted, but paused or with a full buffer: not asked for now
@@ -20,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,8 +26,7 @@ from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import FetchSessionHandler
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
-from multicast.errors import AmcastError, UsageError
-from multicast.kafka_python.connection import LATEST, RETRY_S, Connection
+from multicast.kafka_python.connection import RETRY_S, Connection
 from multicast.log import TopicPartition
 
 _WAIT_MS = 500
@@ -105,11 +102,7 @@ class Fetching:
             self._left_out.remove(at)
             self._changed = True
 
-    def heard(self) -> None:
-        """Note that a broker has answered."""
-        self._silent_s = 0.0
-
-    def turn(self, timeout_s: float, *, expecting: bool = False) -> None:
+    def turn(self, timeout_s: float) -> None:
         """Send what can be sent and drive the loop once, at most so long.
 
         Raises `ClusterUnreachable` where answers were due and none came for the time-out.
@@ -125,8 +118,8 @@ class Fetching:
         refreshed_ms = self._connection.cluster._last_successful_refresh_ms  # noqa: SLF001
         if refreshed_ms != self._refreshed_ms:
             self._refreshed_ms = refreshed_ms
-            self.heard()
-        if expecting or len(self._next) > len(self._left_out):
+            self._silent_s = 0.0
+        if len(self._next) > len(self._left_out):
             self._silent_s += time.monotonic() - now
             if self._silent_s > self._connection.timeout_s:
                 self._silent_s = 0.0
@@ -209,7 +202,7 @@ class Fetching:
     def _answered(self, node: int, asked: Mapping[TopicPartition, int], response: Any) -> None:
         self._outstanding.discard(node)
         self._changed = True
-        self.heard()
+        self._silent_s = 0.0
         try:
             if self._sessions[node].handle_response(response):
                 for topic in response.responses:
@@ -242,91 +235,3 @@ class Fetching:
         until = time.monotonic() + RETRY_S
         self._held.update((one, until) for one in at if one in self._next)
         self._changed = True
-
-
-class KafkaPythonWatcher:
-    """Follows last stable offsets by fetching from them; see the module's text."""
-
-    def __init__(
-        self, open_connection: Callable[[], Connection], starts: Mapping[TopicPartition, int]
-    ) -> None:
-        self._connection = open_connection()
-        self._fetching = Fetching(
-            self._connection, self, partition_bytes_max=1, request_bytes_max=1
-        )
-        self._unknown = list(starts)  # their ends are to be asked for
-        self._unknown_since = time.monotonic()
-        self._ends: dict[TopicPartition, int] = {}
-        self._moved: dict[TopicPartition, int] = {}
-        self._asking: Any = None
-        self._ask_again_at = 0.0
-        self._woken = False
-        self._closed = False
-
-    def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Give the ends that moved since they were last told."""
-        if self._closed:
-            raise UsageError("This watcher was closed before.")
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self._ask()
-            left_s = deadline - time.monotonic()
-            if self._moved or self._woken or left_s <= 0:
-                # The next fetch is on its way while the caller works on what was found.
-                self._fetching.turn(0.0)
-                break
-            if self._unknown and self._asking is None:
-                left_s = min(left_s, RETRY_S)
-            self._fetching.turn(left_s, expecting=self._asking is not None)
-        self._woken = False
-        moved, self._moved = self._moved, {}
-        return moved
-
-    def wake(self) -> None:
-        """End a poll, or the next one, early."""
-        self._woken = True
-        self._connection.net.wakeup()
-
-    def close(self) -> None:
-        """Close the sockets."""
-        if not self._closed:
-            self._closed = True
-            self._connection.close()
-
-    def fetched(self, at: TopicPartition, answer: Any) -> None:
-        """Take the end; the records stay as they are."""
-        end = answer.last_stable_offset
-        if end > self._ends[at]:
-            self._told(at, end)
-
-    def out_of_range(self, at: TopicPartition) -> None:
-        """Ask anew: the log was trimmed past its end, or cut."""
-        if not self._unknown:
-            self._unknown_since = time.monotonic()
-        self._unknown.append(at)
-
-    def _told(self, at: TopicPartition, end: int) -> None:
-        if self._ends.get(at) != end:
-            self._ends[at] = end
-            self._moved[at] = end
-        self._fetching.want(at, end)
-
-    def _ask(self) -> None:
-        """Have the unknown ends asked for; take what the last asking has found."""
-        future = self._asking
-        if future is not None and future.is_done:
-            self._asking = None
-            self._ask_again_at = time.monotonic() + RETRY_S
-            if isinstance(future.exception, AmcastError):
-                raise future.exception
-            if future.exception is not None:
-                raise self._connection.wrapped(future.exception)
-            for at, end in future.value.items():
-                self._fetching.heard()
-                self._unknown.remove(at)
-                self._told(at, end)
-        if self._unknown and self._asking is None and time.monotonic() >= self._ask_again_at:
-            self._connection.refuse_unknown(self._unknown, since=self._unknown_since)
-            self._asking = self._connection.net.call_soon_with_future(
-                self._connection.list_offsets_once, dict.fromkeys(self._unknown, LATEST)
-            )

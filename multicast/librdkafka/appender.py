@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,8 +50,11 @@ _UNKNOWN_TOPIC = frozenset(
 )
 
 
+# Raised on, it would end the serving thread, and with it all outcomes to come.
+_DONE_FAILED = "what was called with the outcome of an append failed"
 _SERVED_EVERY = 32
 _BUSY_S = 0.002
+_IDLE_S = 0.25  # an outcome ends the wait at once; only `close` may wait so long
 
 
 class LibrdkafkaAppender:
@@ -95,14 +98,48 @@ class LibrdkafkaAppender:
             ) from error
         except KafkaException as error:
             # It was not taken, so it certainly does not stand in the log.
-            why = error.args[0]
-            self._replace_if_fatal(producer, why)
-            done(
-                AppendFailed(AppendRefused(f"A record for {_name(at)} was not sent: {why.str()}."))
-            )
+            done(self._not_taken(producer, at, error.args[0]))
         self._count += 1
         if self._count % _SERVED_EVERY == 0:
             self._serve_here(producer)
+
+    def append_all(
+        self,
+        at: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        done: Callable[[int, AppendOutcome], None],
+    ) -> int:
+        """Start appends in one call of the package, which takes them up to where it is full."""
+        if self._closed.is_set():
+            raise UsageError("This appender was closed before.")
+        producer = self._producer
+
+        def settled(index: int, error: Any, message: Any) -> None:
+            outcome = self._outcome(producer, at, error, message)
+            try:
+                done(index, outcome)
+            except Exception:  # noqa: BLE001
+                LOG.exception(_DONE_FAILED)
+
+        messages: list[dict[str, Any]] = [
+            {"value": value, "callback": partial(settled, index)}
+            for index, value in enumerate(values)
+        ]
+        taken = len(messages)
+        if producer.produce_batch(at.topic, messages, at.partition) < taken:
+            for index, message in enumerate(messages):
+                error = message.get("_error")
+                if error is None:
+                    continue
+                # What stands behind the first that found the queue full was not taken, either.
+                if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
+                    taken = index
+                    break
+                done(index, self._not_taken(producer, at, error))
+        self._count += taken
+        self._serve_here(producer)
+        return taken
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""
@@ -139,7 +176,7 @@ class LibrdkafkaAppender:
                 self._closed.wait(_BUSY_S)
             else:
                 with self._serving:
-                    self._producer.poll(0.1)
+                    self._producer.poll(_IDLE_S)
             seen = count
 
     def _drain(self, producer: Any, timeout_s: float) -> bool:
@@ -164,18 +201,24 @@ class LibrdkafkaAppender:
         error: Any,
         message: Any,
     ) -> None:
-        outcome: AppendOutcome
-        if error is None:
-            self._reached.add(at)
-            outcome = Appended(message.offset())
-        else:
-            outcome = AppendFailed(self._explained(at, error))
-            self._replace_if_fatal(producer, error)
+        outcome = self._outcome(producer, at, error, message)
         try:
             done(outcome)
         except Exception:  # noqa: BLE001
-            # It would end the serving thread, and with it all outcomes to come.
-            LOG.exception("what was called with the outcome of an append failed")
+            LOG.exception(_DONE_FAILED)
+
+    def _outcome(
+        self, producer: Any, at: TopicPartition, error: Any, message: Any
+    ) -> AppendOutcome:
+        if error is None:
+            self._reached.add(at)
+            return Appended(message.offset())
+        self._replace_if_fatal(producer, error)
+        return AppendFailed(self._explained(at, error))
+
+    def _not_taken(self, producer: Any, at: TopicPartition, why: Any) -> AppendFailed:
+        self._replace_if_fatal(producer, why)
+        return AppendFailed(AppendRefused(f"A record for {_name(at)} was not sent: {why.str()}."))
 
     def _explained(self, at: TopicPartition, error: Any) -> AmcastError:
         if error.code() in _UNKNOWN_TOPIC and at not in self._reached:

@@ -8,7 +8,7 @@ from typing import Self
 from multicast.librdkafka.appender import LibrdkafkaAppender
 from multicast.librdkafka.reader import LibrdkafkaReader
 from multicast.librdkafka.settings import MESSAGE_BYTES_MAX, librdkafka_settings
-from multicast.log import Driver, TopicPartition, Watcher
+from multicast.log import Direct, Driver, TopicPartition, Watcher
 
 
 class LibrdkafkaDriver:
@@ -80,13 +80,19 @@ class LibrdkafkaDriver:
             "fetch.queue.backoff.ms": 2,
             "fetch.max.bytes": 16 * 1024 * 1024,
             "queued.max.messages.kbytes": 32 * 1024,
+            # Of each Kafka partition; small messages take librdkafka some 400 bytes more, each.
+            "queued.min.messages": 20_000,
             "receive.message.max.bytes": 2 * MESSAGE_BYTES_MAX,
         }
         return LibrdkafkaReader(settings, starts, self._questions, timeout_s=self._timeout_s)
 
-    def watcher(self, starts: Mapping[TopicPartition, int]) -> Watcher:
+    def watcher(self, starts: Mapping[TopicPartition, int], *, bells: str | None = None) -> Watcher:
         """Open a watcher, the other driver's."""
-        return self._questions.watcher(starts)
+        return self._questions.watcher(starts, bells=bells)
+
+    def direct(self, at: TopicPartition) -> Direct | None:
+        """Make what appends to one Kafka partition without a detour."""
+        return self._questions.direct(at)
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""
@@ -96,11 +102,19 @@ class LibrdkafkaDriver:
         """Ask for the last stable offsets."""
         return self._questions.ends(at)
 
+    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for the offsets that the next appends will get."""
+        return self._questions.next_offsets(at)
+
     def offsets_at(
         self, at: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Ask for the first offsets at or after that time; the end where there is none."""
         return self._questions.offsets_at(at, timestamp_ms)
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Give the ids of those topics that exist."""
+        return self._questions.topic_ids(topics)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts as a consumer group that nobody has joined."""

@@ -5,8 +5,15 @@ producer and tables stay off: each node polls Kafka itself, in a thread, on one 
 (a Faust agent cannot append a merge exactly once; our acceptance rule needs no transaction).
 
     AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as everywhere; `amcast.toml` serves, too
-    AMCAST_NODES                                    names, separated by commas; default: all
+    AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where announcements are taken
+    AMCAST_NODES                                    names, separated by commas; default: a share
+    AMCAST_STANDBY                                  "on": these nodes stand by
     AMCAST_WEB_PORT                                 default 6066
+
+Without AMCAST_NODES all instances share out the nodes: each is primary of some, and stands by for
+others. Who is there is asked of a consumer group (`members.py`); who then runs what everybody
+reckons alone (`placement.py`). Until the group has answered, an instance stands by for all. What
+is no longer its share an instance gives up when another's records count, or after a while.
 
 `/healthz` answers 200 while every node's loop runs, else 503. `/status` describes each node.
 """
@@ -19,13 +26,19 @@ import logging
 import os
 import socket
 import sys
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import faust
 from faust.app.base import BootStrategy
 from mode import Service
 
+from collectors.listener import address_towards
+from collectors.members import Members
 from collectors.node import Node
+from collectors.placement import share_out
+from collectors.starting import StartCheck
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
@@ -33,8 +46,14 @@ from multicast.log import Driver
 from multicast.settings import Settings, settings
 
 _log = logging.getLogger("amcast.collectors")
+# Of the group's client all that matters is told in our sentences, at /status.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 _RETRY_S = (0.1, 0.5, 2.0, 5.0)
 _EPOCH_EVERY_S = 1.0
+_CHECK_EVERY_S = 3.0
+_GROUP_S = 1.0  # so long an instance that comes waits for the group, before it stands by for all
+_GROUP_EVERY_S = 0.05
+_LINGER_S = 10.0
 _STOP_S = 1.5
 
 
@@ -75,6 +94,11 @@ def _settings_or_exit() -> Settings:
         sys.exit(error.exit_code)
 
 
+def _listen() -> str:
+    """Say where announcements are taken."""
+    return _settings.listen or address_towards(_settings.bootstrap)
+
+
 def _web_port() -> int:
     """Read AMCAST_WEB_PORT; 0 asks for any free port."""
     asked = int(os.environ.get("AMCAST_WEB_PORT", "6066"))
@@ -99,11 +123,15 @@ app = _Shell(
 
 
 class Supervisor(Service):
-    """Keeps one node running, epoch after epoch: restarts its loop when it dies."""
+    """Keeps one node of one epoch running until that is over: restarts its loop when it dies."""
 
-    def __init__(self, driver: Driver, topic: str, name: str) -> None:
+    def __init__(self, driver: Driver, topic: str, epoch: int, name: str, *, primary: bool) -> None:
         super().__init__()
+        self.epoch = epoch
         self.node_name = name
+        self.primary = primary
+        self.unwanted_since: float | None = None
+        self.over = False
         self.node: Node | None = None
         self.restarts = 0
         self.error: str | None = None
@@ -118,6 +146,8 @@ class Supervisor(Service):
             try:
                 await asyncio.to_thread(self._run_once)
                 failures = 0
+                if self.over:
+                    return
             except AmcastError as error:
                 self.error = str(error)
                 self._checkpoints = not isinstance(error, ProtocolViolation)
@@ -135,13 +165,37 @@ class Supervisor(Service):
             failures += 1
 
     def _run_once(self) -> None:
-        """Run the newest epoch that has begun until it is over, or we are stopped."""
-        node = Node(self._driver, self._topic, self.node_name, checkpoints=self._checkpoints)
+        """Run the node until its epoch is over, or we are stopped."""
+        node = Node(
+            self._driver,
+            self._topic,
+            self.node_name,
+            epoch=self.epoch,
+            checkpoints=self._checkpoints,
+            listen=_listen() if _settings.announce else None,
+            standby=not self.primary,
+        )
         self.node, self.error = node, None
+        self.play(primary=self.primary)  # it may be another part by now
         if self.should_stop:
             node.stop()
         _log.info("collector %s runs in epoch %d", self.node_name, node.plan.epoch)
         node.run()
+        self.over = node.begun and node.core.frozen
+
+    def play(self, *, primary: bool) -> None:
+        """Have the node act as the primary, or stand by."""
+        self.primary = primary
+        if self.node is not None:
+            self.node.part.primary = primary
+
+    def dispensable(self, now: float) -> bool:
+        """Whether to end an instance that is nobody's part here: another acts, or ought to."""
+        self.play(primary=False)
+        if self.unwanted_since is None:
+            self.unwanted_since = now
+        acting = self.node is not None and self.node.part.acting
+        return self.over or not acting or now - self.unwanted_since > _LINGER_S
 
     async def on_stop(self) -> None:
         """End the loop, and wait for its end; what is in flight then counts or not, as ever."""
@@ -154,7 +208,9 @@ class Supervisor(Service):
         """Describe the node: what its loop says, and how it fares."""
         node = self.node
         state = "running" if node is not None and self.error is None else "starting"
-        told: dict[str, Any] = {"node": self.node_name} if node is None else node.status()
+        role = "primary" if self.primary else "standby"
+        bare = {"node": self.node_name, "epoch": self.epoch, "role": role}
+        told: dict[str, Any] = bare if node is None else node.status()
         told["state"] = "failed" if self.error else state
         told["restarts"] = self.restarts
         told["error"] = self.error
@@ -165,14 +221,19 @@ class Supervisor(Service):
 class Host(Service):
     """Opens the driver, and supervises the nodes that this process hosts."""
 
-    supervisors: dict[str, Supervisor]
+    supervisors: dict[tuple[int, str], Supervisor]
 
     def __post_init__(self) -> None:
         self.supervisors = {}
+        self.idle = False
         self._control: ControlReader | None = None
+        self._pinned = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
+        self.members: Members | None = None
+        self._began = time.monotonic()
+        self.check = StartCheck(_settings)
 
     async def on_start(self) -> None:
-        """Connect, and begin with the nodes that the newest plan and AMCAST_NODES name."""
+        """Connect, and take part in the group unless AMCAST_NODES says what is ours."""
         # What was imported stays: without this the collector of garbage looks through all of it,
         # and stops the loops for a tenth of a second.
         gc.collect()
@@ -180,39 +241,100 @@ class Host(Service):
         self._driver = await asyncio.to_thread(
             open_driver, _settings.driver, _settings.bootstrap, _settings.client
         )
+        if not self._pinned:
+            self.members = Members(_settings.bootstrap, _settings.client, _settings.topic)
+            self.members.start()
         hosts.append(self)
 
     @Service.task
     async def _follow_plans(self) -> None:
-        """Start a supervisor for every node that is ours in the newest epoch."""
+        """Supervise every node that is ours, of every epoch that is not over."""
         while not self.should_stop:
+            parts: Mapping[tuple[int, str], bool] | None = None
             try:
-                names = await asyncio.to_thread(self._names)
+                parts = await asyncio.to_thread(self._parts)
             except AmcastError as error:
                 _log.warning("%s", error)
-                names = []
-            for name in names:
-                if name not in self.supervisors:
-                    self.supervisors[name] = Supervisor(self._driver, _settings.topic, name)
-                    await self.add_runtime_dependency(self.supervisors[name])
-            await self.sleep(_EPOCH_EVERY_S)
+                await self.sleep(_EPOCH_EVERY_S)
+            if self.check.refused is not None:
+                for key in list(self.supervisors):
+                    await self.remove_dependency(self.supervisors.pop(key))
+            elif parts is not None:
+                self.idle = not parts
+                await self._take_parts(parts)
+            waits = not self.supervisors and not self.idle and self.check.refused is None
+            await self.sleep(_GROUP_EVERY_S if waits else _EPOCH_EVERY_S)
 
-    def _names(self) -> list[str]:
-        wanted = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
-        if wanted:
-            return wanted
+    @Service.task
+    async def _check_cluster(self) -> None:
+        """Say what is wrong with the cluster; what is refused stops all nodes until mended."""
+        while not self.should_stop and not await asyncio.to_thread(self.check.look):
+            await self.sleep(_CHECK_EVERY_S)
+
+    async def _take_parts(self, parts: Mapping[tuple[int, str], bool]) -> None:
+        """Begin with nodes that are new here, and end those that others take care of."""
+        for (epoch, name), primary in parts.items():
+            found = self.supervisors.get((epoch, name))
+            if found is None:
+                made = Supervisor(self._driver, _settings.topic, epoch, name, primary=primary)
+                self.supervisors[epoch, name] = made
+                await self.add_runtime_dependency(made)
+            else:
+                found.unwanted_since = None
+                found.play(primary=primary)
+        for key in [key for key in self.supervisors if key not in parts]:
+            if self.supervisors[key].dispensable(time.monotonic()):
+                await self.remove_dependency(self.supervisors.pop(key))
+
+    def _parts(self) -> Mapping[tuple[int, str], bool] | None:
+        """Say what is ours, and of what we are the primary; None where that is not known yet.
+
+        Of the newest epoch, and of the one before until that has ended.
+        """
         if self._control is None:
             self._control = ControlReader(self._driver, _settings.topic)
-        return [node.name for node in self._control.refresh().plan().collectors]
+        state = self._control.refresh()
+        parts: dict[tuple[int, str], bool] = {}
+        for epoch in (state.epoch - 1, state.epoch):
+            if epoch > 0 and epoch not in state.ends:
+                ours = self._share([node.name for node in state.plan(epoch).collectors])
+                if ours is None:
+                    return None
+                parts.update({(epoch, name): primary for name, primary in ours.items()})
+        return parts
+
+    def _share(self, names: list[str]) -> Mapping[str, bool] | None:
+        """Say which of an epoch's nodes are ours, and of which we are the primary."""
+        if self.members is None:
+            stands_by = os.environ.get("AMCAST_STANDBY") == "on"
+            return {name: not stands_by for name in names if name in self._pinned}
+        meeting = self.members.meeting
+        if meeting is None:
+            early = time.monotonic() - self._began < _GROUP_S
+            return None if early else dict.fromkeys(names, False)
+        places = share_out(names, meeting.members).items()
+        return {
+            name: place.primary == meeting.me
+            for name, place in places
+            if meeting.me in (place.primary, place.standby)
+        }
+
+    def status(self) -> list[dict[str, Any]]:
+        """Describe every node of an epoch that is not over."""
+        return [node.status() for node in list(self.supervisors.values()) if not node.over]
 
     async def on_stop(self) -> None:
-        """End all loops at once, then release the driver."""
+        """End all loops at once, and leave the group."""
+        if self.members is not None:
+            self.members.stop()
         for supervisor in self.supervisors.values():
             if supervisor.node is not None:
                 supervisor.node.stop()
 
     async def on_shutdown(self) -> None:
         """Release the driver after the loops have ended."""
+        if self.members is not None:
+            await asyncio.to_thread(self.members.join)
         if self._control is not None:
             self._control.close()
         self._driver.close()
@@ -225,7 +347,9 @@ hosts: list[Host] = []
 async def healthz(view: Any, _request: Any) -> Any:
     """Tell whether every node's loop runs: 200 or 503."""
     told = _status()
-    healthy = bool(told["nodes"]) and all(n["state"] == "running" for n in told["nodes"])
+    idle = bool(hosts) and all(host.idle for host in hosts)  # no node of this epoch is ours
+    healthy = idle or bool(told["nodes"])
+    healthy = healthy and all(n["state"] == "running" for n in told["nodes"])
     return view.json({"healthy": healthy}, status=200 if healthy else 503)
 
 
@@ -236,5 +360,12 @@ async def status(view: Any, _request: Any) -> Any:
 
 
 def _status() -> dict[str, Any]:
-    nodes = [node.status() for host in hosts for node in host.supervisors.values()]
-    return {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
+    nodes = [node for host in hosts for node in host.status()]
+    told = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
+    told["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
+    for members in [host.members for host in hosts if host.members is not None]:
+        met = members.meeting
+        told["member"] = met.me if met else None
+        told["members"] = list(met.members) if met else []
+        told["group_error"] = members.error
+    return told

@@ -1,32 +1,52 @@
 """`topology apply`: a plan becomes an epoch.
 
 Makes the topics, refuses a cluster whose settings would break a guarantee, and appends the plan to
-the control topic, where the digest chain lets one of several operators win. Every step may be done
-twice, so an interrupted `apply` is simply run again.
+the control topic, where the digest chain lets one of several operators win. Then the epoch before
+is drained (`draining.py`). Every step may be done twice, so an interrupted `apply` is simply run
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from collectors.draining import drain
+from collectors.findings import Weight, of_brokers, of_changed_topics, refuse
+from collectors.looking import look_at_brokers, of_settings, overtaken_groups, topic_ids_of
 from multicast.control import (
     ControlReader,
+    bells_topic,
     control_partition,
     log_partition,
     order_topic,
     plan_record,
     stream_partition,
 )
-from multicast.errors import AppendUnknown, Conflict, TopicChanged, UnsafeCluster, UsageError
+from multicast.errors import (
+    AmcastError,
+    AppendUnknown,
+    Conflict,
+    UncoveredInterest,
+    UsageError,
+)
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.log import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
+from multicast.reading import Wanted
+from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan
 
 _FOR_EVER = "-1"
 _DAY_MS = 24 * 3600 * 1000
+# A bell is not replicated, and never removed.
+_BELL_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": _FOR_EVER,
+    "retention.bytes": _FOR_EVER,
+    "min.insync.replicas": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +58,25 @@ class Applied:
     changed: bool
 
 
-def apply(driver: Driver, admin: Admin, plan: Plan, *, timeout_s: float = 30.0) -> Applied:
-    """Make `plan` the next epoch; return once it counts.
+def apply(
+    driver: Driver,
+    admin: Admin,
+    plan: Plan,
+    *,
+    timeout_s: float = 30.0,
+    uncovered: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Applied:
+    """Make `plan` the next epoch; return once it has begun.
 
-    Applying the running plan again changes nothing. Raises `UsageError` for a plan that the checker
-    rejects, whoever wrote it, `Conflict` for a plan that was made for
-    another cluster or epoch, or where another operator was quicker; `UnsafeCluster` where a setting
-    would break a guarantee; `TopicChanged` where a topic of the plan was made anew.
+    Applying the running plan again changes nothing, or finishes what was interrupted. A consumer
+    of the running plan whose interest the new one does not cover is refused, unless `uncovered`.
+    `say` hears of each step.
+
+    Raises `TimedOut` where the running epoch did not end in time, `UsageError` for a plan that the
+    checker rejects, whoever wrote it, `Conflict` for a plan that was made for another cluster or
+    epoch, or where another operator was quicker; `UnsafeCluster` where a setting would break a
+    guarantee; `TopicChanged` where a topic of the plan was made anew.
     """
     try:
         check(plan)
@@ -53,34 +85,81 @@ def apply(driver: Driver, admin: Admin, plan: Plan, *, timeout_s: float = 30.0) 
     cluster = admin.cluster_id()
     if plan.cluster_id not in ("", cluster):
         raise Conflict(f"the plan was made for cluster {plan.cluster_id}; this is {cluster}")
-    _refuse_unsafe_brokers(admin)
+    refuse(of_brokers(look_at_brokers(admin)))
     made = admin.create_topics({control_partition(plan.topic).topic: _control_spec()})
     control = ControlReader(driver, plan.topic)
     try:
         state = control.refresh()
         running = state.plan() if state.epoch else None
         if running is not None and same_layout(running, plan):
-            _refuse_changed_topics(admin, running)
-            return Applied(running, tuple(made), changed=False)
+            refuse(of_changed_topics(running, topic_ids_of(admin, running)))
+            hang_bells(driver, admin, plan.topic, timeout_s)
+            drained = _drain(driver, control, timeout_s, say)
+            return Applied(running, tuple(made), changed=drained)
         if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
             raise Conflict(
                 f"the plan goes from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
                 f"{state.epoch} runs; plan again"
             )
         if running is not None:
-            raise UsageError(
-                "this version applies the first epoch only; changing the tree of a running topic "
-                "comes with a later one"
-            )
+            if state.starts(state.epoch) is None:
+                raise Conflict(
+                    f"epoch {state.epoch} has not begun yet: its apply was interrupted; run that "
+                    f"one again first"
+                )
+            refuse(of_changed_topics(running, topic_ids_of(admin, running)))
+            _refuse_lost(running, plan, uncovered=uncovered)
         made += _make_topics(admin, plan)
-        _refuse_unsafe_topics(admin, plan)
+        found = of_settings(admin, plan)
+        refuse(found)
+        found += overtaken_groups(driver, admin, state)
+        for one in found:
+            if one.weight is Weight.WARN:
+                say(f"warning: {one}")
+        hang_bells(driver, admin, plan.topic, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
         _propose(driver, filled, state.previous, timeout_s)
         if control.refresh().plan(plan.epoch).digest != filled.digest:
             raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
+        say(f"epoch {plan.epoch} stands in the control topic")
+        _drain(driver, control, timeout_s, say)
     finally:
         control.close()
     return Applied(filled, tuple(made), changed=True)
+
+
+def _drain(
+    driver: Driver, control: ControlReader, timeout_s: float, say: Callable[[str], None]
+) -> bool:
+    """End the epoch before the newest where it has not ended; say whether it had to be."""
+    newest = control.state.epoch
+    if newest == 1 or newest - 1 in control.state.ends:
+        return False
+    drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
+    return True
+
+
+def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
+    """Raise `UsageError` where a log would be lost, or a consumer's interest."""
+    try:
+        refuse_moved_logs(running, plan)
+    except PlanRejected as error:
+        raise UsageError(f"the plan is rejected: {error}") from error
+    for entry in running.consumers:
+        if uncovered or plan.subscription(entry.name) is not None:
+            continue
+        try:
+            Wanted(None, entry.interest).resolve(plan)
+        except (UncoveredInterest, UsageError) as error:
+            raise UsageError(
+                f"consumer {entry.name} reads {'+'.join(entry.interest)}, which the new plan does "
+                f"not cover: add it to the interest file, or say --uncovered where it has gone"
+            ) from error
+
+
+def refuse_unsound(admin: Admin, plan: Plan) -> None:
+    """Raise where a topic of a running plan was made anew, or a setting breaks a guarantee."""
+    refuse(of_settings(admin, plan))
 
 
 def same_layout(one: Plan, other: Plan) -> bool:
@@ -96,6 +175,24 @@ def same_layout(one: Plan, other: Plan) -> bool:
         )
 
     return bare(one) == bare(other)
+
+
+def hang_bells(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0) -> bool:
+    """Give each broker a bell: one small record that watchers are sent instead of messages.
+
+    Nothing depends on them but how many bytes a watcher reads, so a cluster that will not have
+    them is no error: False.
+    """
+    bells = bells_topic(topic)
+    try:
+        placed = admin.place_on_brokers(bells, _BELL_SETTINGS)
+        at = [TopicPartition(bells, partition) for partition in placed.values()]
+        silent = [one for one, offset in driver.next_offsets(at).items() if offset == 0]
+        for one in silent:
+            _append(driver, one, None, b"bell", timeout_s)
+    except AmcastError:
+        return False
+    return True
 
 
 def topics_of(plan: Plan) -> dict[str, int]:
@@ -133,61 +230,6 @@ def _retention_ms(settings: Mapping[str, str]) -> int:
     return int(settings["retention.ms"])
 
 
-def _refuse_unsafe_brokers(admin: Admin) -> None:
-    for broker, settings in sorted(admin.broker_settings().items()):
-        if settings.get("unclean.leader.election.enable") == "true":
-            raise UnsafeCluster(
-                f"broker {broker} has unclean.leader.election.enable=true, so acknowledged "
-                f"messages may be lost; set it to false"
-            )
-
-
-def _refuse_unsafe_topics(admin: Admin, plan: Plan) -> None:
-    names = [*topics_of(plan), control_partition(plan.topic).topic]
-    found = admin.topic_settings(names)
-    replication = admin.replications(names)
-    orders = order_topic(plan.topic)
-    for name in names:
-        settings = found[name]
-        if settings.get("unclean.leader.election.enable") == "true":
-            raise UnsafeCluster(
-                f"topic {name} has unclean.leader.election.enable=true, so acknowledged messages "
-                f"may be lost; set it to false"
-            )
-        if replication[name] >= 3 and int(settings["min.insync.replicas"]) < 2:
-            raise UnsafeCluster(
-                f"topic {name} has replication {replication[name]} and min.insync.replicas "
-                f"{settings['min.insync.replicas']}, so one crash may lose acknowledged messages; "
-                f"set it to 2"
-            )
-        compacted = "compact" in settings["cleanup.policy"]
-        if compacted and name != control_partition(plan.topic).topic:
-            raise UnsafeCluster(
-                f"topic {name} has cleanup.policy={settings['cleanup.policy']}, so messages or "
-                f"their order may vanish; set it to delete"
-            )
-        if not compacted and name == control_partition(plan.topic).topic:
-            raise UnsafeCluster(f"topic {name} has no cleanup.policy=compact; set it")
-    order_kept = _retention_ms(found[orders])
-    for name in topics_of(plan):
-        kept = _retention_ms(found[name])
-        if order_kept != -1 and (kept == -1 or kept > order_kept):
-            raise UnsafeCluster(
-                f"topic {orders} keeps records for {order_kept} ms and {name} for {kept} ms, so "
-                f"messages may outlive their order; raise retention.ms of {orders}"
-            )
-
-
-def _refuse_changed_topics(admin: Admin, plan: Plan) -> None:
-    now = {name: str(found) for name, found in admin.topic_ids(list(plan.topic_ids)).items()}
-    for name, planned in plan.topic_ids.items():
-        if now.get(name) != planned:
-            raise TopicChanged(
-                f"topic {name} is not the one that epoch {plan.epoch} was applied to "
-                f"(it was deleted{' and made again' if name in now else ''})"
-            )
-
-
 def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
     """Write into the plan what only the cluster knows."""
     begins = driver.begins([log_partition(log) for log in plan.logs])
@@ -210,7 +252,9 @@ def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> N
     _append(driver, control_partition(plan.topic), key, value, timeout_s)
 
 
-def _append(driver: Driver, at: TopicPartition, key: bytes, value: bytes, timeout_s: float) -> int:
+def _append(
+    driver: Driver, at: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
+) -> int:
     """Append one record and wait until it is stored; give its offset."""
     outcomes: list[AppendOutcome] = []
     appender = driver.appender()

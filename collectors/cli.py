@@ -1,4 +1,4 @@
-"""`amcast collectors …`, and the verbs of `amcast topology` that need a cluster."""
+"""`amcast collectors …`: run collectors, and see how they fare."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.apply import apply
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
 from multicast.drivers import open_driver
 from multicast.errors import TimedOut, UsageError
-from multicast.kafka_python import Admin
 from multicast.log import Driver
 from multicast.order import OrderStream
 from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import Settings, settings
-from topology.tree import InvalidPlan, Plan
+from topology.tree import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and see how they fare.")
-topology_app = typer.Typer()
 _READ_S = 10.0
 
 
@@ -46,8 +42,12 @@ OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or j
 def run(
     *,
     node: Annotated[
-        list[str] | None, typer.Option("--node", help="Only this collector; may be repeated.")
+        list[str] | None,
+        typer.Option("--node", help="This collector, and no share of the others; may be repeated."),
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Stand by for --node: act while nobody else does.")
+    ] = False,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -60,20 +60,24 @@ def run(
 ) -> None:
     """Run collectors in this process until it is told to stop (SIGTERM, Ctrl-C).
 
-    All of the running epoch's, or those named. Any number of processes may run the same
-    collectors at once. Prints the address of its web pages on stderr.
+    All processes without --node share out the running epoch's collectors, and move them when one
+    of them dies or joins; each stands by for others' and takes over within a second. Any number of
+    processes may run the same collectors at once. Prints the address of its web pages on stderr.
     """
+    if standby and not node:
+        raise UsageError("--standby goes with --node; without it all is shared out, standbys too")
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     os.environ.update(
         AMCAST_BOOTSTRAP=chosen.bootstrap,
         AMCAST_TOPIC=chosen.topic,
         AMCAST_DRIVER=chosen.driver,
         AMCAST_NODES=",".join(node or []),
+        AMCAST_STANDBY="on" if standby else "",
     )
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)
     if node:
-        with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
+        with control_of(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
             _, state = both
             for name in node:
                 if not state.plan().has_collector(name):
@@ -146,13 +150,13 @@ def lag(
 
 def _nodes(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
     """Describe every collector of the running epoch."""
-    with _control(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
+    with control_of(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
         opened, state = both
         plan = state.plan()
-        return plan, [_describe(opened, state, plan, node.name) for node in plan.collectors]
+        return plan, [describe(opened, state, plan, node.name) for node in plan.collectors]
 
 
-def _describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
+def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
     """Read one collector's stream to its end, and compare it with its logs."""
     starts = state.starts(plan.epoch)
     assert starts is not None
@@ -205,9 +209,10 @@ def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
 
 
 @contextmanager
-def _control(
+def control_of(
     driver: str, bootstrap: str, client: dict[str, str], topic: str
 ) -> Iterator[tuple[Driver, ControlState]]:
+    """Open a driver, and read the control topic to its end; a context manager."""
     opened = open_driver(driver, bootstrap, client)
     try:
         control = ControlReader(opened, topic)
@@ -217,52 +222,3 @@ def _control(
             control.close()
     finally:
         opened.close()
-
-
-@topology_app.command("apply")
-def apply_plan(
-    file: Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")],
-    *,
-    bootstrap: Bootstrap = None,
-    driver: DriverName = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Make the plan's topics and start its epoch; doing it twice is doing it once.
-
-    Ends with 5 where the plan was made for another cluster or epoch, or another operator was
-    quicker.
-    """
-    plan = read_plan(file)
-    chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    try:
-        with Admin(chosen.bootstrap, chosen.client) as admin:
-            done = apply(opened, admin, plan, timeout_s=timeout)
-    finally:
-        opened.close()
-    if output is Output.JSON:
-        typer.echo(
-            json.dumps(
-                {
-                    "schema_version": 1,
-                    "topic": done.plan.topic,
-                    "epoch": done.plan.epoch,
-                    "changed": done.changed,
-                    "topics_made": list(done.topics_made),
-                }
-            )
-        )
-        return
-    said = "runs" if done.changed else "runs already; nothing changed"
-    typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {said}")
-
-
-def read_plan(file: Path) -> Plan:
-    """Read a plan file; raises `UsageError` with the file's name and what is wrong."""
-    try:
-        return Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
-    except (ValueError, InvalidPlan) as error:
-        raise UsageError(f"{file}: {error}") from error

@@ -9,9 +9,14 @@ doubled, beaten by another instance), the acceptance rule of `multicast.order` m
     speculated   accepted, and then all that is pending
     pending      records handed out for append and not yet read back
     relay        the parent's records that count and are not relayed in `accepted`, filtered
+    early        offsets beyond a log's end that are ordered because somebody announced them
+    hole         an offset that was ordered early and stays empty; filled with a skip
 
-Invariants:
-    accepted.positions[l] <= speculated.positions[l] <= end of l, for every log whose top we are;
+Invariants, for every log l whose top we are:
+    accepted.positions[l] <= speculated.positions[l];
+    nothing is handed out beyond end of l + what is promised of l, nor beyond end of l + early_max;
+    at most one fill of l is outstanding;
+and:
     pending is empty or its first record extends `accepted`, each other one extends the one before;
     nothing is handed out before the own stream is read to where it ended when we began.
 """
@@ -23,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from multicast.announcements import Announcement, Promises
 from multicast.errors import ProtocolViolation
 from multicast.order import (
     Checkpoint,
@@ -45,8 +51,9 @@ class Limits:
 
     run_length_max: int = 1000  # so that a backlog in one log cannot make the others wait
     runs_max: int = 512  # in one record
-    pending_max: int = 32  # records in flight
+    pending_max: int = 2  # records in flight; what comes meanwhile goes into the next one
     relay_max: int = 4096  # the parent's records kept
+    early_max: int = 1000  # offsets of a log that are ordered ahead of its end; 0: none
     checkpoint_every: int = 16384  # records that counted
 
 
@@ -64,7 +71,15 @@ class SaveCheckpoint:
     checkpoint: Checkpoint
 
 
-Action = Append | SaveCheckpoint
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """If log number `log` ends below `below`, append one skip to it; then call `filled`."""
+
+    log: int
+    below: int
+
+
+Action = Append | SaveCheckpoint | Fill
 
 
 @dataclass(slots=True)
@@ -94,9 +109,16 @@ class Collector:
         self.parent = parent
         self.limits = limits or Limits()
         self.counted = 0
+        self.ours = 0  # of these
         self.void: dict[Void, int] = {}
         self._writer = writer
         self._ends: dict[int, int] = {}
+        self._logs: list[int] = []  # whose ends are known, sorted
+        self._promises = {log: Promises(self.limits.early_max) for log in own.own}
+        self._holes: dict[int, int] = {}  # where the log ended at the last tick
+        self._fills: list[int] = []  # to be handed out
+        self._filling: set[int] = set()
+        self._wary: set[int] = set()  # a fill of these failed: nothing is ordered early there
         self._relay: deque[_Relayed] = deque()
         self._pending: deque[bytes] = deque()
         self._speculated = own.state.copy()
@@ -155,7 +177,46 @@ class Collector:
     def log_end(self, log: int, end: int) -> None:
         """Say that the offsets of a log below `end` are filled."""
         if log in self.own.own:
-            self._ends[log] = max(end, self._ends.get(log, 0))
+            known = self._ends.get(log)
+            if known is None:
+                self._ends[log] = end
+                self._logs = sorted(self._ends)
+            elif end > known:
+                self._ends[log] = end
+                self._promises[log].grown(end - known)
+
+    def announced(self, announcement: Announcement) -> None:
+        """Take what a producer says of messages on their way; other collectors' logs are ignored.
+
+        Before the end of a log is known its announcements are, too.
+        """
+        for log, sent, settled in announcement.counts:
+            if log in self._ends:
+                self._promises[log].announced(announcement.producer, sent, settled)
+
+    def tick(self) -> None:
+        """Say that a while has passed: an offset that was empty at the last tick is a hole now."""
+        for log, end in self._ends.items():
+            self._promises[log].tick()
+            if self.own.state.positions[log] <= end:
+                self._holes.pop(log, None)
+            elif self._holes.get(log) != end:
+                self._holes[log] = end
+            elif log not in self._filling:
+                self._filling.add(log)
+                self._fills.append(log)
+
+    def filled(self, log: int, end: int | None) -> None:
+        """Say where a log ends after a `Fill` of it, open transactions included.
+
+        None says that the fill failed or that nobody knows.
+        """
+        self._filling.discard(log)
+        if end is None:
+            self._wary.add(log)
+        elif end < self.own.state.positions[log]:
+            self._filling.add(log)
+            self._fills.append(log)
 
     def append_failed(self) -> None:
         """Say that an append failed or has an unknown outcome: all pending ones are in doubt."""
@@ -179,6 +240,9 @@ class Collector:
         if self._checkpoint is not None:
             actions.append(SaveCheckpoint(self._checkpoint))
             self._checkpoint = None
+        positions = self.own.state.positions
+        actions += [Fill(log, positions[log]) for log in self._fills]
+        self._fills.clear()
         if self._own_end is None or self.own.offset_next < self._own_end or not self.own.proven:
             return tuple(actions)
         while len(self._pending) < self.limits.pending_max:
@@ -204,6 +268,21 @@ class Collector:
         positions = self.own.state.positions
         return sum(max(0, end - positions[log]) for log, end in self._ends.items())
 
+    def unordered(self, log: int, end: int) -> int:
+        """Count the offsets of a log below `end` for which no record was handed out yet."""
+        return max(0, end - self._speculated.positions[log])
+
+    @property
+    def early(self) -> int:
+        """How many offsets of our own logs are ordered ahead of their log's end."""
+        positions = self.own.state.positions
+        return sum(max(0, positions[log] - end) for log, end in self._ends.items())
+
+    @property
+    def due(self) -> bool:
+        """Whether something waits to be appended that was not handed out yet."""
+        return self._next(0) is not None
+
     @property
     def pending(self) -> int:
         """How many of our records are in flight."""
@@ -218,6 +297,7 @@ class Collector:
     def _accepted(self, *, ours: bool) -> None:
         self.counted += 1
         if ours:
+            self.ours += 1
             self._pending.popleft()
         else:
             self._restart()
@@ -272,13 +352,16 @@ class Collector:
     def _from_logs(self) -> tuple[Run, ...]:
         """Gather the growth of our own logs, capped; take turns at who comes first."""
         runs: list[Run] = []
-        positions = self._speculated.positions
-        logs = sorted(self._ends)
-        for log in logs[self._turn :] + logs[: self._turn]:
-            first = positions[log]
-            end = min(self._ends[log], first + self.limits.run_length_max)
+        positions, ends, promises = self._speculated.positions, self._ends, self._promises
+        length_max, early = self.limits.run_length_max, self._freeze_after is None
+        logs = self._logs
+        for log in logs[self._turn :] + logs[: self._turn] if self._turn else logs:
+            first, end = positions[log], ends[log]
+            promised = promises[log].promised
+            if promised > 0 and early and log not in self._wary:
+                end += promised
             if first < end:
-                runs.append(Run(log, first, end))
+                runs.append(Run(log, first, min(end, first + length_max)))
                 if len(runs) == self.limits.runs_max:
                     self._turn = (logs.index(log) + 1) % len(logs)
                     break

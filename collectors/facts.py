@@ -1,0 +1,170 @@
+"""What was found out about a deployment, before anybody judges it (`findings.py` does).
+
+No I/O: `looking.py` asks Kafka. Times are milliseconds since 1970 by our own clock, unless a line
+says whose.
+
+    stamp    what somebody's clock said at a moment of which ours knows bounds
+    foreign  a record that no program of ours writes there; everybody skips it
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from topology.tree import Plan
+
+FOR_EVER = -1
+
+
+class Role(enum.StrEnum):
+    """What a topic holds."""
+
+    DATA = "data"
+    ORDER = "order"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """A registered broker; `away`: it is fenced, or does not answer, and has no `settings`."""
+
+    broker: int
+    away: bool
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """Who holds a Kafka partition; `leader` is -1 where nobody leads."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic that exists, with all settings in force."""
+
+    name: str
+    role: Role
+    settings: Mapping[str, str]
+    partitions: tuple[PartitionFacts, ...] = ()
+
+    @property
+    def replication(self) -> int:
+        """The least number of replicas of any of its Kafka partitions."""
+        return min((len(one.replicas) for one in self.partitions), default=0)
+
+    @property
+    def in_sync_min(self) -> int:
+        """`min.insync.replicas`."""
+        return int(self.settings["min.insync.replicas"])
+
+    @property
+    def kept_ms(self) -> int:
+        """`retention.ms`; -1: for ever."""
+        return int(self.settings["retention.ms"])
+
+    @property
+    def kept_bytes(self) -> int:
+        """`retention.bytes`; -1: without limit."""
+        return int(self.settings["retention.bytes"])
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorFacts:
+    """A collector of the epoch that runs, as its stream tells.
+
+    `behind` counts by log the offsets that stood there `waited_s` seconds ago and have no place in
+    the stream yet. `void` counts by reason what did not count from offset `read_from` on.
+    """
+
+    name: str
+    parent: str | None
+    told_address: bool
+    records: int
+    frozen: bool = False
+    void: Mapping[str, int] = field(default_factory=dict)
+    foreign: tuple[int, ...] = ()
+    read_from: int = 0
+    behind: Mapping[str, int] = field(default_factory=dict)
+    waited_s: float = 0.0
+    last_ms: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a consumer group reads on in one log (or in an order stream), and what is left there.
+
+    `oldest_ms` is the stamp of the first record it has not read; `bytes_left` an estimate, known
+    only where retention counts bytes.
+    """
+
+    log: str
+    topic: str
+    position: int
+    begin: int
+    end: int
+    oldest_ms: int | None = None
+    bytes_left: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """The offsets that it has not read, trimmed ones included."""
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A consumer group with a committed cursor; `guessed`: its interest is not known."""
+
+    group: str
+    cursor: str
+    epoch: int = 0
+    places: tuple[Place, ...] = ()
+    guessed: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a clock said, not after `before_ms` of ours; not before `after_ms`, where known."""
+
+    whose: str
+    stamp_ms: int
+    before_ms: int
+    after_ms: int | None = None
+
+    @property
+    def ahead_ms(self) -> int:
+        """By how much that clock is ahead of ours at least; negative: not known to be."""
+        return self.stamp_ms - self.before_ms
+
+    @property
+    def late_ms(self) -> int | None:
+        """By how much that clock is behind ours at least; None: cannot be seen."""
+        return None if self.after_ms is None else self.after_ms - self.stamp_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was found out. `shown` is the newest epoch that has begun, 0 where none has."""
+
+    topic: str
+    now_ms: int
+    plan: Plan | None = None
+    shown: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    brokers: tuple[BrokerFacts, ...] = ()
+    topics: tuple[TopicFacts, ...] = ()
+    control_foreign: tuple[int, ...] = ()
+    plans_lost: int = 0
+    collectors: tuple[CollectorFacts, ...] = ()
+    groups: tuple[GroupFacts, ...] = ()
+    stamps: tuple[Stamp, ...] = ()
+    unseen: tuple[str, ...] = ()

@@ -1,0 +1,230 @@
+"""Finds out the facts about a deployment: asks the brokers, reads streams and cursors.
+
+`of_settings` and `overtaken_groups` are what a start looks at, within a few requests; `look` is
+what `amcast doctor` shows, and waits up to `patience_s` for collectors to order what stood in their
+logs when it began. Nothing is written. What may not be seen is listed as unseen; only a cluster
+that does not answer raises (`ClusterUnreachable`).
+
+What of other machines' clocks can be seen without writing: the leading controller's (it answers
+with its time), a collector's in its newest record, a producer's in a log's newest message. That a
+clock is behind shows only in what is written while we look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from collectors.cursors import group_prefix, look_at_groups
+from collectors.facts import (
+    FOR_EVER,
+    BrokerFacts,
+    Facts,
+    GroupFacts,
+    PartitionFacts,
+    Role,
+    Stamp,
+    TopicFacts,
+)
+from collectors.findings import (
+    Finding,
+    of_brokers,
+    of_changed_topics,
+    of_groups,
+    of_partitions,
+    of_stamps,
+    of_topics,
+    of_unseen,
+)
+from collectors.following import Began, look_at_collector, now_ms, read_control
+from multicast.control import (
+    ControlState,
+    control_partition,
+    log_partition,
+    order_topic,
+    stream_partition,
+)
+from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing
+from multicast.kafka_python import Admin
+from multicast.log import Driver, TopicPartition
+from topology.tree import Plan
+
+_NEWEST_S = 2.0
+_T = TypeVar("_T")
+
+
+# -- what every start looks at --------------------------------------------------------------
+
+
+def of_settings(admin: Admin, plan: Plan) -> list[Finding]:
+    """Judge brokers, topics and the controller's clock."""
+    unseen: list[str] = []
+    topics = look_at_topics(admin, plan)
+    return [
+        *of_changed_topics(plan, topic_ids_of(admin, plan)),
+        *of_brokers(look_at_brokers(admin)),
+        *of_topics(topics),
+        *of_partitions(topics),
+        *of_stamps(_controller(admin, unseen)),
+        *of_unseen(unseen),
+    ]
+
+
+def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[Finding]:
+    """Judge whether retention overtakes a known consumer of the newest epoch's topics."""
+    if not state.epoch:
+        return []
+    unseen: list[str] = []
+    topics = look_at_topics(admin, state.plan())
+    groups = _groups(driver, admin, state, topics, unseen)
+    return [
+        *of_groups(groups, topics, topic=state.topic, now_ms=now_ms()),
+        *of_unseen(unseen),
+    ]
+
+
+# -- the parts ------------------------------------------------------------------------------
+
+
+def look_at_brokers(admin: Admin) -> tuple[BrokerFacts, ...]:
+    """Ask for the brokers and their settings."""
+    settings = admin.broker_settings()
+    return tuple(
+        BrokerFacts(one, away=one not in settings, settings=settings.get(one, {}))
+        for one in admin.broker_ids()
+    )
+
+
+def look_at_topics(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
+    """Ask for those topics of a plan that exist."""
+    roles = dict.fromkeys((plan.topic, *(log.topic for log in plan.logs)), Role.DATA)
+    roles[order_topic(plan.topic)] = Role.ORDER
+    roles[control_partition(plan.topic).topic] = Role.CONTROL
+    holders = admin.holders(list(roles))
+    settings = admin.topic_settings(list(holders))
+    return tuple(
+        TopicFacts(
+            name, roles[name], settings[name], tuple(PartitionFacts(*one) for one in holders[name])
+        )
+        for name in roles
+        if name in holders
+    )
+
+
+def topic_ids_of(admin: Admin, plan: Plan) -> dict[str, str]:
+    """Ask for the ids that a plan's topics have now."""
+    return {name: str(found) for name, found in admin.topic_ids(list(plan.topic_ids)).items()}
+
+
+def _controller(admin: Admin, unseen: list[str]) -> list[Stamp]:
+    after = now_ms()
+    told = _seen(admin.controller_time_ms, "the controller's clock", unseen)
+    if told is None:
+        return []
+    broker, stamp = told
+    return [Stamp(f"the controller (broker {broker})", stamp, now_ms(), after)]
+
+
+def _groups(
+    driver: Driver,
+    admin: Admin,
+    state: ControlState,
+    topics: tuple[TopicFacts, ...],
+    unseen: list[str],
+) -> tuple[GroupFacts, ...]:
+    prefix = group_prefix(state.topic)
+    names = _seen(lambda: admin.groups(prefix), "consumer groups", unseen) or []
+    limited = [one.name for one in topics if one.role is Role.DATA and one.kept_bytes != FOR_EVER]
+    sizes: dict[TopicPartition, int] = {}
+    if limited and names:
+        sizes = _seen(lambda: admin.sizes(limited), "the sizes of logs", unseen) or {}
+    found = _seen(
+        lambda: look_at_groups(driver, state, names, topics, sizes), "committed cursors", unseen
+    )
+    return found or ()
+
+
+def _seen(ask: Callable[[], _T], what: str, unseen: list[str]) -> _T | None:
+    """Ask; note what may not be seen."""
+    try:
+        return ask()
+    except ClusterUnreachable:
+        raise
+    except AmcastError as error:
+        unseen.append(f"{what} cannot be seen: {error}")
+        return None
+
+
+# -- the whole ------------------------------------------------------------------------------
+
+
+def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -> Facts:
+    """Find out everything; raises `ClusterUnreachable` where no broker answers."""
+    unseen: list[str] = []
+    facts = Facts(topic, now_ms(), brokers=look_at_brokers(admin))
+    stamps = _controller(admin, unseen)
+    try:
+        control = read_control(driver, topic)
+    except TopicMissing:
+        return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
+    state = control.state
+    facts = replace(
+        facts, control_foreign=tuple(control.foreign), plans_lost=control.lost, unseen=()
+    )
+    if state.epoch:
+        plan = state.plan()
+        shown = max(epoch for epoch in range(1, state.epoch + 1) if state.starts(epoch) is not None)
+        facts = replace(
+            facts,
+            plan=plan,
+            shown=shown,
+            topics=look_at_topics(admin, plan),
+            topic_ids=topic_ids_of(admin, plan),
+        )
+        facts, seen = _work(driver, state, facts, state.plan(shown), patience_s)
+        stamps += seen
+        facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
+    return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
+
+
+def _work(
+    driver: Driver, state: ControlState, facts: Facts, plan: Plan, patience_s: float
+) -> tuple[Facts, list[Stamp]]:
+    """Look at every collector, and at the newest message of every log."""
+    logs = {log_partition(log): log.name for log in plan.logs}
+    streams = [stream_partition(plan, node.name) for node in plan.collectors]
+    at_ms, deadline = now_ms(), time.monotonic() + patience_s
+    try:
+        began = Began(at_ms, driver.ends([*logs, *streams]), deadline)
+    except TopicMissing:  # the findings of changed topics tell which
+        return facts, []
+    found, stamps = [], []
+    for node in plan.collectors:
+        seen, told = look_at_collector(driver, state, plan, node.name, began)
+        found.append(seen)
+        stamps += told
+    stamps += _newest(driver, logs, began)
+    return replace(facts, collectors=tuple(found)), stamps
+
+
+def _newest(driver: Driver, logs: dict[TopicPartition, str], began: Began) -> list[Stamp]:
+    """Read the stamp of the newest message of each log; a log that ends in markers shows none."""
+    begins, ends = driver.begins(list(logs)), driver.ends(list(logs))
+    starts = {at: ends[at] - 1 for at in logs if ends[at] > begins[at]}
+    found: dict[TopicPartition, Stamp] = {}
+    waiting = dict(starts)
+    reader = driver.reader(starts)
+    deadline = time.monotonic() + _NEWEST_S
+    try:
+        while waiting and time.monotonic() < deadline:
+            for fetched in reader.poll(deadline - time.monotonic()):
+                for record in fetched.records:
+                    after = began.at_ms if record.offset >= began.ends[fetched.at] else None
+                    whose = f"the producer of log {logs[fetched.at]}'s newest message"
+                    found[fetched.at] = Stamp(whose, record.timestamp_ms, now_ms(), after)
+                waiting.pop(fetched.at, None)
+    finally:
+        reader.close()
+    return list(found.values())

@@ -1,0 +1,153 @@
+"""What consumers see while the tree is changed: probes that read along, and what they say.
+
+A probe is a consumer of its own for each interest of the running plan. It begins at the end of the
+order before the change, and reads until the next epoch has begun and nothing is left.
+
+    delay    from the moment that a producer stamped a message to its delivery to a probe
+    window   of a log, the messages that every probe of it has seen: only these are judged, because
+             probes begin and end at different moments
+
+Invariant: a probe commits nothing, and is told to stop at the latest by `judged`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from multicast.consumer import Consumer
+from multicast.delivery import Batch
+from multicast.errors import AmcastError
+from multicast.history import History, HistoryBuilder
+from multicast.log import Driver
+from multicast.properties import check_all
+from topology.tree import Plan
+
+_POLL_S = 0.1
+_QUIET_S = 1.0
+_MESSAGES_MAX = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What all probes saw: `delay_p99_ms` is None where no message came during the change."""
+
+    messages: int
+    deliveries: int
+    violations: tuple[str, ...]
+    delay_p99_ms: float | None
+    unread: tuple[str, ...]
+
+
+class _Probe:
+    def __init__(self, driver: Driver, topic: str, name: str) -> None:
+        self.name = name
+        self.consumer = Consumer(
+            topic=topic, name=name, start="latest", committed=False, driver=driver
+        )
+        self.interest = self.consumer.interest
+        self.deliveries: list[tuple[str, int, tuple[str, ...]]] = []
+        self.delays: list[tuple[float, float]] = []  # when it was delivered, and the delay in ms
+        self.error: AmcastError | None = None
+        self.epoch = 0
+        self.quiet_since = time.monotonic()
+
+    def take(self, batches: Iterable[Batch]) -> None:
+        now_ms, now = time.time() * 1000, time.monotonic()
+        for batch in batches:
+            self.epoch = batch.epoch
+            self.quiet_since = now
+            if len(self.deliveries) > _MESSAGES_MAX:
+                continue
+            for record in batch.records:
+                self.deliveries.append((batch.log.name, record.offset, batch.to))
+                self.delays.append((now, now_ms - record.timestamp_ms))
+
+
+class Probes:
+    """Reads along from now on, a thread each; a context manager that ends them."""
+
+    def __init__(self, driver: Driver, plan: Plan) -> None:
+        self._stop = threading.Event()
+        self._probes = [_Probe(driver, plan.topic, entry.name) for entry in plan.consumers]
+        self._threads = [
+            threading.Thread(target=self._read, args=(probe,), daemon=True)
+            for probe in self._probes
+        ]
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        for probe in self._probes:
+            probe.consumer.close()
+
+    def _end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(10.0)
+
+    def _read(self, probe: _Probe) -> None:
+        try:
+            while not self._stop.is_set():
+                probe.take(probe.consumer.poll(_POLL_S))
+        except AmcastError as error:
+            probe.error = error
+
+    def judged(self, epoch: int, *, timeout_s: float = 10.0) -> Seen:
+        """Read on until that epoch is seen or nothing comes any more; say what was seen."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and not all(_done(one, epoch) for one in self._probes):
+            self._stop.wait(_POLL_S)
+        until = time.monotonic()
+        self._end()
+        during = sorted(
+            delay
+            for probe in self._probes
+            for at, delay in probe.delays
+            if self._begun <= at <= until
+        )
+        report = check_all(_history(self._probes))
+        return Seen(
+            messages=report.messages,
+            deliveries=report.deliveries,
+            violations=tuple(str(one.witness) for one in report.violations),
+            delay_p99_ms=during[int(0.99 * (len(during) - 1))] if during else None,
+            unread=tuple(f"{one.name}: {one.error}" for one in self._probes if one.error),
+        )
+
+
+def _done(probe: _Probe, epoch: int) -> bool:
+    quiet = time.monotonic() - probe.quiet_since > _QUIET_S
+    return probe.error is not None or probe.epoch >= epoch or quiet
+
+
+def _history(probes: Sequence[_Probe]) -> History:
+    """Make a history of what all probes of a log have seen of it."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for probe in probes:
+        begins: dict[str, int] = {}
+        ends: dict[str, int] = {}
+        for log, offset, _ in probe.deliveries:
+            begins.setdefault(log, offset)
+            ends[log] = offset
+        for log, offset in begins.items():
+            first[log] = max(first.get(log, 0), offset)
+            last[log] = min(last.get(log, ends[log]), ends[log])
+    builder = HistoryBuilder()
+    for probe in probes:
+        builder.interest(consumer=probe.name, interest=probe.interest)
+        for log, offset, to in probe.deliveries:
+            if first[log] <= offset <= last[log]:
+                builder.delivery(
+                    consumer=probe.name, instance="probe", message_id=f"{log}:{offset}", to=to
+                )
+    return builder.history(other_producers=True)

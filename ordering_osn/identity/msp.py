@@ -1,0 +1,398 @@
+"""An organisation's rules (its MSP): who is one of its members, and in which role.
+
+In: MSPConfig bytes of a channel config, creators of signature headers, principals of policies.
+Out: `Identity`, its validity and its roles. No clock: a certificate past its end still verifies
+what it once signed; to refuse it at the door is the expiration filter's business (`expires_at`).
+
+    unit         an organizational unit (OU) of a certificate's subject; it counts together with
+                 the chain of CAs that certified it
+    node unit    with NodeOUs, the unit that makes a certificate a client, peer, orderer or admin
+    inner CA     one that certified another configured CA; it may certify no members
+
+The rules are those of Fabric's channels from capability V1_4_3 on (every V2 channel), with one
+difference: an administrator by certificate must be a valid member at every look, not once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cached_property, lru_cache
+
+from ordering_osn.identity.certificates import (
+    HASH_FAMILIES,
+    Authorities,
+    Certificate,
+    Revocations,
+    Unreadable,
+)
+from ordering_osn.identity.errors import BadSignature, MalformedMsp, UntrustedIdentity
+from ordering_osn.protos import (
+    CombinedPrincipal,
+    DecodeError,
+    FabricMSPConfig,
+    MSPConfig,
+    MSPIdentityAnonymity,
+    MSPPrincipal,
+    MSPRole,
+    OrganizationUnit,
+    SerializedIdentity,
+)
+
+CREATOR_BYTES_MAX = 16 * 1024  # a certificate is about 1 kB; what is longer is refused unread
+_KEPT = 4096  # certificates and identities kept, so that a client's is read and judged once
+_FABRIC = 0  # MSPConfig.type of X.509; 1 is Idemix
+_CHAIN_HASHES = {
+    "": "sha256",
+    "SHA256": "sha256",
+    "SHA384": "sha384",
+    "SHA3_256": "sha3_256",
+    "SHA3_384": "sha3_384",
+}
+
+
+def expires_at(creator: bytes) -> datetime | None:
+    """When the creator's certificate ends (aware, UTC); None where it holds no certificate.
+
+    Needs no channel: Fabric's expiration filter looks at the certificate alone, before any policy.
+    """
+    try:
+        return _certified(creator)[1].not_after
+    except UntrustedIdentity:
+        return None
+
+
+def _certified(creator: bytes) -> tuple[str, Certificate]:
+    if not creator:
+        raise UntrustedIdentity("there is no creator")
+    if len(creator) > CREATOR_BYTES_MAX:
+        raise UntrustedIdentity(f"the creator has more than {CREATOR_BYTES_MAX} bytes")
+    return _read_creator(creator)
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_creator(creator: bytes) -> tuple[str, Certificate]:
+    try:
+        found = SerializedIdentity.FromString(creator)
+    except DecodeError as error:
+        raise UntrustedIdentity("the creator is no serialized identity") from error
+    if b"-----BEGIN" not in found.id_bytes:
+        raise UntrustedIdentity(f"the creator of MSP {found.mspid!r} holds no PEM certificate")
+    try:
+        return found.mspid, Certificate(found.id_bytes)
+    except Unreadable as error:
+        raise UntrustedIdentity(f"the creator of MSP {found.mspid!r} holds {error}") from error
+
+
+class Identity:
+    """One certificate at one organisation. What is judged of it is judged once and kept.
+
+    `key` tells identities apart: two spellings of the same certificate are one identity.
+    """
+
+    def __init__(self, msp: Msp, certificate: Certificate) -> None:
+        self._msp, self._certificate = msp, certificate
+        self.msp_id = msp.name
+        self.expires = certificate.not_after
+        self.key = (msp.name, certificate.signed)
+        try:
+            self._verify = certificate.verifier(msp.hash_family)
+        except Unreadable as error:
+            raise UntrustedIdentity(f"{self}: {error}") from error
+
+    def __str__(self) -> str:
+        return f"{self._certificate.name} of {self.msp_id}"
+
+    def verify(self, message: bytes, signature: bytes) -> None:
+        """Raise `BadSignature` unless it is this identity's over `message` (low S, DER)."""
+        try:
+            self._verify(message, signature)
+        except Unreadable as error:
+            raise BadSignature(f"{self}: {error}") from error
+
+    def validate(self) -> None:
+        """Raise `UntrustedIdentity` unless its organisation accepts it."""
+        if self.problem is not None:
+            raise UntrustedIdentity(f"{self}: {self.problem}")
+
+    def satisfies(self, principal: MSPPrincipal) -> bool:
+        """Whether it is valid and has the principal's role, unit or certificate."""
+        return self._msp.admits(self, principal)
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why its organisation does not accept it; None where it does."""
+        try:
+            self._msp.check(self._certificate)
+        except Unreadable as error:
+            return str(error)
+        return None
+
+    @cached_property
+    def chain_id(self) -> bytes:
+        """The digest of its CAs; empty where it has no chain."""
+        try:
+            return self._msp.chain_id(self._msp.authorities.chain(self._certificate)[1:])
+        except Unreadable:
+            return b""
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Its certificate's organizational units."""
+        return self._certificate.units
+
+
+class Msp:
+    """One organisation's rules, from its definition in a channel config; `name` is its MSP ID."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.name = ""
+        try:
+            self._read(raw)
+        except (DecodeError, Unreadable, UntrustedIdentity) as error:
+            raise MalformedMsp(f"the MSP {self.name!r} cannot be used: {error}") from error
+
+    @classmethod
+    def from_config(cls, raw: bytes) -> Msp:
+        """From serialized MSPConfig, the value MSP of a group; raises `MalformedMsp`."""
+        return cls(raw)
+
+    def _read(self, raw: bytes) -> None:
+        outer = MSPConfig.FromString(raw)
+        if outer.type != _FABRIC:
+            raise Unreadable(f"its type is {outer.type}; only X.509 (type {_FABRIC}) is known")
+        config = FabricMSPConfig.FromString(outer.config)
+        self.name = config.name
+        if not self.name:
+            raise Unreadable("it has no name")
+        crypto = config.crypto_config
+        self.hash_family = crypto.signature_hash_family or "SHA2"
+        if self.hash_family not in HASH_FAMILIES:
+            raise Unreadable(f"its signature hash family {self.hash_family!r} is unknown")
+        self._chain_hash = _CHAIN_HASHES.get(crypto.identity_identifier_hash_function)
+        if self._chain_hash is None:
+            raise Unreadable(
+                f"its hash function {crypto.identity_identifier_hash_function!r} is unknown"
+            )
+        tls = (*config.tls_root_certs, *config.tls_intermediate_certs)
+        for certificate in _certificates(tls, "TLS CA"):
+            _check_authority(certificate)
+        self._revocations = [Revocations(one) for one in config.revocation_list]
+        self._read_authorities(config)
+        self._read_units(config)
+        self._read_administrators(config)
+
+    def _read_authorities(self, config: FabricMSPConfig) -> None:
+        roots = _certificates(config.root_certs, "root CA")
+        intermediates = _certificates(config.intermediate_certs, "intermediate CA")
+        if not roots:
+            raise Unreadable("it has no root CA")
+        self.authorities = Authorities(roots, intermediates)
+        self._inner: set[bytes] = set()
+        for certificate in (*roots, *intermediates):
+            _check_authority(certificate)
+            try:
+                chain = self.authorities.chain(certificate)
+                self._check_revoked(chain)
+            except Unreadable as error:
+                raise Unreadable(f"the CA {certificate.name} is not valid: {error}") from error
+            self._inner.update(one.signed for one in chain[1:])
+
+    def _read_units(self, config: FabricMSPConfig) -> None:
+        self._units: list[tuple[str, bytes]] = [
+            (one.organizational_unit_identifier, self._certifier(one.certificate))
+            for one in config.organizational_unit_identifiers
+        ]
+        nodes = config.fabric_node_ous
+        self._node_units: dict[int, tuple[str, bytes]] = {
+            role: (
+                getattr(nodes, field).organizational_unit_identifier,
+                self._certifier(getattr(nodes, field).certificate, optional=True),
+            )
+            for role, field in (
+                (MSPRole.CLIENT, "client_ou_identifier"),
+                (MSPRole.PEER, "peer_ou_identifier"),
+                (MSPRole.ADMIN, "admin_ou_identifier"),
+                (MSPRole.ORDERER, "orderer_ou_identifier"),
+            )
+            if nodes.enable and nodes.HasField(field)
+        }
+
+    def _certifier(self, pem: bytes, *, optional: bool = False) -> bytes:
+        """Digest the chain that begins at a configured CA."""
+        if optional and not pem:
+            return b""
+        certificate = Certificate(pem)
+        known = (*self.authorities.roots, *self.authorities.intermediates)
+        if all(certificate.signed != one.signed for one in known):
+            raise Unreadable(f"the certifier {certificate.name} of a unit is none of its CAs")
+        chain = self.authorities.chain(certificate)
+        if len(chain) > 1 and certificate.signed in self._inner:
+            raise Unreadable(f"the certifier {certificate.name} of a unit certifies other CAs")
+        return self.chain_id(chain)
+
+    def _read_administrators(self, config: FabricMSPConfig) -> None:
+        administrators = _certificates(config.admins, "administrator's")
+        if not administrators and MSPRole.ADMIN not in self._node_units:
+            raise Unreadable("it has neither administrators nor a unit that makes them")
+        self._administrators = {one.signed for one in administrators}
+        for certificate in administrators:
+            identity = Identity(self, certificate)
+            known = self._has_role(identity, MSPRole.CLIENT) or self._has_role(
+                identity, MSPRole.ADMIN
+            )
+            if self._node_units and not (identity.chain_id and known):
+                raise Unreadable(f"its administrator {certificate.name} is no client or admin")
+            if not self._node_units and identity.problem is not None:
+                raise Unreadable(f"its administrator {identity} is not valid: {identity.problem}")
+
+    def chain_id(self, chain: Sequence[Certificate]) -> bytes:
+        """Digest these CAs, nearest first."""
+        assert self._chain_hash is not None
+        digest = hashlib.new(self._chain_hash)
+        for certificate, signer in zip(chain, (*chain[1:], chain[-1]), strict=True):
+            digest.update(certificate.low(signer))
+        return digest.digest()
+
+    def check(self, certificate: Certificate) -> None:
+        """Raise `Unreadable` with the reason unless the certificate is a valid member's."""
+        if certificate.is_ca:
+            raise Unreadable("a CA's certificate is nobody's identity")
+        chain = self.authorities.chain(certificate)
+        if len(chain) < 2 or chain[1].signed in self._inner:
+            raise Unreadable("it was not certified by a CA at the end of the organisation's tree")
+        self._check_revoked(chain)
+        self._check_units(certificate, self.chain_id(chain[1:]))
+
+    def _check_revoked(self, chain: Sequence[Certificate]) -> None:
+        if len(chain) < 2:
+            return
+        certificate, parent = chain[:2]
+        for one in self._revocations:
+            if (
+                one.issuer_key_id == parent.key_id
+                and one.names(certificate.serial)
+                and parent.has_signed(one)
+            ):
+                raise Unreadable("its certificate is revoked")
+
+    def _check_units(self, certificate: Certificate, chain_id: bytes) -> None:
+        found = [(unit, chain_id) for unit in certificate.units]
+        if self._units and not any(one in self._units for one in found):
+            raise Unreadable("it has none of the units that the organisation asks for")
+        if not self._node_units:
+            return
+        roles = [node for unit in certificate.units for node in self._node_units_of(unit)]
+        if any(certifier not in (b"", chain_id) for _unit, certifier in roles):
+            raise Unreadable("its node unit was certified by another CA than it must be")
+        if len(roles) != 1:
+            raise Unreadable("it must have one of the units client, peer, orderer and admin")
+
+    def _node_units_of(self, unit: str) -> list[tuple[str, bytes]]:
+        return [node for node in self._node_units.values() if node[0] == unit][-1:]
+
+    def admits(self, identity: Identity, principal: MSPPrincipal) -> bool:
+        """Whether the identity (of this MSP) is valid and is what the principal names."""
+        every = [principal]
+        while every:
+            one = every.pop()
+            if one.principal_classification != MSPPrincipal.COMBINED:
+                if not self._admits(identity, one):
+                    return False
+                continue
+            try:
+                inner = CombinedPrincipal.FromString(one.principal).principals
+            except DecodeError:
+                return False
+            if not inner:
+                return False
+            every.extend(inner)
+        return True
+
+    def _admits(self, identity: Identity, principal: MSPPrincipal) -> bool:
+        kind, what = principal.principal_classification, principal.principal
+        try:
+            if kind == MSPPrincipal.ROLE:
+                role = MSPRole.FromString(what)
+                return role.msp_identifier == self.name and self._is(identity, role.role)
+            if kind == MSPPrincipal.ORGANIZATION_UNIT:
+                return self._is_of_unit(identity, OrganizationUnit.FromString(what))
+            if kind == MSPPrincipal.IDENTITY:
+                msp_id, certificate = _certified(what)
+                same = (msp_id, certificate.signed) == identity.key
+                return same and identity.problem is None
+            if kind == MSPPrincipal.ANONYMITY:
+                anonymity = MSPIdentityAnonymity.FromString(what).anonymity_type
+                return bool(anonymity == MSPIdentityAnonymity.NOMINAL)
+        except (DecodeError, UntrustedIdentity):
+            return False
+        return False
+
+    def _is(self, identity: Identity, role: int) -> bool:
+        if identity.problem is not None:
+            return False
+        if role == MSPRole.MEMBER:
+            return True
+        if role == MSPRole.ADMIN and identity.key[1] in self._administrators:
+            return True
+        return self._has_role(identity, role)
+
+    def _has_role(self, identity: Identity, role: int) -> bool:
+        return role in self._node_units and self._node_units[role][0] in identity.units
+
+    def _is_of_unit(self, identity: Identity, unit: OrganizationUnit) -> bool:
+        return (
+            unit.msp_identifier == self.name
+            and identity.problem is None
+            and unit.organizational_unit_identifier in identity.units
+            and bytes(unit.certifiers_identifier) == identity.chain_id
+        )
+
+
+class Msps:
+    """The organisations of one channel config, by MSP ID."""
+
+    def __init__(self, msps: Iterable[Msp]) -> None:
+        self._msps: dict[str, Msp] = {}
+        for msp in msps:
+            if self._msps.setdefault(msp.name, msp).raw != msp.raw:
+                raise MalformedMsp(f"the MSP {msp.name!r} is defined twice, and differently")
+        self._identity = lru_cache(maxsize=_KEPT)(self._read)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """MSP IDs, sorted."""
+        return tuple(sorted(self._msps))
+
+    def identity(self, creator: bytes) -> Identity:
+        """Read a signature header's creator; no signature and no validity is judged.
+
+        Raises `UntrustedIdentity` where it has none here: no creator, no certificate, an MSP that
+        this channel does not know, a key that cannot sign. The same creator gives the same object.
+        """
+        return self._identity(creator)
+
+    def _read(self, creator: bytes) -> Identity:
+        msp_id, certificate = _certified(creator)
+        if msp_id not in self._msps:
+            raise UntrustedIdentity(f"the creator's MSP {msp_id!r} is none of this channel's")
+        return Identity(self._msps[msp_id], certificate)
+
+
+def _certificates(pems: Iterable[bytes], what: str) -> list[Certificate]:
+    found = []
+    for pem in pems:
+        try:
+            found.append(Certificate(pem))
+        except Unreadable as error:
+            raise Unreadable(f"a {what} certificate is {error}") from error
+    return found
+
+
+def _check_authority(certificate: Certificate) -> None:
+    if not certificate.is_ca:
+        raise Unreadable(f"the certificate {certificate.name} is no CA's")
+    if certificate.key_id is None:
+        raise Unreadable(f"the CA {certificate.name} has no subject key identifier")

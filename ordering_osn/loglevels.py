@@ -1,0 +1,80 @@
+"""Log levels by a spec, in Fabric's grammar: `LEVEL`, `LOGGER[,LOGGER…]=LEVEL`, joined by ":".
+
+"info:amcast.osn.deliver,amcast.osn.wire=debug" sets the level of all of this project's loggers,
+and of two of them another. A spec replaces the one before it. Fabric's levels that Python does not
+know (`dpanic`, `panic`) mean the same as `critical`, as does `fatal`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+
+ROOT = "amcast"
+_LEVELS = {
+    "payload": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "dpanic": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+_LOGGER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_FIELDS_MAX = 200  # Python keeps a logger for ever once it is named
+
+
+class MalformedSpec(ValueError):
+    """The spec cannot be read; the text says which part."""
+
+
+class LogLevels:
+    """The spec in force. `set` and `spec` from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._levels: dict[str, str] = {}
+        level = logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel()).lower()
+        self._default = level if level in _LEVELS else "info"
+
+    @property
+    def spec(self) -> str:
+        """The spec in force, in its one spelling."""
+        with self._lock:
+            named = [f"{name}={level}" for name, level in sorted(self._levels.items())]
+            return ":".join([*named, self._default])
+
+    def set(self, spec: object) -> None:
+        """Put a spec in force; raises `MalformedSpec`, and nothing changed then."""
+        if not isinstance(spec, str):
+            raise MalformedSpec("the spec is no text")
+        default, levels = _parsed(spec)
+        with self._lock:
+            for name in self._levels:
+                logging.getLogger(name).setLevel(logging.NOTSET)
+            logging.getLogger(ROOT).setLevel(_LEVELS[default])
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(_LEVELS[level])
+            self._default, self._levels = default, levels
+
+
+def _parsed(spec: str) -> tuple[str, dict[str, str]]:
+    default, levels = "info", {}
+    fields = spec.split(":") if spec else []
+    if len(fields) > _FIELDS_MAX:
+        raise MalformedSpec(f"invalid logging specification: more than {_FIELDS_MAX} fields")
+    for field in fields:
+        names, is_named, level = field.rpartition("=")
+        if level.lower() not in _LEVELS:
+            raise MalformedSpec(f"invalid logging specification '{spec}': bad level '{level}'")
+        if not is_named:
+            default = level.lower()
+            continue
+        for name in names.split(","):
+            if not _LOGGER.fullmatch(name):
+                raise MalformedSpec(f"invalid logging specification '{spec}': bad name '{name}'")
+            levels[name] = level.lower()
+    return default, levels

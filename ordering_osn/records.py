@@ -1,0 +1,97 @@
+"""The records of a chain's log: Fabric's `KafkaMessage`, its bytes and its three kinds.
+
+Goes in: raw bytes of one record of the log. Comes out: what it says, or `Unparseable`. No I/O, no
+clock.
+
+    Regular    a transaction (an envelope), under the config it was found valid under
+    TimeToCut  "cut block number `block` here, if it is the next one and something is pending"
+    Connect    says nothing; Fabric's orderer posts it, ours skips it
+    position   a record's number in its chain's order stream, from 1; 0 stands for "none"
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ordering_osn.protos import DecodeError, KafkaMessage
+
+
+class Kind(enum.IntEnum):
+    """The class of a regular record; the numbers are Fabric's."""
+
+    UNKNOWN = 0  # written by an orderer that knows no classes: judged where it is consumed
+    NORMAL = 1
+    CONFIG = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Regular:
+    """A transaction. `original`: the position of the record that this one re-submits, or 0."""
+
+    payload: bytes
+    config_seq: int
+    kind: Kind
+    original: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToCut:
+    """The time-out of block number `block` ran out somewhere."""
+
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """No content."""
+
+
+Record = Regular | TimeToCut | Connect
+
+
+class Unparseable(ValueError):
+    """The bytes are no record of a chain."""
+
+
+_KINDS = dict(enumerate(Kind))
+
+
+def encode(record: Record) -> bytes:
+    """Write a record; `decode` reads back an equal one."""
+    if isinstance(record, Regular):
+        regular = {
+            "payload": record.payload,
+            "config_seq": record.config_seq,
+            "class": int(record.kind),
+            "original_offset": record.original,
+        }
+        message = KafkaMessage(regular=regular)
+    elif isinstance(record, TimeToCut):
+        message = KafkaMessage(time_to_cut={"block_number": record.block})
+    else:
+        message = KafkaMessage(connect={})
+    raw: bytes = message.SerializeToString()
+    return raw
+
+
+def decode(raw: bytes | None) -> Record:
+    """Read a record; raises `Unparseable` for anything else, an empty value among it."""
+    if raw is None:
+        raise Unparseable("a record without a value")
+    try:
+        message = KafkaMessage.FromString(raw)
+    except DecodeError as error:
+        raise Unparseable(f"no KafkaMessage: {error}") from error
+    which = message.WhichOneof("Type")
+    if which == "regular":
+        regular = message.regular
+        kind = _KINDS.get(getattr(regular, "class"))
+        if kind is None:
+            raise Unparseable(f"a regular message of class {getattr(regular, 'class')}")
+        return Regular(regular.payload, regular.config_seq, kind, regular.original_offset)
+    if which == "time_to_cut":
+        return TimeToCut(message.time_to_cut.block_number)
+    if which == "connect":
+        return Connect()
+    raise Unparseable("a KafkaMessage without content")

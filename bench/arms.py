@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from bench.events import PARTITIONS, describe, events_topic, write_statement
 from bench.histogram import Latencies
 from bench.hosts import (
     Client,
@@ -24,6 +25,7 @@ from bench.hosts import (
 )
 from bench.layouts import lay_out
 from bench.poster import order_of
+from bench.sockets import Traffic, traffic
 from bench.workload import BACKLOG, Workload
 from collectors.apply import apply, topics_of
 from multicast.control import control_partition
@@ -32,6 +34,8 @@ from multicast.kafka_python import Admin, TopicSpec
 from multicast.log import Driver
 
 _OPEN_S = 60.0
+_START_S = 4.0
+_EVENTS_S = 120.0
 _SLOWEST_BYTES_PER_S = 2_000_000
 _SLOWEST_MESSAGES_PER_S = 500
 _WARM_S = 1.5
@@ -39,12 +43,16 @@ _WARM_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where to measure: addresses, an open driver and the brokers' processes, if they are ours."""
+    """Where to measure: addresses, an open driver and the brokers' processes, if they are ours.
+
+    With a name for the `run` the clients tell their events (`bench.events`), and topics stay.
+    """
 
     bootstrap: str
     driver: Driver
     broker_pids: tuple[int, ...]
     folder: Path
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class Arm:
             folder.mkdir()
             stack.callback(self._remove_topics)
             collectors = self._collectors(folder)
+            self._describe()
             self._clients(folder)
             self._pids = {
                 "producers": [self._producer.pid],
@@ -115,6 +124,15 @@ class Arm:
             full_speed=False,
         )
 
+    def write_events(self, number: int) -> None:
+        """Let every client tell the events of the round it ran last; a nameless run has none."""
+        if self._cluster.run is None:
+            return
+        for client in (self._producer, *self._consumers):
+            client.tell({"events": True, "round": number, "timeout_s": _EVENTS_S})
+        for client in (self._producer, *self._consumers):
+            client.answer(2 * _EVENTS_S)
+
     def _round(
         self, number: int, messages: int, *, warm_up: int, sends: bool, full_speed: bool
     ) -> Round:
@@ -125,8 +143,9 @@ class Arm:
         timeout_s = 30.0 + max(seconds, 2 * messages / (self._workload.rate or 1e9))
         command: dict[str, float] = {"round": number, "messages": messages, "warm_up": warm_up}
         command |= {"timeout_s": timeout_s, "full_speed": full_speed}
+        carried = {role: traffic(pids) for role, pids in self._pids.items()}
         before = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
-        busy = busy_seconds()
+        busy, began = busy_seconds(), time.monotonic()
         reads = not (backlog and sends)
         consumers = self._consumers if reads else []
         for consumer in consumers:
@@ -143,16 +162,28 @@ class Arm:
         after = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
         cpu = {role: after[role] - before[role] for role in self._pids}
         # What the machine did beside: another arm's idle clients, and whatever else runs on it.
-        cpu["others"] = max(0.0, busy_seconds() - busy - sum(cpu.values()))
-        return self._put_together(sent, got, cpu)
+        busy = busy_seconds() - busy
+        cpu["others"] = max(0.0, busy - sum(cpu.values()))
+        figures = {"busyCores": round(busy / max(0.001, time.monotonic() - began), 3)}
+        figures |= {f"cpuSeconds.{role}": round(seconds, 3) for role, seconds in cpu.items()}
+        figures |= self._what_came_over(carried)
+        return self._put_together(sent, got, figures)
+
+    def _what_came_over(self, before: Mapping[str, Traffic]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for role, pids in self._pids.items():
+            after = traffic(pids)
+            found[f"bytesReceived.{role}"] = after.received - before[role].received
+            found[f"bytesSent.{role}"] = after.sent - before[role].sent
+            found[f"residentMiB.{role}"] = round(resident_bytes(pids) / 2**20, 1)
+        return found
 
     def _put_together(
-        self, sent: Mapping[str, Any], got: list[dict[str, Any]], cpu: Mapping[str, float]
+        self, sent: Mapping[str, Any], got: list[dict[str, Any]], figures: dict[str, float]
     ) -> Round:
         if sent.get("errors"):
             raise AmcastError(f"arm {self.name}: {sent['errors']} messages were not acknowledged")
         publish, delay, end_to_end = Latencies(), Latencies(), Latencies()
-        figures: dict[str, float] = {}
         if sent:
             publish.add(sent["publish"])
             delay.add(sent["delay"])
@@ -170,9 +201,6 @@ class Arm:
         cpu_s = sum(one["cpu_s"] for one in got)
         if cpu_s > 0.05:
             figures["consumeRatePerCpuSecond"] = sum(one["cpu_messages"] for one in got) / cpu_s
-        figures |= {f"cpuSeconds.{role}": round(seconds, 3) for role, seconds in cpu.items()}
-        for role, pids in self._pids.items():
-            figures[f"residentMiB.{role}"] = round(resident_bytes(pids) / 2**20, 1)
         return Round(figures, publish, delay, end_to_end)
 
     # -- setting up -------------------------------------------------------------------------
@@ -194,12 +222,25 @@ class Arm:
         if plan is not None:
             host = Collectors(bootstrap, self._topic, self._workload.driver, plan, folder)
             self._stack.enter_context(host)
-            host.wait_healthy(_OPEN_S)
+            # They start side by side, on as many cores as there are.
+            host.wait_healthy(_OPEN_S + _START_S * len(host.names))
             return host.pids
         if self.name == "algorithm1":
             poster = Poster(bootstrap, self._topic, partitions, folder)
             return self._stack.enter_context(poster).pids
         return []
+
+    def _describe(self) -> None:
+        """Say what arm the run's events will be of, and at the end that there are no more."""
+        run = self._cluster.run
+        if run is None:
+            return
+        with Admin(self._cluster.bootstrap) as admin:
+            admin.create_topics({events_topic(run): TopicSpec(PARTITIONS)})
+        told = describe(run, self.name, self._workload, self._layout, self._topic)
+        write_statement(self._cluster.driver, run, "arm", told)
+        end = {"run": run, "arm": self.name}
+        self._stack.callback(write_statement, self._cluster.driver, run, "end", end)
 
     def _clients(self, folder: Path) -> None:
         spec = {
@@ -208,6 +249,7 @@ class Arm:
             "topic": self._topic,
             "bootstrap": self._cluster.bootstrap,
             "driver": "kafka-python" if self.name == "algorithm1" else self._workload.driver,
+            "run": self._cluster.run,
         }
         enter = self._stack.enter_context
         self._producer = enter(Client("producer", {**spec, "role": "producer"}, folder))
@@ -218,6 +260,6 @@ class Arm:
             client.answer(_OPEN_S)
 
     def _remove_topics(self) -> None:
-        if self._topics and not self._cluster.broker_pids:
-            with Admin(self._cluster.bootstrap) as admin:
+        if self._topics and self._cluster.run is None:
+            with suppress(AmcastError), Admin(self._cluster.bootstrap) as admin:
                 admin.delete_topics(self._topics)

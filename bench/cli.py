@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from bench import compare as comparing
 from bench.run import run as measure
-from bench.workload import InvalidWorkload, Workload, load
+from bench.workload import BACKLOG, InvalidWorkload, Workload, load
 from multicast.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
@@ -48,6 +49,10 @@ def run(
         list[str] | None,
         typer.Option("--set", help="key=value, stronger than the file; may be repeated."),
     ] = None,
+    events: Annotated[
+        bool,
+        typer.Option("--events", help="Clients write events for 'bench pipeline'; topics stay."),
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the JSON document here.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -58,12 +63,16 @@ def run(
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out.parent} is not a directory")
     chosen = read_workload(workload, asked)
+    name = _events_name(chosen, bootstrap) if events else None
     say = Console(stderr=True)
     document = measure(
         chosen,
         bootstrap=bootstrap,
+        events=name,
         progress=lambda what: say.print(f"{what} …", highlight=False),
     )
+    if name is not None:
+        say.print(f"now: amcast bench pipeline {name} -b {bootstrap}", highlight=False)
     text = json.dumps(document, indent=1)
     if out is not None:
         try:
@@ -101,12 +110,22 @@ def compare(
             numeric = column in ("old", "new", "times worse")
             table.add_column(column, justify="right" if numeric else "left")
         for row in rows:
-            said = "REGRESSION" if row.regression else "ok"
+            noise = "in the spread" if row.change > max_regression else "ok"
+            said = "REGRESSION" if row.regression else noise
             change = f"{row.change:.3f}"
             table.add_row(row.arm, row.name, f"{row.old:.4g}", f"{row.new:.4g}", change, said)
         Console(width=110).print(table)
     if worse:
         raise typer.Exit(1)
+
+
+def _events_name(workload: Workload, bootstrap: str | None) -> str:
+    """Name a run whose clients write events; raises `UsageError` where none can be read."""
+    if bootstrap is None:
+        raise UsageError("--events needs --bootstrap: a broker of our own ends with the run")
+    if workload.load == BACKLOG:
+        raise UsageError("--events tells when messages were sent; a backlog's were, long before")
+    return f"{workload.name}-{datetime.now(UTC):%Y%m%d%H%M%S}"
 
 
 def read_workload(name: str, changes: list[str]) -> Workload:

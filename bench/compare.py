@@ -4,12 +4,14 @@ Goes in: two documents of `amcast bench run`. Comes out: a row for each figure t
 files here. Ratios against the first arm are compared where both results have them: they depend
 little on the machine and its other work. A result of one arm is compared by its figures.
 
-    change    above 1: worse. A latency's new over its old, a rate's old over its new
+    change      above 1: worse. A latency's new over its old, a rate's old over its new
+    spread      what a result's own pairs (or rounds) differ by. Where the median of either result
+                lies within the other's, there is no regression, however much they differ
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,7 @@ class Row:
     new: float
     change: float
     regression: bool
+    in_spread: bool = False
 
 
 def compare(
@@ -60,30 +63,39 @@ def _rows(old: Mapping[str, Any], new: Mapping[str, Any], max_regression: float)
     both = old["base"] == new["base"] and old["ratios"] and new["ratios"]
     before, after = (_ratios(old), _ratios(new)) if both else (_figures(old), _figures(new))
     rows = []
-    for (arm, name), was in before.items():
-        now = after.get((arm, name))
-        if now is None or was <= 0 or now <= 0:
+    for (arm, name), (was, all_then) in before.items():
+        now, all_now = after.get((arm, name), (0.0, ()))
+        if was <= 0 or now <= 0:
             continue
-        change = was / now if "Rate" in name else now / was
-        rows.append(Row(arm, name, was, now, round(change, 4), change > max_regression))
+        if "Rate" in name:
+            change = was / now
+            in_spread = now >= min(all_then, default=was) or was <= max(all_now, default=now)
+        else:
+            change = now / was
+            in_spread = now <= max(all_then, default=was) or was >= min(all_now, default=now)
+        regression = change > max_regression and not in_spread
+        rows.append(Row(arm, name, was, now, round(change, 4), regression, in_spread))
     if not rows:
         raise Incomparable("the results have no figure in common")
     return tuple(rows)
 
 
-def _ratios(document: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+_Figures = dict[tuple[str, str], tuple[float, Sequence[float]]]
+
+
+def _ratios(document: Mapping[str, Any]) -> _Figures:
     return {
-        (arm, name): float(found["median"])
+        (arm, name): (float(found["median"]), found.get("pairs", ()))
         for arm, figures in document["ratios"].items()
         for name, found in figures.items()
     }
 
 
-def _figures(document: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    found = {}
+def _figures(document: Mapping[str, Any]) -> _Figures:
+    found: _Figures = {}
     for arm, figures in document["arms"].items():
         for name in RATIOS:
             key = f"aggregated{name[0].upper()}{name[1:]}"
             if key in figures:
-                found[arm, name] = float(figures[key])
+                found[arm, name] = (float(figures[key]), figures.get(name, ()))
     return found

@@ -10,7 +10,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("amcast", "confluent-kafka", "kafka-python", "crc32c", "hdrhistogram")
+_PACKAGES = (
+    "amcast",
+    "confluent-kafka",
+    "kafka-python",
+    "crc32c",
+    "hdrhistogram",
+    "grpcio",
+    "protobuf",
+    "cryptography",
+)
 
 
 def machine() -> dict[str, Any]:

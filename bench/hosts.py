@@ -108,7 +108,7 @@ class Collectors:
         waiting = set(self.names)
         pause = threading.Event()
         while waiting:
-            waiting = {name for name in waiting if not self._status(name)}
+            waiting = {name for name in waiting if not self.status(name)}
             if waiting and time.monotonic() > deadline:
                 name = min(waiting)
                 log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
@@ -120,11 +120,11 @@ class Collectors:
     def work(self) -> Iterator[str]:
         """Ask every collector what it ordered: lines of a history."""
         for name in self.names:
-            for log, records in self._status(name).get("ordered", {}).items():
+            for log, records in self.status(name).get("ordered", {}).items():
                 if records:
                     yield history.work_line(process=name, log=log, records=records)
 
-    def _status(self, name: str) -> dict[str, Any]:
+    def status(self, name: str) -> dict[str, Any]:
         """Give the node's own description, empty while it does not run."""
         log = (self._folder / f"{name}.log").read_text(errors="replace")
         address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)

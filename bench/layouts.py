@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.workload import Workload
+from bench.workload import ORDERING, Workload
 from topology.check import figures
 from topology.tree import Collector, Log, Objective, Plan, Subscription
 
@@ -43,14 +43,14 @@ def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
     size = workload.size
     if workload.kind == "plain":
         names = tuple(f"P{number}" for number in range(1, size + 1))
-        each = tuple(Reading(f"C{at + 1}", (at,)) for at in range(size))
-        return Layout(names, tuple(range(size)), each, None)
+        every = tuple(range(size))
+        return Layout(names, every, tuple(Reading(f"C{at + 1}", every) for at in every), None)
     if workload.kind == "one":
         names = tuple(f"P{number}" for number in range(1, size + 1))
         every = tuple(range(size))
         readings = (Reading("C1", every),)
         tree = _tree(topic, names, readings, single=True)
-        return Layout(names, every, readings, tree if _orders(arm) else None)
+        return Layout(names, every, readings, tree if arm in ORDERING else None)
     names = ("S", *(f"P{number}" for number in range(1, size + 1)))
     planned = tuple(Reading(f"C{at}", (_SHARED, at)) for at in range(1, size + 1))
     chain = workload.kind == "tree"
@@ -61,13 +61,9 @@ def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
         (_SHARED,) if workload.to == "shared" else own,
         run,
         _tree(topic, names, planned, single=arm == "single-root", chain=chain)
-        if _orders(arm)
+        if arm in ORDERING
         else None,
     )
-
-
-def _orders(arm: str) -> bool:
-    return arm in ("ordered", "single-root")
 
 
 def _tree(

@@ -4,6 +4,7 @@ Goes in: what each round of each arm gave. Comes out: one JSON document. No cloc
 
     aggregated…   over all rounds of an arm: the histograms added up, the rates' median
     a list        one figure a round, where OpenMessaging has one for each ten seconds
+    busyCores     how many of the machine's cores were busy, whoever kept them so
     ratio         a round of an arm over the same pair's round of the first arm; its median, least
                   and greatest
 """

@@ -64,8 +64,8 @@ class Simulation:
         first = schedule.plans[0][0]
         key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
-        self.producers = Producers(self.world, self.judge)
         self.nodes = Nodes(self.world)
+        self.producers = Producers(self.world, self.judge, self.nodes)
         self.strangers = Strangers(self.world, self.judge)
         self.consumers = Consumers(self.world, self.judge)
         self.operators = Operators(self.world)
@@ -94,6 +94,8 @@ class Simulation:
             Kind.RETENTION: self.strangers.retention,
             Kind.COMPACTION: self.strangers.compaction,
             Kind.POISON: self.strangers.poison,
+            Kind.ANNOUNCEMENT: self.producers.stray,
+            Kind.RECREATION: self.strangers.recreation,
         }
         tick = self.world.tick
         for kind, bits in self.schedule.ops:
@@ -101,13 +103,17 @@ class Simulation:
             turns[kind](bits)
         at_rest = self._come_to_rest()
         for sitter in self.consumers.sitters:
-            if sitter.process is not None and not self.schedule.trims_order:
+            if sitter.process is not None and not self.schedule.harsh:
                 self.judge.ended(sitter.label, sitter.process.last, late=sitter.late)
+        if self.world.filled_wrongly:
+            return Violation(
+                "no crash", f"log {self.world.filled_wrongly} was made again, and then filled."
+            )
         state = self.world.view().state
         found = self.judge.verdict(state.plans, self.world.work)
         if found is None and not at_rest:
             return Violation("liveness", f"nothing came to rest in {ROUNDS_MAX} rounds.")
-        if found is None and not self.schedule.trims_order:
+        if found is None and not self.schedule.harsh:
             return self._epochs_finished(state.epoch)
         return found
 
@@ -118,12 +124,11 @@ class Simulation:
         self.strangers.cure()
         quiet = 0
         # Who lost what only retention took may begin again for ever; that is no liveness.
-        rounds = 20 if self.schedule.trims_order else ROUNDS_MAX
+        rounds = 20 if self.schedule.harsh else ROUNDS_MAX
         for _ in range(rounds):
             before = (world.moves, self.judge.deliveries, self.consumers.epochs())
             world.tick()
             self.producers.calm_turn()
-            world.fill_holes()
             self.operators.calm_turn()
             self.nodes.calm_turns()
             self.consumers.calm_turns()
@@ -131,7 +136,7 @@ class Simulation:
             quiet = quiet + 1 if before == after else 0
             if quiet == 2:
                 return True
-        return self.schedule.trims_order
+        return self.schedule.harsh
 
     def _epochs_finished(self, epoch: int) -> Violation | None:
         """Every epoch of the schedule has begun, and every seat has come to the last one."""

@@ -16,6 +16,7 @@ import random
 import struct
 from array import array
 from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 from bench.workload import STAMP_BYTES
 from multicast.log import Record
@@ -32,20 +33,43 @@ def padding(message_bytes: int, seed: int) -> bytes:
     return rng.randbytes(message_bytes - STAMP_BYTES)
 
 
+class Delivered(NamedTuple):
+    """What a consumer notes of one delivery, where it is to tell it."""
+
+    offset: int
+    size: int
+    intended: int
+    sent: int
+    number: int
+    log: int
+    delivered: int
+
+
 class Tally:
     """What one consumer got of one round.
 
-    With `wanted` only messages to those partitions count. The rate is that of the deliveries after
-    the first poll that brought a measured message, so that nothing of the warm-up is in it.
+    With `wanted` only messages to those partitions count. The rate is that of all deliveries from
+    the round's first intended time to its last delivery; of a backlog, which was sent before, that
+    of the deliveries after the first poll that brought a measured message.
+    With `noted` every delivery that counts is noted there.
     """
 
-    def __init__(self, number: int, *, warm_up: int, wanted: Container[int] | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        warm_up: int,
+        wanted: Container[int] | None,
+        noted: list[Delivered] | None = None,
+    ) -> None:
+        self._noted = noted
         self._number = number
         self._warm_up = warm_up
         self._wanted = wanted
         self.delivered = 0
         self.measured = 0
         self.latencies = array("q")
+        self.began_ns = 0  # the first intended time; 0 of a backlog
         self.first_ns = 0
         self.last_ns = 0
         self.first_measured = 0
@@ -53,14 +77,20 @@ class Tally:
     def take(self, records: Sequence[Record], now_ns: int) -> None:
         """Count what one poll brought, and note each measured message's latency."""
         number, warm_up, wanted = self._number, self._warm_up, self._wanted
+        noted = self._noted
         note = self.latencies.append
         before = len(self.latencies)
         for record in records:
             assert record.value is not None
-            intended, _, round_, sequence, log = unpack(record.value)
+            intended, sent, round_, sequence, log = unpack(record.value)
             if round_ != number or (wanted is not None and log not in wanted):
                 continue
             self.delivered += 1
+            if intended < self.began_ns or not self.began_ns:
+                self.began_ns = intended
+            if noted is not None:
+                size = len(record.value)
+                noted.append(Delivered(record.offset, size, intended, sent, sequence, log, now_ns))
             if sequence >= warm_up:
                 note(now_ns - intended)
         self._measured(len(self.latencies) - before, now_ns)
@@ -83,7 +113,9 @@ class Tally:
 
     @property
     def rate(self) -> float | None:
-        """Measured deliveries a second; None where one poll brought them all."""
+        """Deliveries a second; None of a backlog that one poll brought."""
+        if self.began_ns and self.last_ns:
+            return self.delivered * 1e9 / max(1, self.last_ns - self.began_ns)
         if self.last_ns <= self.first_ns:
             return None
         return (self.measured - self.first_measured) * 1e9 / (self.last_ns - self.first_ns)

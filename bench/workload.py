@@ -3,7 +3,8 @@
 Goes in: the text of a workload file. Comes out: a `Workload` in which every value makes sense, or
 one `InvalidWorkload` whose sentence names the key. No Kafka, clock or chance here.
 
-    kind        plain       `size` producers, partitions and consumers, without order
+    kind        plain       `size` producers, partitions and consumers, each of which reads all
+                            partitions, without order
                 one         one collector that orders `size` partitions, one consumer of all
                 tree        a chain of `size` collectors that share a partition; the consumer is
                             that of the last, so a shared message crosses all of them
@@ -12,16 +13,22 @@ one `InvalidWorkload` whose sentence names the key. No Kafka, clock or chance he
     to          "shared": messages go to the shared partition; "own": to the consumers' own ones
     load        messages/s, sent at intended times whatever comes back (open loop), or
                 "saturate": as fast as the producers can; "backlog": all are there, in order,
-                before reading begins
+                before reading begins; "10%": open loop at that share of the rate that plain
+                Kafka reaches in first, saturated rounds of the same run, which have four times as
+                many messages; then a round ends after two and a half seconds
     messages    measured in one round, after the first `warm_up` of it, which are not
     pairs       rounds of each arm, interleaved A B A B; ratios are taken pair by pair
     arms        what is compared: see ARMS; the first is what the others are divided by
     seed        decides which message goes to which partition, and its bytes
+
+The poster labels a data set by r = log(number of messages) / log(bytes of a message).
 """
 
 from __future__ import annotations
 
+import math
 import random
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,7 +38,8 @@ from typing import Any
 KINDS = ("plain", "one", "tree", "bottleneck")
 ARMS = {
     "plain": "the same partitions, messages and clients, without any order between partitions",
-    "ordered": "this project's multicast through the workload's tree",
+    "ordered": "this project's multicast through the workload's tree, announced as usual",
+    "ordered-plain": "the same tree and consumers; a plain Kafka producer, which announces nothing",
     "single-root": "this project's multicast through one collector for all partitions",
     "one-partition": "all messages in one partition, of which each consumer keeps its own",
     "algorithm1": "the poster's scheme: kafka-python, an ID a message, one collector",
@@ -41,7 +49,9 @@ SATURATE = "saturate"
 BACKLOG = "backlog"
 STAMP_BYTES = 24
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+_PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]+)?%")
 SIZE_MAX = 32
+ORDERING = ("ordered", "ordered-plain", "single-root")
 
 
 class InvalidWorkload(ValueError):
@@ -70,6 +80,18 @@ class Workload:
     def rate(self) -> float | None:
         """The intended messages/s; None where the clients' own speed is the rate."""
         return None if isinstance(self.load, str) else self.load
+
+    @property
+    def share(self) -> float | None:
+        """What share of plain Kafka's maximum rate is asked for; None where none is."""
+        if isinstance(self.load, str) and self.load.endswith("%"):
+            return float(self.load[:-1]) / 100
+        return None
+
+    @property
+    def label(self) -> float:
+        """The poster's r of this data set."""
+        return math.log(self.messages) / math.log(self.message_bytes)
 
     def destinations(self, choices: Sequence[int]) -> list[int]:
         """Draw the partition of each message of a round, the warm-up's first."""
@@ -127,8 +149,8 @@ def from_document(document: Mapping[str, Any], *, name: str) -> Workload:
         ),
         arms=_arms(document, kind),
     )
-    if "algorithm1" in made.arms and (kind != "one" or load_ == BACKLOG):
-        raise InvalidWorkload("arm algorithm1 needs kind one, and a rate or saturate as load")
+    if "algorithm1" in made.arms and kind != "one":
+        raise InvalidWorkload("arm algorithm1 needs kind one")
     return made
 
 
@@ -151,11 +173,13 @@ def _load(document: Mapping[str, Any]) -> float | str:
     found = _required(document, "load")
     if found in (SATURATE, BACKLOG):
         return str(found)
+    if isinstance(found, str) and _PERCENT.fullmatch(found) and 0 < float(found[:-1]) <= 100:
+        return found
     number = isinstance(found, int | float) and not isinstance(found, bool)
     if not number or not 0 < found <= 10_000_000:
         raise InvalidWorkload(
-            f'load is {found!r}; write messages/s, above 0 and at most 10000000, or "{SATURATE}" '
-            f'or "{BACKLOG}"'
+            f'load is {found!r}; write messages/s, above 0 and at most 10000000, or "{SATURATE}", '
+            f'"{BACKLOG}" or a share of plain Kafka\'s maximum such as "10%"'
         )
     return float(found)
 

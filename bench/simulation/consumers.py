@@ -18,7 +18,7 @@ from bench.simulation.schedule import Seat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
-from multicast.errors import AmcastError, ProtocolViolation, Trimmed
+from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed
 from multicast.log import TopicPartition
 from multicast.reading import Wanted, earliest, follow, resume
 
@@ -113,7 +113,11 @@ class Process:
         if starts is None:
             return
         if not self.positions:
-            self.positions = dict(starts)
+            # What was ordered early may not be there yet: beyond a log's end nobody can read.
+            self.positions = {
+                number: min(start, self.world.end(self.places[number]))
+                for number, start in starts.items()
+            }
         paused = delivery.paused()
         for number, position in self.positions.items():
             bits >>= 1
@@ -121,6 +125,9 @@ class Process:
                 continue
             fetched = self.world.read(self.places[number], position, amount)
             if fetched is not None:
+                if not self.world.same_topic(self.places[number].topic):
+                    name = self.places[number].topic
+                    raise TopicChanged(f"topic {name} was deleted and made again")
                 self.positions[number] = fetched.position
                 delivery.payload_read(number, fetched.records, fetched.position)
                 self.world.worked(self.sitter.seat.consumer, delivery.logs[number].name)
@@ -242,6 +249,8 @@ class Consumers:
             sitter.committed = None
             sitter.late = True
             self._inherit(sitter)
+        except TopicChanged as error:
+            self._stopped(sitter, error)
         except AmcastError as error:
             self._stopped(sitter, error)
             raise

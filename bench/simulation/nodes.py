@@ -5,6 +5,7 @@ cluster. Several instances of one node live side by side and know nothing of eac
 
     instance    one process that runs one node's core in one epoch; a crash ends it
     fallback    after a named error about a checkpoint a node begins without one
+    token       of the instance whose address stands in the control topic, as producers see it
 
 No rule of the protocol stands here: what a turn does is chosen by its bits.
 """
@@ -12,12 +13,13 @@ No rule of the protocol stands here: what a turn does is chosen by its bits.
 from __future__ import annotations
 
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.collector import Append, Collector
+from collectors.collector import Append, Collector, Fill, SaveCheckpoint
 from collectors.replan import freeze_positions
+from multicast.announcements import TOKEN_BYTES, decode
 from multicast.control import checkpoint_record, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
-from multicast.errors import AmcastError, ProtocolViolation
-from multicast.log import AppendFailed, AppendOutcome
+from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
+from multicast.log import Appended, AppendFailed, AppendOutcome
 from multicast.order import Checkpoint, OrderStream
 from topology.tree import Plan
 
@@ -49,11 +51,13 @@ class Instance:
                 own.state.parent_next.offset,
             )
             parent = OrderStream(self.plan, self.node.parent, starts, point)
+        self.token = writer.to_bytes(TOKEN_BYTES)
         self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
         self.core.own_end(world.end(self.at))
         self.logs = [(number, log_partition(self.plan.logs[number])) for number in sorted(own.own)]
         self._failed = False
         self._marked = False
+        self._filled: list[tuple[int, int | None]] = []
         self._learn()
         world.note("starts", name, epoch, writer, own.offset_next)
 
@@ -82,6 +86,11 @@ class Instance:
         if self._failed:
             self._failed = False
             core.append_failed()
+        for log, end in self._filled:
+            core.filled(log, end)
+        self._filled.clear()
+        if calm or bits & 0xC0 == 0xC0:
+            core.tick()
         if calm or bits & 1:
             self.view.refresh()
             self._learn()
@@ -104,6 +113,8 @@ class Instance:
             for record in fetched.records:
                 core.own_read(record.offset, record.value)
             core.own_passed(fetched.position)
+            if core.early:
+                self.world.fault("ordered early")
 
     def read_parent(self, parent: OrderStream, amount: int) -> None:
         """Read on in the parent's stream, until the core has enough."""
@@ -117,19 +128,19 @@ class Instance:
             core.parent_passed(fetched.position)
 
     def watch(self, bits: int) -> None:
-        """Look how far some of our logs have grown; perhaps announce more than there is."""
+        """Look how far some of our logs have grown."""
         calm = self.world.calm
         for number, at in self.logs:
             bits >>= 1
             if calm or bits & 1:
-                end = self.world.end(at)
-                if not calm and bits & 0xE == 0:
-                    early = self.world.schedule.early_max
-                    if early:
-                        end += early
-                        self.world.announced(self.plan.logs[number], end)
-                self.core.log_end(number, end)
+                self.core.log_end(number, self.world.end(at))
                 self.world.worked(self.name, self.plan.logs[number].name)
+
+    def hear(self, raw: bytes) -> None:
+        """Take a datagram, whoever sent it."""
+        announcement = decode(self.token, raw)
+        if announcement is not None:
+            self.core.announced(announcement)
 
     def write(self, bits: int) -> bool:
         """Carry out what the core wants done; a crash may stand between any two actions."""
@@ -141,15 +152,37 @@ class Instance:
             if done == crash_after:
                 break
             fate_bits = bits * (2 * done + 1) >> 7
-            if isinstance(action, Append):
-                world.append(self.at, action.raw, bits=fate_bits, done=self._heard)
-            else:
-                key, value = checkpoint_record(action.checkpoint)
-                world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
+            match action:
+                case Append(raw):
+                    world.append(self.at, raw, bits=fate_bits, done=self._heard)
+                case SaveCheckpoint(checkpoint):
+                    key, value = checkpoint_record(checkpoint)
+                    world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
+                case Fill(number, below):
+                    self._fill(number, below, fate_bits)
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
+
+    def _fill(self, number: int, below: int, bits: int) -> None:
+        """Append a skip where the log ends below; a topic that was made again is never filled."""
+        log = self.plan.logs[number]
+        at = log_partition(log)
+        if not self.world.same_topic(at.topic):
+            raise TopicChanged(f"topic {at.topic} was deleted and made again")
+        end = self.world.next_offset(at)
+        if end >= below:
+            if self.world.end(at) < below:
+                self.world.fault("open transaction over a hole")
+            self._filled.append((number, end))
+            return
+
+        def done(outcome: AppendOutcome) -> None:
+            end = outcome.offset + 1 if isinstance(outcome, Appended) else None
+            self._filled.append((number, end))
+
+        self.world.append_skip(log, bits=bits, done=done)
 
     def _heard(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, AppendFailed):
@@ -169,6 +202,17 @@ class Nodes:
         self._retired: set[tuple[int, str, int]] = set()
         self._fallback: set[tuple[int, str]] = set()
         self._writers = 0
+        self._tokens: dict[tuple[int, str], bytes] = {}
+
+    def token(self, epoch: int, name: str) -> bytes | None:
+        """Give what the control topic says that announcements to a node must carry."""
+        return self._tokens.get((epoch, name))
+
+    def hear(self, epoch: int, name: str, raw: bytes) -> None:
+        """Deliver a datagram to whoever of a node is there: one listens on the port by now."""
+        for (its_epoch, its_name, _), instance in self._living.items():
+            if (its_epoch, its_name) == (epoch, name):
+                instance.hear(raw)
 
     def turn(self, bits: int) -> None:
         """Give one instance of one node of one epoch that has begun its turn."""
@@ -212,6 +256,7 @@ class Nodes:
         choice = 0 if (epoch, name) in self._fallback else 1 + (bits >> 20 & 3)
         instance = Instance(self._world, epoch, name, self._writers, choice=choice % 4)
         self._living[epoch, name, number] = instance
+        self._tokens[epoch, name] = instance.token
         return instance
 
     def _stopped(self, key: tuple[int, str, int], error: AmcastError) -> None:

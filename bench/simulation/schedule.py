@@ -1,7 +1,7 @@
 """A schedule: everything that one seed decides, drawn before anything runs.
 
 A seed goes in, a `Schedule` comes out: who there is, how small the limits are, and a list of
-operations. An operation is a kind and 48 random bits; whoever carries it out takes its choices from
+operations. An operation is a kind and 64 random bits; whoever carries it out takes its choices from
 those bits and from what exists by then. So every sub-list of a schedule is a schedule too, which is
 what makes shrinking possible.
 
@@ -23,7 +23,7 @@ from multicast.reading import Bounds
 from topology.tree import Plan
 
 MULTICASTS = 104
-BITS = 48
+BITS = 64
 
 
 class Kind(enum.IntEnum):
@@ -38,6 +38,8 @@ class Kind(enum.IntEnum):
     RETENTION = 6
     COMPACTION = 7
     POISON = 8
+    ANNOUNCEMENT = 9
+    RECREATION = 10
 
 
 class Fate(enum.IntEnum):
@@ -106,9 +108,15 @@ class Schedule:
     fates: tuple[Fate, ...]
     delay_max: int
     crash_mask: int  # a turn crashes where its crash bits are all 0 under this mask
-    early_max: int  # offsets ordered ahead of their log's end
+    announces: bool  # producers announce most of their messages
     trims_order: bool  # retention takes what processes still need: named errors, no liveness
+    recreates: bool  # a topic is deleted and made again: named errors, no liveness
     ops: tuple[Op, ...]
+
+    @property
+    def harsh(self) -> bool:
+        """Whether something is lost for good: then only safety is judged."""
+        return self.trims_order or self.recreates
 
 
 def draw(seed: int) -> Schedule:
@@ -120,6 +128,8 @@ def draw(seed: int) -> Schedule:
     epochs = rng.choice((1, 1, 2, 2, 2, 3))
     plans, sets = _plans(rng, scene, epochs, poster=poster)
     trims_order = not calm and rng.random() < 0.1
+    announces = rng.random() < 0.6
+    recreates = not calm and rng.random() < 0.04
     return Schedule(
         seed=seed,
         scene=scene,
@@ -130,9 +140,17 @@ def draw(seed: int) -> Schedule:
         fates=CALM if calm else rng.choice((USUAL, USUAL, ROUGH)),
         delay_max=rng.choice((1, 10, 40)),
         crash_mask=-1 if calm else rng.choice((0xF, 0x1F, 0x3F)),
-        early_max=rng.choice((0, 0, 1, 3)),
+        announces=announces,
         trims_order=trims_order,
-        ops=_ops(rng, plans, calm=calm, trims=trims_order or rng.random() < 0.2),
+        recreates=recreates,
+        ops=_ops(
+            rng,
+            plans,
+            calm=calm,
+            trims=trims_order or rng.random() < 0.2,
+            announces=announces,
+            recreates=recreates,
+        ),
     )
 
 
@@ -185,12 +203,19 @@ def _limits(rng: Random) -> Limits:
         runs_max=rng.choice((1, 2, 5)),
         pending_max=rng.choice((1, 2, 4, 32)),
         relay_max=rng.choice((1, 2, 5, 100)),
+        early_max=rng.choice((0, 1, 2, 3, 1000)),
         checkpoint_every=rng.choice((3, 7, 20, 4096)),
     )
 
 
 def _ops(
-    rng: Random, plans: tuple[tuple[Plan, ...], ...], *, calm: bool, trims: bool
+    rng: Random,
+    plans: tuple[tuple[Plan, ...], ...],
+    *,
+    calm: bool,
+    trims: bool,
+    announces: bool,
+    recreates: bool,
 ) -> tuple[Op, ...]:
     """Draw who has a turn when. Epoch e's operators have none before its share of the schedule."""
     keyed: list[tuple[float, Kind]] = []
@@ -210,5 +235,9 @@ def _ops(
         add(Kind.POISON, rng.choice((0, 0, 3, 8)))
     if trims:
         add(Kind.RETENTION, 3, begin=0.5)
+    if announces and not calm:
+        add(Kind.ANNOUNCEMENT, rng.choice((0, 4, 12)))
+    if recreates:
+        add(Kind.RECREATION, 1, begin=0.3)
     keyed.sort()
     return tuple([Op(kind, rng.getrandbits(BITS)) for _, kind in keyed])

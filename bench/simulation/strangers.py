@@ -62,6 +62,8 @@ class Strangers:
             return
         transaction.commit()
         for log, offset in written:
+            if not self._world.same_topic(log.topic):
+                continue
             self._judge.acknowledged("tx", log.to, "accepted", f"{log.name}:{offset}")
 
     # -- foreign records --------------------------------------------------------------------
@@ -89,6 +91,8 @@ class Strangers:
             ("amcast.unknown", b"\xff"),
             ("theirs", other.name.encode()),
         )
+        if not self._world.same_topic(log.topic):
+            return
         offset = self._world.put(log_partition(log), b"?", (odd[(bits >> 12) % len(odd)],))
         self._judge.acknowledged("plain", log.to, "accepted", f"{log.name}:{offset}")
 
@@ -156,6 +160,17 @@ class Strangers:
         """Compact the control topic."""
         self._world.compact()
         self._world.fault("compaction")
+
+    def recreation(self, bits: int) -> None:
+        """Delete a topic of messages and make it again."""
+        world = self._world
+        log = self._view.refresh().plan().logs[bits % len(self._view.state.plan().logs)]
+        for transaction, _ in world.transactions:
+            transaction.abort()
+        world.transactions.clear()
+        world.log.recreate(log.topic)
+        world.fault("topic made again")
+        world.note("made again", log.topic)
 
     def retention(self, bits: int) -> None:
         """Drop the older part of a log; of an order stream too, where the schedule is harsh."""

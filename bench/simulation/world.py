@@ -106,8 +106,8 @@ class World:
             now_ms=self._now_ms,
         )
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []
-        self.ahead: dict[TopicPartition, int] = {}
-        self.log_names: dict[TopicPartition, str] = {}
+        self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
+        self.filled_wrongly = ""  # the log that was made again and filled all the same
         self.work: dict[tuple[str, str], int] = {}
         self._views = ControlViews(self.log)
         self._late: list[tuple[int, int, Callable[[], None]]] = []
@@ -213,24 +213,26 @@ class World:
         self.moves += 1
         self.trace.append((self.turn, "stored", at.topic, at.partition, offset))
 
-    def announced(self, log: Log, end: int) -> None:
-        """Note that a log may be ordered ahead of its end, up to that offset."""
-        at = log_partition(log)
-        self.log_names[at] = log.name
-        self.ahead[at] = max(end, self.ahead.get(at, 0))
-        self.fault("ordered early")
-
     def worked(self, process: str, log: str) -> None:
         """Note that a process handled something of a log."""
         self.work[process, log] = self.work.get((process, log), 0) + 1
 
-    def fill_holes(self) -> None:
-        """Fill every log with skips to where it may be ordered ahead, as who waits for it would."""
-        for at, end in self.ahead.items():
-            header = skip_header(self.log_names[at])
-            for _ in range(self.end(at), end):
-                self.put(at, b"", (header,))
-                self.fault("hole filled")
+    def append_skip(
+        self, log: Log, *, bits: int, done: Callable[[AppendOutcome], None] | None
+    ) -> None:
+        """Append a skip, as a process does that has found a hole."""
+        at = log_partition(log)
+        self.fault("hole filled")
+        if not self.same_topic(at.topic):
+            self.filled_wrongly = log.name
+        if done is None:
+            self.put(at, b"", (skip_header(log.name),))
+        else:
+            self.append(at, b"", headers=(skip_header(log.name),), bits=bits, done=done)
+
+    def same_topic(self, topic: str) -> bool:
+        """Whether a topic of messages is still the one that it was when all began."""
+        return self.log.topic_ids((topic,)) == {topic: self.topic_ids[topic]}
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -240,6 +242,10 @@ class World:
         if fetched is not None:
             self.moves += 1
         return fetched
+
+    def next_offset(self, at: TopicPartition) -> int:
+        """Give the offset that the next append gets."""
+        return self.log.next_offsets((at,))[at]
 
     def end(self, at: TopicPartition) -> int:
         """Give a Kafka partition's last stable offset."""

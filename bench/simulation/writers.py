@@ -1,7 +1,9 @@
 """Simulated producers and operators: who multicasts, and who makes the next epoch.
 
 A turn's bits go in; records go to the faulty cluster. Producers try again until their multicast is
-acknowledged, so a message whose outcome was unknown may stand there twice, under two IDs. Operators
+acknowledged, so a message whose outcome was unknown may stand there twice, under two IDs. Most
+announce their messages to the log's collector; datagrams get lost, doubled, late and to whom they
+were not meant for, and a producer may die between an announcement and its message. Operators
 carry an epoch over into the next as `collectors.replan` says, any number of them, each stopping
 anywhere.
 """
@@ -9,14 +11,16 @@ anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bench.simulation.judge import Judge
+from bench.simulation.nodes import Nodes
 from bench.simulation.schedule import Fate
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.replan import ends_of, logs_to_mark
+from multicast.announcements import TOKEN_BYTES, Announcement, Count, encode
 from multicast.control import (
     ControlState,
     ends_record,
@@ -27,21 +31,33 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.delivery import best_checkpoint
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, TopicChanged
 from multicast.log import Appended, AppendOutcome, Headers, TopicPartition
-from multicast.messages import covered_header, epoch_header, skip_header
+from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderStream
 from topology.tree import Log, Plan
 
 PRODUCERS = 3
 
 
+@dataclass(slots=True)
+class Session:
+    """One process of a producer, and what it counts of each log."""
+
+    number: int
+    sent: dict[str, int] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+
+
 class Producers:
     """A few producers, each with its own, perhaps old, view of the plan."""
 
-    def __init__(self, world: World, judge: Judge) -> None:
+    def __init__(self, world: World, judge: Judge, nodes: Nodes) -> None:
         self._world = world
         self._judge = judge
+        self._nodes = nodes
+        self._sessions = [Session(number) for number in range(PRODUCERS)]
+        self._sessions_begun = PRODUCERS
         self._views = [world.view() for _ in range(PRODUCERS)]
         self._again: list[tuple[int, tuple[str, ...]]] = []
 
@@ -72,6 +88,15 @@ class Producers:
             to = to[:1]
             log = self._views[number].state.plan().cover(to)
             assert log is not None
+        session = self._sessions[number]
+        calm = self._world.calm
+        announces = self._world.schedule.announces and (calm or bits >> 22 & 7)
+        if announces:
+            session.sent[log.name] = session.sent.get(log.name, 0) + 1
+            self._announce(number, log, bits >> 30)
+            if not calm and not bits >> 25 & 31:
+                self._die(number)
+                return
         headers: Headers = () if to == log.to else (covered_header(log.name, to),)
         value = None if bits & 0x3F0000 == 0 else b"%d" % self._world.stats.multicasts
         fate = self._world.append(
@@ -79,12 +104,23 @@ class Producers:
             value,
             bits=bits,
             headers=headers,
-            done=partial(self._heard, number, log, to),
+            done=partial(self._heard, number, session if announces else None, log, to),
         )
         if fate is Fate.DOUBLED:
             self._judge.acknowledged(f"p{number}", to, "unknown", None)
 
-    def _heard(self, number: int, log: Log, to: tuple[str, ...], outcome: AppendOutcome) -> None:
+    def _heard(
+        self,
+        number: int,
+        session: Session | None,
+        log: Log,
+        to: tuple[str, ...],
+        outcome: AppendOutcome,
+    ) -> None:
+        if session is not None:
+            session.settled[log.name] = session.settled.get(log.name, 0) + 1
+        if not self._world.same_topic(log.topic):
+            return  # its offsets are no IDs of this history any more
         if isinstance(outcome, Appended):
             message_id = f"{log.name}:{outcome.offset}"
             self._judge.acknowledged(f"p{number}", to, "accepted", message_id)
@@ -93,6 +129,49 @@ class Producers:
         told = "failed" if outcome.error.definite else "unknown"
         self._judge.acknowledged(f"p{number}", to, told, None)
         self._again.append((number, to))
+
+    def stray(self, bits: int) -> None:
+        """Send a datagram that is old, or that nobody of ours would send."""
+        number = bits % PRODUCERS
+        plan = self._views[number].state.plan()
+        log = plan.logs[(bits >> 4) % len(plan.logs)]
+        if bits >> 2 & 1:
+            self._announce(number, log, bits >> 16)
+            return
+        top = plan.top(log.name)
+        if top is not None:
+            self._world.fault("stranger's datagram")
+            count = Count(plan.number(log.name), 1 + (bits >> 16 & 0xFFF), 0)
+            raw = encode(b"?" * TOKEN_BYTES, Announcement(bits >> 8, (count,)))
+            self._nodes.hear(plan.epoch, top.name, raw[: len(raw) - (bits >> 3 & 1)])
+
+    def _announce(self, number: int, log: Log, bits: int) -> None:
+        """Send what a producer counts of a log to the log's collector, over a faulty network."""
+        plan = self._views[number].state.plan()
+        top = plan.top(log.name)
+        token = None if top is None else self._nodes.token(plan.epoch, top.name)
+        if top is None or token is None:
+            return
+        session = self._sessions[number]
+        sent, settled = session.sent.get(log.name, 0), session.settled.get(log.name, 0)
+        count = Count(plan.number(log.name), sent, settled)
+        raw = encode(token, Announcement(session.number, (count,)))
+        deliver = partial(self._nodes.hear, plan.epoch, top.name, raw)
+        fate = 0 if self._world.calm else bits & 7
+        if fate == 7:
+            self._world.fault("announcement lost")
+            return
+        if fate < 5:
+            deliver()
+        if fate > 3:
+            self._world.fault("announcement late" if fate > 4 else "announcement doubled")
+            self._world.later(1 + (bits >> 3) % self._world.schedule.delay_max, deliver)
+
+    def _die(self, number: int) -> None:
+        """End a producer's process between an announcement and its message; another begins."""
+        self._world.fault("producer died after its announcement")
+        self._sessions[number] = Session(self._sessions_begun)
+        self._sessions_begun += 1
 
 
 class Operator:
@@ -246,6 +325,8 @@ class Operators:
 def fill(world: World, log: Log, end: int) -> None:
     """Fill a log with skips up to an offset that an early run went to."""
     at = log_partition(log)
-    while world.log.ends([at])[at] < end and not world.transactions:
-        world.put(at, b"", (skip_header(log.name),))
-        world.fault("hole filled")
+    while world.next_offset(at) < end:
+        if not world.same_topic(at.topic):
+            raise TopicChanged(f"topic {at.topic} was deleted and made again")
+        world.fault("hole at an epoch's end")
+        world.append_skip(log, bits=0, done=None)

@@ -1,0 +1,287 @@
+"""The marks: what is asked of the system's speed, and whether a run shows it.
+
+Go in: the documents of a run by name, as `amcast bench suite` writes them. Comes out: a verdict for
+each mark. No files, no clock here; the table below is the only place that says what is asked for.
+
+    figure        the median of the pairs, with the least and the greatest; of a benchmark that is
+                  no comparison, its one number
+    limit         the figure's greatest allowed value, or its least
+    too few       the figure is there, but of fewer pairs than a ratio needs
+    not measured  there is no figure: the benchmark was not run, failed or lacks it
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PAIRS_MIN = 7
+P50 = "endToEndLatency50pct"
+P99 = "endToEndLatency99pct"
+RATE = "consumeRate"
+PER_CPU = "consumeRatePerCpuSecond"
+
+Document = Mapping[str, Any]
+
+
+class Verdict(enum.StrEnum):
+    """What a run says about a mark."""
+
+    MET = "met"
+    MISSED = "missed"
+    TOO_FEW = "too few pairs"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mark's figure; `pairs` is 0 where it is not taken pair by pair."""
+
+    median: float
+    least: float
+    greatest: float
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One line of the table. `text` and `unit` are for people; `document` is what it is read in."""
+
+    text: str
+    document: str
+    limit: float
+    unit: str
+    figure: Callable[[Document], Figure]
+    at_least: bool = False
+    below: bool = False
+
+    @property
+    def asked(self) -> str:
+        """Say the limit, as the table has it."""
+        sign = "≥" if self.at_least else "<" if self.below else "≤"
+        limit = f"{self.limit:,.0f}" if self.limit >= 1000 else f"{self.limit:.3g}"
+        return f"{sign} {limit} {self.unit}"
+
+    def met_by(self, value: float) -> bool:
+        """Whether a value is within the limit."""
+        if self.at_least:
+            return value >= self.limit
+        return value < self.limit if self.below else value <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table of marks, and the marks that it stands for."""
+
+    text: str
+    marks: Sequence[Mark]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A mark as a run has it; `command` repeats its measurement, `error` says why it failed."""
+
+    row: str
+    mark: Mark
+    figure: Figure | None
+    verdict: Verdict
+    command: str
+    error: str | None
+
+
+# -- how a figure is taken from a document ------------------------------------------------------
+
+
+def ratio(figure: str, arm: str, base: str) -> Callable[[Document], Figure]:
+    """Divide a figure of an arm by that of another, pair by pair."""
+
+    def taken(document: Document) -> Figure:
+        arms = document["arms"]
+        pairs = zip(arms[arm][figure], arms[base][figure], strict=True)
+        return _spread([one / other for one, other in pairs])
+
+    return taken
+
+
+def level(document: Document) -> Figure:
+    """Give what each level of a tree beyond the first adds, in times of plain Kafka's p50."""
+    arms = document["arms"]
+    levels = document["workload"]["size"] - 1
+    rounds = zip(*(arms[arm][P50] for arm in ("ordered", "single-root", "plain")), strict=True)
+    return _spread([(deep - flat) / levels / plain for deep, flat, plain in rounds])
+
+
+def own(figure: str, arm: str) -> Callable[[Document], Figure]:
+    """Take a figure of an arm as it is, round by round."""
+    return lambda document: _spread(document["arms"][arm][figure])
+
+
+def single(name: str) -> Callable[[Document], Figure]:
+    """Take the one number of a benchmark that is no comparison."""
+
+    def taken(document: Document) -> Figure:
+        value = float(document["figures"][name])
+        return Figure(value, value, value, 0)
+
+    return taken
+
+
+def _spread(values: Sequence[float]) -> Figure:
+    return Figure(statistics.median(values), min(values), max(values), len(values))
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+SMALL = ("100B", "1kB", "10kB")
+RATES = (200, 2000)
+
+
+def _latency(arm: str, p50: float, p99: float, large: float) -> list[Mark]:
+    found = []
+    for size in SMALL:
+        for rate in RATES:
+            name, where = f"latency-{size}-{rate}", f"{_spaced(size)} at {rate:,}/s"
+            for what, figure, limit in (("p50", P50, p50), ("p99", P99, p99)):
+                by = ratio(figure, arm, "plain")
+                found.append(Mark(f"{what}, {where}", name, limit, "times plain", by))
+    by = ratio(P50, arm, "plain")
+    return [*found, Mark("p50, 1 MB at 20/s", "latency-1MB-20", large, "times plain", by)]
+
+
+def _backlog(size: str, limit: float) -> Mark:
+    by = ratio(RATE, "ordered", "plain")
+    return Mark(_spaced(size), f"backlog-{size}", limit, "times plain", by, at_least=True)
+
+
+def _spaced(size: str) -> str:
+    digits = size.rstrip("kMB")
+    return f"{digits} {size[len(digits) :]}"
+
+
+def _over_algorithm1() -> list[Mark]:
+    rate, p50 = ratio(RATE, "ordered", "algorithm1"), ratio(P50, "ordered", "algorithm1")
+    return [
+        Mark("throughput, delivery from a backlog, 100 B", "algorithm1-backlog", 10.0,
+             "times Algorithm 1", rate, at_least=True),
+        Mark("throughput, producer and all saturated, 100 B", "algorithm1-saturate", 10.0,
+             "times Algorithm 1", rate, at_least=True),
+        Mark("p50, 100 B at 200/s", "latency-100B-200", 1 / 3, "times Algorithm 1", p50),
+        Mark("p50, saturated, 100 B", "algorithm1-saturate", 1 / 3, "times Algorithm 1", p50),
+    ]  # fmt: skip
+
+
+TABLE = (
+    Row(
+        "one collector, early runs, open loop, against plain Kafka",
+        _latency("ordered", 1.4, 1.8, 1.05),
+    ),
+    Row(
+        "the same for messages of plain Kafka producers (no announcement)",
+        _latency("ordered-plain", 2.0, 2.5, 1.15),
+    ),
+    Row(
+        "the first row at 10 % of plain Kafka's maximum rate",
+        [
+            Mark(f"p50, {_spaced(size)}", f"tenth-{size}", 2.0, "times plain",
+                 ratio(P50, "ordered", "plain"))
+            for size in (*SMALL, "1MB")
+        ],
+    ),
+    Row(
+        "each further level of the tree, 200/s",
+        [
+            Mark(f"p50, a tree of {size}", f"tree-{size}", 1.0, "times plain, more a level", level)
+            for size in (2, 4)
+        ],
+    ),
+    Row(
+        "throughput of ordered delivery from a backlog, `batches()`",
+        [
+            _backlog("100B", 0.80),
+            *(_backlog(size, 0.90) for size in ("1kB", "10kB", "100kB", "1MB")),
+        ],
+    ),
+    Row(
+        "ordered delivery, 100 B, fast driver, `batches()`",
+        [
+            Mark("all threads of the consumer", "backlog-100B", 400_000.0,
+                 "messages per CPU second", own(PER_CPU, "ordered"), at_least=True)
+        ],
+    ),
+    Row(
+        "payload bytes that a collector reads, messages of 10 kB and more",
+        [
+            Mark(_spaced(size), "payload-bytes", 5.0, "% of the payload",
+                 single(f"percent_{size}"), below=True)
+            for size in ("10kB", "100kB", "1MB")
+        ],
+    ),
+    Row(
+        "collector CPU",
+        [
+            Mark("at 100,000 messages/s of 100 B", "collector-cpu", 0.25, "of a core",
+                 single("share_at_100k")),
+            Mark("idle", "collector-cpu", 0.01, "of a core", single("idle_share"), below=True),
+        ],
+    ),
+    Row(
+        "ordering alone: collector core, codec and acceptance, in-memory log, 64 logs",
+        [
+            Mark("runs", "ordering", 100_000.0, "runs per CPU second",
+                 single("runs_per_cpu_second"), at_least=True)
+        ],
+    ),
+    Row(
+        "against Algorithm 1 as the poster has it (per message, kafka-python, same machine)",
+        _over_algorithm1(),
+    ),
+    Row(
+        'against "put it all into one partition", consumers that want a third of it',
+        [
+            Mark("throughput per consumer, 1 kB", "thirds", 1.5, "times one partition",
+                 ratio(RATE, "ordered", "one-partition"), at_least=True)
+        ],
+    ),
+    Row(
+        "memory, 10 million messages behind, over being 10 thousand behind",
+        [
+            Mark("a collector's growth", "memory", 64.0, "MiB",
+                 single("collector_growth_mib"), below=True),
+            Mark("a consumer's growth", "memory", 64.0, "MiB",
+                 single("consumer_growth_mib"), below=True),
+        ],
+    ),
+)  # fmt: skip
+
+
+# -- the verdict --------------------------------------------------------------------------------
+
+
+def judge(documents: Mapping[str, Document]) -> list[Judged]:
+    """Hold the documents of a run, by name, to every mark, in the table's order."""
+    return [_judge(row, mark, documents.get(mark.document)) for row in TABLE for mark in row.marks]
+
+
+def _judge(row: Row, mark: Mark, document: Document | None) -> Judged:
+    command = f"amcast bench suite --out DIR --only {mark.document}"
+    figure, error = None, None
+    if document is not None:
+        if "benchmark" in document:
+            command = str(document.get("command") or command)
+        error = document.get("error")
+        try:
+            figure = mark.figure(document)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as lacking:
+            error = error or f"the document lacks {lacking}"
+    return Judged(row.text, mark, figure, _verdict(mark, figure), command, error)
+
+
+def _verdict(mark: Mark, figure: Figure | None) -> Verdict:
+    if figure is None:
+        return Verdict.NOT_MEASURED
+    if 0 < figure.pairs < PAIRS_MIN:
+        return Verdict.TOO_FEW
+    return Verdict.MET if mark.met_by(figure.median) else Verdict.MISSED

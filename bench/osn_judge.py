@@ -1,0 +1,80 @@
+"""Was everything that was acknowledged delivered, once, in one order, by all nodes? Pure.
+
+Goes in: which transaction was acknowledged for which chains, and what each node delivered of each
+chain. Comes out: sentences, each a witness; none where all is well.
+
+    lost        acknowledged, and not in a chain that it was for
+    doubled     twice in one chain
+    strange     in a chain, and never acknowledged for it
+    fork        two nodes differ about a block of one chain
+    crossed     two chains differ about the order of two transactions that both hold
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+
+_WITNESSES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A chain as one node delivered it: the hash of each block, and all IDs in their order."""
+
+    hashes: Sequence[str] = ()
+    transactions: Sequence[str] = field(default=())
+
+
+def judge(
+    acknowledged: Mapping[str, Sequence[str]],
+    delivered: Mapping[str, Mapping[str, Delivered]],
+) -> list[str]:
+    """Give what is wrong; `acknowledged` is chains by ID, `delivered` node by chain and name."""
+    found: list[str] = []
+    for chain, nodes in delivered.items():
+        wanted = {one for one, chains in acknowledged.items() if chain in chains}
+        found += _forks(chain, nodes)
+        for node, told in nodes.items():
+            found += _contents(f"{chain} at {node}", wanted, told.transactions)
+    for one, other in combinations(delivered, 2):
+        for first in delivered[one].items():
+            for second in delivered[other].items():
+                found += _crossed((one, *first), (other, *second))
+    return found
+
+
+def _contents(where: str, wanted: set[str], seen: Sequence[str]) -> Iterator[str]:
+    counts = Counter(seen)
+    yield from _some(f"lost in {where}", sorted(wanted - counts.keys()))
+    yield from _some(f"strange in {where}", [one for one in counts if one not in wanted])
+    yield from _some(f"doubled in {where}", [one for one, times in counts.items() if times > 1])
+
+
+def _forks(chain: str, nodes: Mapping[str, Delivered]) -> Iterator[str]:
+    for (one, first), (other, second) in pairwise(nodes.items()):
+        if len(first.hashes) != len(second.hashes):
+            sizes = f"{len(first.hashes)} blocks at {one} and {len(second.hashes)} at {other}"
+            yield f"fork: {chain} has {sizes}"
+        for number, pair in enumerate(zip(first.hashes, second.hashes, strict=False)):
+            if pair[0] != pair[1]:
+                yield f"fork: block {number} of {chain} differs between {one} and {other}"
+                break
+
+
+def _crossed(first: tuple[str, str, Delivered], second: tuple[str, str, Delivered]) -> list[str]:
+    places = {one: place for place, one in enumerate(second[2].transactions)}
+    shared = [one for one in first[2].transactions if one in places]
+    for before, after in pairwise(shared):
+        if places[before] > places[after]:
+            where, elsewhere = f"{first[0]} at {first[1]}", f"{second[0]} at {second[1]}"
+            return [f"crossed: {where} has {before} before {after}, {elsewhere} has it after"]
+    return []
+
+
+def _some(what: str, found: Sequence[str]) -> Iterator[str]:
+    if found:
+        more = f" and {len(found) - _WITNESSES_MAX} more" if len(found) > _WITNESSES_MAX else ""
+        yield f"{what}: {', '.join(found[:_WITNESSES_MAX])}{more}"

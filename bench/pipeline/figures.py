@@ -1,0 +1,172 @@
+"""Latencies, rates and losses of runs, from their events.
+
+In two steps, so that batches and streams share the second: `counted` counts events by all that a
+figure may be asked for and by value; `latencies` and `rates` make figures of the counts.
+
+    end_to_end   delivered - intended, of each delivery
+    ordered      ordered - intended, of each delivery for which an order was read
+    accepted     accepted - intended, of each message
+    publish      accepted - sent, of each message
+    delivered_at, accepted_at    the stamps themselves, for rates; counted by the millisecond
+
+A latency is counted in the middle of a range that is at most 2**-13 of it wide, ten times finer
+than the clients' histograms. A quantile is the value of rank floor(q n + 1/2), as HdrHistogram's.
+A rate is that of what came after the first millisecond's last stamp, as in the clients: their first
+poll brings many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from bench.pipeline.sources import Arm
+
+SIDES = ("run", "arm", "topology", "r", "size")
+QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
+_LATENCIES = ("end_to_end", "ordered", "accepted", "publish")
+_STAMPS = ("delivered_at", "accepted_at")
+_BITS = 13
+WINDOW = "10 seconds"
+
+
+def counted(events: DataFrame, *, windows: bool = False) -> DataFrame:
+    """Count measured events by side, round, consumer, measure and value.
+
+    With `windows` also by the event's time, for a stream whose watermark lets old ones go.
+    """
+
+    def measure(name: str, value: str) -> Column:
+        return F.struct(F.lit(name).alias("measure"), F.expr(value).alias("exact"))
+
+    all_measures = F.array(
+        measure("end_to_end", "delivered - intended"),
+        measure("ordered", "ordered - intended"),
+        measure("accepted", "accepted - intended"),
+        measure("publish", "accepted - sent"),
+        measure("delivered_at", "delivered"),
+        measure("accepted_at", "accepted"),
+    )
+    keys = [*SIDES, "round", "consumer", "measure", "value"]
+    rows = (
+        events.where("measured")
+        .select(*SIDES, "round", "consumer", "at", F.explode(all_measures).alias("one"))
+        .select("*", "one.measure", "one.exact")
+        .where("exact is not null")
+        .withColumn(
+            "value", F.when(_is(_STAMPS), F.expr("exact div 1000000")).otherwise(_rounded())
+        )
+    )
+    grouping: list[Column | str] = [*keys]
+    if windows:
+        grouping.append(F.window("at", WINDOW).alias("window"))
+    return rows.groupBy(*grouping).agg(
+        F.count("*").alias("n"),
+        F.sum(F.when(_is(_LATENCIES), F.col("exact"))).alias("total"),
+        F.max("exact").alias("greatest"),
+    )
+
+
+def latencies(counts: DataFrame) -> DataFrame:
+    """Make a row a side and measure: how many, mean, quantiles and maximum in milliseconds."""
+    keys = [*SIDES, "measure"]
+    sums = (
+        counts.where(_is(_LATENCIES))
+        .groupBy(*keys, "value")
+        .agg(F.sum("n").alias("n"), F.sum("total").alias("total"), F.max("greatest").alias("most"))
+    )
+    group = Window.partitionBy(*keys)
+    ranked = sums.withColumn(
+        "rank", F.sum("n").over(group.orderBy("value").rowsBetween(Window.unboundedPreceding, 0))
+    ).withColumn("all", F.sum("n").over(group))
+
+    def quantile(q: float) -> Column:
+        rank = F.greatest(F.lit(1), F.floor(F.lit(q) * F.col("all") + 0.5))
+        return F.min(F.when(F.col("rank") >= rank, F.col("value"))) / 1e6
+
+    return (
+        ranked.groupBy(*keys)
+        .agg(
+            F.sum("n").alias("count"),
+            (F.sum("total") / F.sum("n") / 1e6).alias("mean_ms"),
+            *(quantile(q).alias(f"{name}_ms") for name, q in QUANTILES.items()),
+            (F.max("most") / 1e6).alias("max_ms"),
+        )
+        .orderBy(*keys)
+    )
+
+
+def rates(counts: DataFrame) -> DataFrame:
+    """Make a row a side: messages/s of all consumers and of all producers, the rounds' median."""
+    by_round = (
+        counts.where(_is(_STAMPS))
+        .groupBy(*SIDES, "round", "consumer", "measure")
+        .agg(
+            F.sum("n").alias("n"),
+            F.min_by("n", "value").alias("first"),
+            (F.max("greatest") - F.min_by("greatest", "value")).alias("ns"),
+        )
+        .withColumn("after", F.col("n") - F.col("first"))
+        .withColumn("rate", F.when(F.col("ns") > 0, F.col("after") * 1e9 / F.col("ns")))
+        .groupBy(*SIDES, "round", "measure")
+        .agg(F.sum("rate").alias("rate"), F.sum("n").alias("n"))
+    )
+    median = F.percentile("rate", F.lit(0.5))
+    return (
+        by_round.groupBy(*SIDES, "measure")
+        .agg(
+            F.sum("n").alias("count"),
+            F.count("*").alias("rounds"),
+            median.alias("messages_per_s"),
+            (median * F.col("size") / 1e6).alias("megabytes_per_s"),
+        )
+        .withColumn(
+            "measure", F.when(F.col("measure") == "delivered_at", "delivered").otherwise("accepted")
+        )
+        .orderBy(*SIDES, "measure")
+    )
+
+
+def interests(spark: SparkSession, described: Sequence[Arm]) -> DataFrame:
+    """List who was to get what: run, arm, consumer, interest."""
+    rows = [
+        (arm.run, arm.name, consumer, list(interest))
+        for arm in described
+        for consumer, interest in arm.interests.items()
+    ]
+    return spark.createDataFrame(
+        rows, "run string, arm string, consumer string, interest array<string>"
+    )
+
+
+def losses(events: DataFrame, addressed: DataFrame) -> DataFrame:
+    """Count by run, arm and consumer: what it was to get, and what of that it never got."""
+    message = ["run", "arm", "consumer", "log", "offset"]
+    due = (
+        events.where("role = 'producer' and accepted is not null")
+        .select("run", "arm", "log", "offset", "to")
+        .join(F.broadcast(addressed), ["run", "arm"])
+        .where(F.arrays_overlap("to", "interest"))
+        .select(*message)
+    )
+    got = events.where("role = 'consumer'").select(*message).distinct()
+    found = due.join(got.withColumn("got", F.lit(1)), message, "left")
+    return (
+        found.groupBy("run", "arm", "consumer")
+        .agg(F.count("*").alias("due"), F.count_if(F.col("got").isNull()).alias("lost"))
+        .orderBy("run", "arm", "consumer")
+    )
+
+
+def _is(measures: Sequence[str]) -> Column:
+    return F.col("measure").isin(*measures)
+
+
+def _rounded() -> Column:
+    """Give the middle of the range that a latency falls into."""
+    exact = "greatest(exact, 1)"
+    shift = f"greatest(cast(floor(log2({exact})) as int) - {_BITS}, 0)"
+    low = f"shiftleft(shiftright({exact}, {shift}), {shift})"
+    return F.expr(f"{low} + shiftright(shiftleft(1L, {shift}), 1)")

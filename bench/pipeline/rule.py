@@ -1,0 +1,280 @@
+"""Which order records count, read anew from `docs/protocol.md`: a second opinion.
+
+In go the raw records of a control topic and of order streams; out come epochs, and for each record
+that counts its runs with their places. Nothing of `multicast` is used here, so that a fault in its
+acceptance rule is not repeated. No Spark, no I/O; the records of one stream come in offset order.
+
+    place   how many messages the collector ordered before this one in this epoch, with the epoch
+            above it: a later epoch's places are larger
+
+Invariant: in one collector's stream places rise by one from message to message within an epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from typing import Any, NamedTuple
+
+EPOCH_PLACES = 2**44  # more messages than one epoch orders; 2**19 epochs fit above them
+_OFFSET_LIMIT = 2**63
+_LEAD = struct.Struct(">2sB16s")
+_REST = struct.Struct(">BQQQQH")
+_RUN = struct.Struct(">IQI")
+_OWN, _PARENT, _FREEZE = 1, 2, 3
+
+FOREIGN, FROZEN, STALE = "foreign", "frozen", "stale"
+MALFORMED, IMPOSSIBLE, UNKNOWN_VERSION = "malformed", "impossible", "unknown version"
+
+
+class Statement(NamedTuple):
+    """One record of a control topic."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+class PlacedRun(NamedTuple):
+    """The offsets first … next-1 of a log, of which the first one has this place."""
+
+    topic: str
+    collector: str
+    log: str
+    first: int
+    next: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the reader of one collector's stream in one epoch must know. Goes to Spark's workers."""
+
+    topic: str
+    epoch: int
+    collector: str
+    stream: int
+    offset_first: int
+    anchor: bytes
+    own: frozenset[int]
+    inherited: frozenset[int]
+    parent_offset: int | None  # where the parent's stream begins; None: there is no parent
+    starts: Mapping[int, int]
+    logs: Mapping[int, str]
+
+
+class Reader(NamedTuple):
+    """A consumer follows this collector in this epoch."""
+
+    topic: str
+    epoch: int
+    collector: str
+    consumer: str
+
+
+class Pair(NamedTuple):
+    """Two collectors of one epoch whose bags share two logs or more."""
+
+    topic: str
+    epoch: int
+    earlier: str
+    later: str
+
+
+@dataclass(slots=True)
+class Order:
+    """What the control topics say: whose records count where, and who reads them.
+
+    `alone` are (topic, consumer) that in some epoch read one log and follow no collector.
+    """
+
+    rules: list[Rule] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    alone: list[tuple[str, str]] = field(default_factory=list)
+
+
+def digest(data: bytes) -> bytes:
+    """BLAKE2b with 16 bytes of output."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+# -- plans ----------------------------------------------------------------------------------
+
+
+def read_control(topic: str, statements: Iterable[Statement], order: Order) -> None:
+    """Read a control topic; add what it says of the epochs that have begun."""
+    plans: list[dict[str, Any]] = []
+    ends: dict[int, dict[str, int]] = {}
+    previous = digest(b"amcast genesis\0" + topic.encode())
+    for key, value in statements:
+        kind, _, rest = (key or b"").decode(errors="replace").partition("/")
+        if kind not in ("plan", "ends") or value is None:
+            continue
+        try:
+            said = json.loads(value)
+            if kind == "ends":
+                ends.setdefault(int(rest.partition("/")[0]), said["positions"])
+            elif said["previous"] == previous.hex() and said["plan"]["epoch"] == len(plans) + 1:
+                plans.append(said["plan"])
+                previous = digest(value)
+        except (ValueError, KeyError, TypeError):
+            continue
+    ended: dict[str, int] = {}
+    for plan in plans:
+        _take_plan(topic, plan, ended, order)
+        if plan["epoch"] not in ends:
+            break
+        ended |= ends[plan["epoch"]]
+
+
+def _take_plan(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], order: Order) -> None:
+    epoch = plan["epoch"]
+    order.rules += _rules_of(topic, plan, ended)
+    for entry in plan["consumers"]:
+        if entry["collector"] is None:
+            order.alone.append((topic, entry["name"]))
+        else:
+            order.readers.append(Reader(topic, epoch, entry["collector"], entry["name"]))
+    for one, other in combinations(plan["collectors"], 2):
+        if len(set(one["bag"]) & set(other["bag"])) > 1:
+            order.pairs.append(Pair(topic, epoch, one["name"], other["name"]))
+
+
+def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> Iterator[Rule]:
+    canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
+    nodes = {node["name"]: node for node in plan["collectors"]}
+    for name, node in nodes.items():
+        parent = nodes.get(node["parent"] or "")
+        above = set(parent["bag"]) if parent else set()
+        text = b"amcast anchor\0%d\0%s\0%s"
+        yield Rule(
+            topic=topic,
+            epoch=plan["epoch"],
+            collector=name,
+            stream=node["stream"],
+            offset_first=node["stream_first"],
+            anchor=digest(text % (plan["epoch"], digest(canonical.encode()), name.encode())),
+            own=frozenset(numbers[log] for log in node["bag"] if log not in above),
+            inherited=frozenset(numbers[log] for log in node["bag"] if log in above),
+            parent_offset=parent["stream_first"] if parent else None,
+            starts={
+                numbers[log]: ended.get(log, plan["logs"][numbers[log]]["first"])
+                for log in node["bag"]
+            },
+            logs={number: log for log, number in numbers.items()},
+        )
+
+
+# -- order records --------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Reading:
+    """One collector's stream in one epoch, read so far."""
+
+    rule: Rule
+    previous: bytes = b""
+    positions: dict[int, int] = field(default_factory=dict)
+    records: int = 0
+    offset: int = 0
+    ordered: int = 0
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        """Begin at the anchor."""
+        self.previous = self.rule.anchor
+        self.positions = dict(self.rule.starts)
+        self.offset = self.rule.parent_offset or 0
+
+    def take(self, raw: bytes) -> str | list[PlacedRun]:
+        """Give the runs of a record that counts, or why it does not."""
+        if len(raw) < _LEAD.size or raw[:2] != b"TO":
+            return FOREIGN
+        if self.frozen:
+            return FROZEN
+        _, version, previous = _LEAD.unpack_from(raw)
+        if previous != self.previous:
+            return STALE
+        if version != 1:
+            return UNKNOWN_VERSION
+        if len(raw) < _LEAD.size + _REST.size:
+            return MALFORMED
+        kind, _, _, records, offset, count = _REST.unpack_from(raw, _LEAD.size)
+        body = raw[_LEAD.size + _REST.size :]
+        if len(body) != count * _RUN.size or kind not in (_OWN, _PARENT, _FREEZE):
+            return MALFORMED
+        runs = list(_RUN.iter_unpack(body))
+        if max(records, offset) >= _OFFSET_LIMIT or any(
+            length == 0 or first + length >= _OFFSET_LIMIT for _, first, length in runs
+        ):
+            return MALFORMED
+        if not self._may(kind, records - self.records, offset - self.offset, count):
+            return IMPOSSIBLE
+        return self._place(kind, runs, records, offset, digest(raw))
+
+    def _may(self, kind: int, relayed: int, moved: int, runs: int) -> bool:
+        has_parent = self.rule.parent_offset is not None
+        if kind == _OWN:
+            return runs > 0 and relayed == moved == 0
+        if kind == _PARENT:
+            return has_parent and relayed > 0 and moved >= relayed
+        return runs == 0 and relayed >= 0 and moved >= relayed and (has_parent or moved == 0)
+
+    def _place(
+        self,
+        kind: int,
+        runs: Sequence[tuple[int, int, int]],
+        records: int,
+        offset: int,
+        its_digest: bytes,
+    ) -> str | list[PlacedRun]:
+        rule = self.rule
+        allowed = rule.own if kind == _OWN else rule.inherited
+        positions, place = dict(self.positions) if len(runs) > 1 else self.positions, self.ordered
+        placed = []
+        for log, first, length in runs:
+            if log not in allowed or positions[log] != first:
+                return IMPOSSIBLE
+            at = rule.epoch * EPOCH_PLACES + place
+            placed.append(
+                PlacedRun(rule.topic, rule.collector, rule.logs[log], first, first + length, at)
+            )
+            positions[log] = first + length
+            place += length
+        self.positions, self.ordered = positions, place
+        self.records, self.offset, self.previous = records, offset, its_digest
+        self.frozen = kind == _FREEZE
+        return placed
+
+
+def scan(
+    known: Sequence[Rule], rows: Iterable[tuple[str, int, int, bytes | None]]
+) -> Iterator[tuple[str, PlacedRun | tuple[str, str]]]:
+    """Read streams, given as (topic, partition, offset, value) by stream and offset.
+
+    Gives ("run", PlacedRun) for each run that counts, ("void", (topic, why)) for each record that
+    counts in no epoch.
+    """
+    for (topic, partition), of_stream in groupby(rows, key=lambda row: (row[0], row[1])):
+        readings = [
+            Reading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
+        ]
+        for _, _, offset, value in of_stream:
+            raw = bytes(value or b"")
+            why = FOREIGN
+            for reading in readings:
+                if offset < reading.rule.offset_first:
+                    continue
+                said = reading.take(raw)
+                if isinstance(said, str):
+                    why = said
+                    continue
+                yield from (("run", run) for run in said)
+                break
+            else:
+                yield "void", (topic, why)

@@ -1,0 +1,125 @@
+"""A Spark session with the Kafka connector, as a context manager that ends what it started.
+
+The connector's jars are locked (`connector.lock`) and fetched once, as a broker's are; Spark serves
+them to its executors. Workers run this interpreter: a cluster's machines need amcast installed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+
+from multicast.errors import AmcastError, UsageError
+from multicast.local_jars import find_java, kept_jars, read_lock
+from multicast.local_process import run_bounded
+
+try:
+    import pyspark
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+except ImportError as error:
+    raise UsageError(
+        "amcast bench pipeline needs the package pyspark; run: pip install 'amcast[bench]'"
+    ) from error
+
+LOCAL = "local[2]"
+_JAVA_TIMEOUT_S = 20.0
+_STOP_S = 10.0
+# Few partitions, for few cores; adaptive execution joins the small ones.
+_SETTINGS = {
+    "spark.driver.memory": "1500m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+
+
+@contextmanager
+def spark(
+    *,
+    master: str = LOCAL,
+    settings: Mapping[str, str] | None = None,
+    progress: Callable[[str], None],
+) -> Iterator[SparkSession]:
+    """Open a session; `settings` are Spark's own, stronger than ours.
+
+    A session that is open already is used as it is, and left open.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    java = find_java()
+    lock = resources.files("bench.pipeline").joinpath("connector.lock").read_text("utf-8")
+    version = pyspark.__version__
+    if f"spark-sql-kafka-0-10_2.13:{version}" not in lock:
+        raise UsageError(
+            f"pyspark {version} and the locked Kafka connector differ in version; run: "
+            "pip install 'amcast[bench]'"
+        )
+    jars = kept_jars(
+        read_lock(lock),
+        f"spark-kafka-{version}",
+        title=f"Spark {version}'s Kafka connector",
+        java=java,
+        progress=progress,
+    )
+    _whole(os.fspath(java.executable))
+    os.environ["JAVA_HOME"] = os.fspath(java.home)
+    # Else the workers take PATH's python3, which knows none of our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("amcast bench pipeline").master(master)
+    chosen = {**_SETTINGS, "spark.jars": ",".join(map(os.fspath, jars))}
+    if master.startswith("local"):
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for key, value in {**chosen, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise AmcastError(f"Spark did not start: {error}") from error
+    try:
+        yield session
+    finally:
+        _end(session)
+
+
+def _end(session: SparkSession) -> None:
+    """Stop Spark, and the Java process where pyspark started one: it would last as long as we."""
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way
+    session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    process.stdin.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _whole(java: str) -> None:
+    """Refuse a Java that lacks a module of Spark's, which would fail with a long trace."""
+    command = [java, "--add-modules", "jdk.incubator.vector", "-version"]
+    try:
+        code, _ = run_bounded(command, timeout_s=_JAVA_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        code = 1
+    if code != 0:
+        raise UsageError(
+            f"{java} lacks the module jdk.incubator.vector, which Spark needs; set JAVA_HOME to "
+            "a whole JDK 17 or 21"
+        )

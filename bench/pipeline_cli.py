@@ -1,0 +1,149 @@
+"""`amcast bench pipeline`: what Spark makes of the events of runs, and whether the order held.
+
+Exit codes: 0 all holds, 1 a message was lost, 3 the order was violated somewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.cli import Output, OutputOption
+from multicast.errors import AmcastError, UsageError
+from multicast.kafka_python import Admin
+
+_VIOLATED = 3
+app = typer.Typer()
+
+
+@app.command()
+def pipeline(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Names that 'bench run --events' told.")
+    ],
+    *,
+    bootstrap: Annotated[
+        str, typer.Option("--bootstrap", "-b", envvar="AMCAST_BOOTSTRAP", help="The cluster.")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="A folder or URL for the Parquet; default: it is not kept."),
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Structured Streaming over all there is.")
+    ] = False,
+    follow: Annotated[
+        float | None,
+        typer.Option("--follow", min=0, help="Stream for so many seconds, then end."),
+    ] = None,
+    master: Annotated[
+        str, typer.Option("--master", help="Spark's master: threads here, or a cluster's URL.")
+    ] = "local[2]",
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", help="A setting of Spark, key=value; repeatable.")
+    ] = None,
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option("--kafka", help="A Kafka client setting, key=value; repeatable."),
+    ] = None,
+    remove_topics: Annotated[
+        bool, typer.Option("--remove-topics", help="Delete the runs' topics where all holds.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compute latencies, rates and losses of runs by Spark, and judge their order anew."""
+    from bench.pipeline.report import Asked, report  # noqa: PLC0415 - pyspark may be missing
+    from bench.pipeline.session import spark  # noqa: PLC0415
+    from bench.pipeline.sources import Source, arms  # noqa: PLC0415
+
+    say = Console(stderr=True)
+
+    def progress(what: str) -> None:
+        say.print(f"{what} …", highlight=False)
+
+    if not kafka:  # what else is to be set has Java's names
+        Admin(bootstrap).close()  # raises in time where nobody answers; Spark asks for minutes
+    source = Source(bootstrap, tuple(runs), _pairs("--kafka", kafka))
+    settings = _pairs("--conf", conf)
+    with ExitStack() as stack:
+        if out is None:
+            out = stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-pipeline-"))
+            kept = False
+        else:
+            out, kept = str(Path(out).absolute()) if "://" not in out else out, True
+        session = stack.enter_context(spark(master=master, settings=settings, progress=progress))
+        asked = Asked(out, follow if follow is not None else 0.0 if stream else None)
+        document = report(session, source, asked, progress=progress)
+        topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()
+    if not kept:
+        del document["out"]
+    if output is Output.JSON:
+        typer.echo(json.dumps(document, indent=1))
+    else:
+        _print(document)
+    if not document["order"]["holds"]:
+        raise typer.Exit(_VIOLATED)
+    if document["lost"]:
+        raise typer.Exit(AmcastError.exit_code)
+    if remove_topics:
+        _remove(bootstrap, sorted(topics), runs)
+
+
+def _remove(bootstrap: str, topics: list[str], runs: list[str]) -> None:
+    ends = ("", ".groups", ".Msg-TO", ".topology")
+    with Admin(bootstrap) as admin:
+        admin.delete_topics([topic + end for topic in topics for end in ends])
+        admin.delete_topics([f"{run}.events" for run in runs])
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    found = {}
+    for one in given or []:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise UsageError(f"{option} {one!r} is no setting; write key=value")
+        found[key] = value
+    return found
+
+
+_QUANTILES = ("p50_ms", "p99_ms", "p999_ms", "max_ms")
+
+
+def _print(document: dict[str, Any]) -> None:
+    console = Console(width=120)
+    sides = ("run", "arm", "topology", "r", "size")
+    table = Table(*sides, "latency")
+    for column in ("count", *_QUANTILES):
+        table.add_column(column, justify="right")
+    for row in document["latencies"]:
+        cells = [str(row[side]) for side in sides]
+        figures = [f"{row[name]:.3f}" for name in _QUANTILES]
+        table.add_row(*cells, row["measure"], str(row["count"]), *figures)
+    console.print(table)
+    for row in document["rates"]:
+        where = " ".join(str(row[side]) for side in sides)
+        rate = row["messages_per_s"]
+        shown = "-" if rate is None else f"{rate:,.0f}/s, {row['megabytes_per_s']:,.1f} MB/s"
+        typer.echo(f"{row['measure']} {where} B: {shown}")
+    for row in document["losses"]:
+        typer.echo(
+            f"lost {row['run']} {row['arm']} {row['consumer']}: {row['lost']} of {row['due']}"
+        )
+    order = document["order"]
+    void = ", ".join(f"{count} {why}" for why, count in order["void"].items()) or "none"
+    typer.echo(
+        f"order: {order['deliveries']} deliveries, {order['inversions']} inversions, "
+        f"{order['unplaced']} without a place, {order['disagreements']} disagreements; "
+        f"{order['runs']} runs, void records: {void}"
+    )
+    for witness in order["witnesses"]:
+        typer.echo(f"VIOLATED {witness}")
+    if not document["complete"]:
+        typer.echo("a run is not over: what is missing may still come, and is not called lost")

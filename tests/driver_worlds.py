@@ -39,6 +39,9 @@ class MemoryWorld:
     def trim(self, at, offset):
         self.log.trim(at, offset)
 
+    def recreate(self, topic):
+        self.log.recreate(topic)
+
     def close(self):
         self.driver.close()
 
@@ -94,6 +97,11 @@ class RealWorld:
 
     def trim(self, at, offset):
         self.admin.delete_records({at: offset})
+
+    def recreate(self, topic):
+        count = self.admin.partitions([topic])[topic]
+        self.admin.delete_topics([topic])
+        self.admin.create_topics({topic: TopicSpec(count, settings=LARGE)})
 
     def close(self):
         self.driver.close()

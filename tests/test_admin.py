@@ -55,6 +55,34 @@ def test_a_topic_that_was_made_again_has_another_id(admin, topic):
 
 
 @pytest.mark.kafka
+def test_a_topic_is_placed_on_every_broker_once_and_what_exists_stays(admin, topic):
+    (broker,) = admin.broker_ids()
+    settings = {"retention.ms": "-1", "min.insync.replicas": "1"}
+    assert admin.place_on_brokers(topic, settings) == {broker: 0}
+    before = admin.topic_ids([topic])
+    assert admin.place_on_brokers(topic, {}) == {broker: 0}
+    assert admin.topic_ids([topic]) == before
+    assert admin.partitions([topic]) == {topic: 1}
+    assert admin.replications([topic]) == {topic: 1}
+    assert settings.items() <= admin.topic_settings([topic])[topic].items()
+
+
+@pytest.mark.slow
+def test_a_broker_that_a_topic_missed_is_given_a_partition_of_it(kafka_cluster_of_three, topic):
+    kafka_cluster_of_three.start()
+    with Admin(kafka_cluster_of_three.bootstrap, request_timeout_s=60) as admin:
+        admin.create_topics({topic: TopicSpec(1, replication=1)})
+        (first,) = [one for one in admin.place_on_brokers(topic, {}).items() if one[1] == 0]
+        placed = admin.place_on_brokers(topic, {})
+        assert admin.partitions([topic]) == {topic: 3}
+        assert admin.replications([topic]) == {topic: 1}
+        assert first in placed.items()
+        assert sorted(placed) == [1, 2, 3]
+        assert sorted(placed.values()) == [0, 1, 2]
+        admin.delete_topics([topic])
+
+
+@pytest.mark.kafka
 def test_settings_in_force_are_told_with_defaults(admin, topic):
     wanted = {"cleanup.policy": "compact", "max.message.bytes": "2000000"}
     admin.create_topics({topic: TopicSpec(1, settings=wanted)})

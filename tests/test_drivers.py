@@ -365,6 +365,35 @@ def test_begins_ends_and_offsets_by_time(world, driver, opened):
     assert driver.ends([]) == {}
 
 
+def test_the_next_offset_counts_what_an_open_transaction_holds_back(world, driver, opened):
+    a, b = world.topic(2)
+    append_all(opened(driver.appender()), a, [b"0"])
+    assert driver.next_offsets([a, b]) == {a: 1, b: 0}
+    transaction = world.transaction()
+    transaction.append(a, b"1")
+    assert driver.next_offsets([a, b]) == {a: 2, b: 0}
+    assert driver.ends([a]) == {a: 1}
+    transaction.abort()  # the marker, 2, is written soon after
+    watch(opened(driver.watcher({a: 0})), {a: 3})
+    assert driver.next_offsets([a]) == {a: 3}
+    assert driver.next_offsets([]) == {}
+
+
+def test_a_topic_keeps_its_id_until_it_is_made_again(world, driver, opened):
+    (a,), (b,) = world.topic(), world.topic()
+    append_all(opened(driver.appender()), a, [b"0", b"1"])
+    before = driver.topic_ids([a.topic, f"no-{a.topic}", b.topic])
+    assert list(before) == [a.topic, b.topic]
+    assert all(str(uuid.UUID(one)) == one for one in before.values())
+    assert driver.topic_ids([a.topic, b.topic]) == before
+    world.recreate(a.topic)
+    after = driver.topic_ids([a.topic, b.topic])
+    assert after[a.topic] != before[a.topic]
+    assert after[b.topic] == before[b.topic]
+    assert driver.ends([a]) == {a: 0}
+    assert driver.topic_ids([]) == {}
+
+
 def test_a_question_about_an_unknown_topic_says_so(world):
     (at,) = world.topic()
     for unknown in (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7)):
@@ -417,6 +446,15 @@ def test_a_watcher_first_tells_the_ends_as_they_are_and_then_what_moved(world, d
     world.trim(a, 22)
     append_all(appender, a, [b"x"])
     assert watch(watcher, {a: 23}) == {a: 23}
+
+
+def test_a_watcher_does_without_bells_that_do_not_exist(world, driver, opened):
+    (at,) = world.topic()
+    watcher = opened(driver.watcher({at: 0}, bells=f"no-{at.topic}"))
+    assert watcher.spacing_s == 0
+    assert watch(watcher, {at: 0}) == {at: 0}
+    append_all(opened(driver.appender()), at, [b"0"])
+    assert watch(watcher, {at: 1}) == {at: 1}
 
 
 def test_a_watcher_tells_of_an_append_soon(world, driver, opened):

@@ -19,6 +19,7 @@ from multicast.local import LocalCluster
 from multicast.local_broker import free_ports
 from multicast.log import Appended, TopicPartition
 from tests.driver_worlds import REAL, append_all, read, values, watch
+from tests.small import until
 
 PASSWORD = "open sesame"
 DAY = dt.timedelta(days=1)
@@ -117,6 +118,16 @@ def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, 
     assert append_all(appender, at, [b"0", large]) == [Appended(0), Appended(1)]
     assert values(read(reader, {at: 2})[0][at]) == [b"0", large]
     assert watch(watcher, {at: 2}) == {at: 2}
+    direct, told = driver.direct(at), []
+    direct.mend()
+    assert direct.append(b"2", done=told.append)
+
+    def heard():
+        direct.receive()
+        return told == [Appended(2)]
+
+    until(heard)
+    direct.close()
     driver.commit("g", {at: (1, "tls")})
     assert driver.committed("g", [at]) == {at: (1, "tls")}
     for opened in (watcher, reader, appender, driver):

@@ -1,96 +1,27 @@
 """The shells (producer, consumer, node) on the in-memory log: the whole path without a broker."""
 
-import threading
 from dataclasses import replace
 
 import pytest
 
 from collectors.collector import Limits
-from collectors.node import Node
 from collectors.replan import ends_of, logs_to_mark
-from multicast import Consumer, Producer
 from multicast.control import (
     ControlReader,
     checkpoint_record,
-    control_partition,
     ends_record,
-    groups_topic,
     log_partition,
     markers_record,
-    order_topic,
-    plan_record,
     stream_partition,
 )
 from multicast.errors import TimedOut, Trimmed, UnknownVersion
-from multicast.memory import MemoryDriver, MemoryLog
 from multicast.messages import epoch_header
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
 from multicast.properties import check_all
 from multicast.reading import Bounds
 from multicast.replayed import Seat, replayed
 from tests.plans import chain, from_start, poster
-
-
-class Small:
-    """A plan in force on a log in memory, and its collectors as threads."""
-
-    def __init__(self, plan, *, limits=None):
-        self.plan = plan
-        self.log = MemoryLog(
-            {
-                plan.topic: len(plan.partitions),
-                groups_topic(plan.topic): 4,
-                order_topic(plan.topic): 4,
-                control_partition(plan.topic).topic: 1,
-            },
-            threaded=True,
-        )
-        self.driver = MemoryDriver(self.log)
-        self._limits = limits
-        self._running = []
-        self.propose(plan)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for node, thread in self._running:
-            node.stop()
-            thread.join(30)
-            assert not thread.is_alive()
-
-    def write(self, record):
-        key, value = record
-        self.log.write(control_partition(self.plan.topic), value, key=key)
-
-    def propose(self, plan):
-        control = ControlReader(self.driver, plan.topic)
-        self.write(plan_record(control.refresh().previous, plan, attempt="1"))
-        control.close()
-
-    def run(self, name, **options):
-        node = Node(self.driver, self.plan.topic, name, limits=self._limits, **options)
-        thread = threading.Thread(target=node.run)
-        thread.start()
-        self._running.append((node, thread))
-        return node, thread
-
-    def run_all(self):
-        return [self.run(node.name) for node in self.plan.collectors]
-
-    def consumer(self, name, **options):
-        return Consumer(topic=self.plan.topic, name=name, driver=self.driver, **options)
-
-    def producer(self):
-        return Producer(topic=self.plan.topic, driver=self.driver)
-
-    def all(self, name, **options):
-        with self.consumer(name, committed=False, **options) as consumer:
-            return [
-                f"{batch.log.name}:{record.offset}"
-                for batch in consumer.until_end(timeout=10)
-                for record in batch.records
-            ]
+from tests.small import Small, until
 
 
 def send(system, count=200):
@@ -137,6 +68,29 @@ def test_a_collector_that_begins_at_a_checkpoint_goes_on_and_one_that_is_belied_
         with system.consumer("C1", committed=False) as consumer:
             cursors = [str(m.cursor) for _, m in zip(range(20), consumer, strict=False)]
         assert len(system.all("C1", start=cursors[-2])) == 1
+
+
+@pytest.mark.slow
+def test_a_sole_writer_stops_reading_back_and_begins_again_when_another_writes():
+    with Small(chain()) as system, system.producer() as producer:
+        first, _ = system.run("K1")
+
+        def send(count):
+            for number in range(count):
+                producer.multicast(b"%d" % number, to={"P1"}).ordered(30)
+
+        send(200)
+        until(lambda: not first.status()["reads_back"])
+        assert first.core.void == {}
+
+        # Test: a second instance comes, both write, and the first one goes.
+        second, _ = system.run("K1")
+        send(200)
+        until(lambda: first.core.own.state.count == second.core.own.state.count)
+        first.stop()
+        until(first.ended.is_set)
+        send(200)
+        assert system.all("C1") == [f"P1:{offset}" for offset in range(600)]
 
 
 def test_a_restarted_consumer_goes_on_at_its_commit_and_seeks():

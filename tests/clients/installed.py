@@ -1,0 +1,79 @@
+"""The three clients, fetched from their registries once and kept in the user's cache.
+
+Out: a command line for each, to which the client's arguments are appended. Everything is pinned by
+checksum: `java/jars.lock`, `javascript/package-lock.json`, `python/requirements.lock`. What was
+fetched for other pins is left alone: the folder's name holds a digest of the lock.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from multicast.local_jars import cache_directory, find_java, kept_jars, read_lock
+from multicast.local_process import run_bounded
+
+HERE = Path(__file__).parent
+FETCH_TIMEOUT_S = 240.0
+
+
+def run(command):
+    code, output = run_bounded(command, timeout_s=FETCH_TIMEOUT_S)
+    assert code == 0, f"{command[0]} ended with {code}:\n{output}"
+
+
+@contextlib.contextmanager
+def kept(client, *locks):
+    """Give (folder, whether it is complete): one process at a time, complete when it ends well."""
+    digest = hashlib.sha256(b"".join((HERE / client / lock).read_bytes() for lock in locks))
+    folder = cache_directory() / f"osn-client-{client}-{digest.hexdigest()[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        complete = folder / "complete"
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        yield folder, complete.exists()
+        complete.touch()
+
+
+def java():
+    """Java compiles the program as it starts it: a JDK is needed, not only a JRE."""
+    machine = find_java()
+    compiler = machine.home / "bin/javac"
+    assert compiler.exists(), f"{machine.home} is no JDK: see the README's set-up"
+    lock = read_lock((HERE / "java/jars.lock").read_text(encoding="utf-8"))
+    name = "osn-client-java-fabric-sdk-java-2.2.26"
+    jars = kept_jars(lock, name, title="Fabric's Java SDK", java=machine, progress=lambda _: None)
+    path = os.pathsep.join(os.fspath(jar) for jar in jars)
+    return [os.fspath(machine.executable), "-cp", path, os.fspath(HERE / "java/Client.java")]
+
+
+def javascript():
+    assert shutil.which("npm"), "there is no npm (Node.js): see the README's set-up"
+    with kept("javascript", "package.json", "package-lock.json") as (folder, complete):
+        if not complete:
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(HERE / "javascript" / name, folder)
+            run(["npm", "ci", "--ignore-scripts", "--prefix", os.fspath(folder)])
+    path = f"NODE_PATH={folder / 'node_modules'}"
+    return ["env", path, "node", os.fspath(HERE / "javascript/client.js")]
+
+
+def python():
+    with kept("python", "requirements.lock") as (folder, complete):
+        if not complete:
+            run([sys.executable, "-m", "venv", os.fspath(folder)])
+            run(
+                [
+                    *(os.fspath(folder / "bin/python"), "-m", "pip", "install", "--quiet"),
+                    *("--no-deps", "--require-hashes", "--only-binary", ":all:"),
+                    *("--no-binary", "hkdf", "--no-binary", "lark-parser"),
+                    *("-r", os.fspath(HERE / "python/requirements.lock")),
+                ]
+            )
+    return [os.fspath(folder / "bin/python"), os.fspath(HERE / "python/client.py")]

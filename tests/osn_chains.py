@@ -1,0 +1,233 @@
+"""Chains for the wire's tests: real ledgers, configs, identities and filters; no log, no node.
+
+A verified fake of a node's `Channels`: what is submitted stands in a block of its own at once.
+"""
+
+import asyncio
+import itertools
+import threading
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ordering_osn.blocks import header_hash, new_block, seal
+from ordering_osn.channelconfig import ChannelConfig
+from ordering_osn.envelopes import signed_envelope
+from ordering_osn.filters import Refusal, admit_normal, route
+from ordering_osn.identity import SigningIdentity
+from ordering_osn.ledger import Ledger
+from ordering_osn.metrics import Metrics
+from ordering_osn.protos import Block, HeaderType
+from ordering_osn.transactions import transaction_id
+from ordering_osn.wire import Client, Server, TlsFiles
+
+FABRIC = Path(__file__).parent / "fabric"
+CRYPTO = FABRIC / "crypto"
+ORG1 = CRYPTO / "peerOrganizations/org1.example.com"
+ORDERERS = CRYPTO / "ordererOrganizations/example.com"
+USER_FOLDER = ORG1 / "users/User1@org1.example.com"
+ORDERER_FOLDER = ORDERERS / "orderers/orderer.example.com"
+USER = SigningIdentity.load(USER_FOLDER / "msp", "Org1MSP")
+ORDERER = SigningIdentity.load(ORDERER_FOLDER / "msp", "OrdererMSP")
+# User1's certificate and signature, under the name of an organisation that it is not of.
+STRANGER = SigningIdentity.load(USER_FOLDER / "msp", "OrdererMSP")
+
+SERVER_TLS = TlsFiles.read(
+    ORDERER_FOLDER / "tls/server.crt",
+    ORDERER_FOLDER / "tls/server.key",
+)
+MUTUAL_TLS = TlsFiles.read(
+    ORDERER_FOLDER / "tls/server.crt",
+    ORDERER_FOLDER / "tls/server.key",
+    [ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"],
+)
+ORDERER_CA = ORDERERS / "tlsca/tlsca.example.com-cert.pem"
+CLIENT_TLS = TlsFiles.read(authorities=[ORDERER_CA])
+USER_TLS = TlsFiles.read(
+    USER_FOLDER / "tls/client.crt", USER_FOLDER / "tls/client.key", [ORDERER_CA]
+)
+
+
+def envelopes(chain="chain-a"):
+    """The genuine transactions of a chain."""
+    raw, found = (FABRIC / f"{chain}.envelopes").read_bytes(), []
+    while raw:
+        length = int.from_bytes(raw[:4], "big")
+        found.append(raw[4 : 4 + length])
+        raw = raw[4 + length :]
+    return found
+
+
+def transaction(data=b"x", *, chain="chain-a", signer=USER, kind=HeaderType.ENDORSER_TRANSACTION):
+    """A fresh envelope."""
+    return signed_envelope(kind, chain, data, signer=signer, now=datetime.now(UTC))
+
+
+class SmallChannel:
+    """One chain, in a folder."""
+
+    def __init__(self, folder, name="chain-a"):
+        self.name = name
+        genesis = (FABRIC / f"{name}.block").read_bytes()
+        # `ledger` is what readers see: a test may put another before the real one.
+        self.ledger = self.store = Ledger.open(folder / name, fsync="never")
+        self.store.append(0, genesis)
+        self._newest = Block.FromString(genesis).header
+        self._config = ChannelConfig.from_block(genesis)
+        self._errored = False
+        self._watchers = {}
+        self._keys = itertools.count()
+        self._lock = threading.Lock()
+
+    @property
+    def config(self):
+        return self._config
+
+    @config.setter
+    def config(self, config):
+        self._config = config
+        self._tell()
+
+    @property
+    def errored(self):
+        return self._errored
+
+    @errored.setter
+    def errored(self, errored):
+        self._errored = errored
+        self._tell()
+
+    @property
+    def watchers(self):
+        return len(self._watchers)
+
+    def watch(self, callback):
+        key = next(self._keys)
+        with self._lock:
+            self._watchers[key] = callback
+        return lambda: self._watchers.pop(key, None)
+
+    def add(self, *data):
+        """Write the next block; gives its number."""
+        number = self.store.height
+        block = new_block(number, header_hash(self._newest), data or [b"transaction %d" % number])
+        seal(block, last_config=0, consenter=b"", signer=ORDERER)
+        self._newest = block.header
+        self.store.append(number, block.SerializeToString())
+        self._tell()
+        return number
+
+    def grow(self, height):
+        """Write blocks until the next one is number `height`."""
+        while self.store.height < height:
+            self.add()
+
+    def _tell(self):
+        with self._lock:
+            watchers = list(self._watchers.values())
+        for callback in watchers:
+            callback()
+
+
+class SmallChannels:
+    """Chains of one process. What is accepted stands in a block before it is acknowledged."""
+
+    def __init__(self, *channels):
+        self._channels = {channel.name: channel for channel in channels}
+        self._places = {}
+        self.failed = []
+        self.submitted = []
+        self.stored = None  # an event to wait for before anything is acknowledged
+
+    def get(self, name):
+        return self._channels.get(name)
+
+    def names(self):
+        return sorted(self._channels)
+
+    def health(self):
+        return list(self.failed)
+
+    async def submit(self, envelope):
+        self.submitted.append(envelope)
+        try:
+            _, names = route(envelope)
+            if any(name not in self._channels for name in names):
+                return 404, f"no channel {names}"
+            channels = [self._channels[name] for name in names]
+            for channel in channels:
+                admit_normal(channel.config, envelope, now=datetime.now(UTC))
+        except Refusal as refusal:
+            return refusal.status, refusal.info
+        if any(channel.errored for channel in channels):
+            return 503, "the chain is not ready"
+        if self.stored is not None:
+            await self.stored.wait()
+        for channel in channels:
+            place = (channel.add(envelope), 0)
+            self._places[channel.name, transaction_id(envelope)] = place
+        return 200, ""
+
+    async def receipt(self, channel, transaction, timeout_s):
+        place = self._places.get((channel, transaction))
+        if place is None:
+            await asyncio.sleep(timeout_s)
+        return self._places.get((channel, transaction))
+
+
+@asynccontextmanager
+async def serving(channels, *, tls=None, metrics=None, **options):
+    """A server on loopback, and what to give a client of it."""
+    server = Server(channels, tls=tls, metrics=metrics or Metrics(), **options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0.2)
+
+
+@asynccontextmanager
+async def served(channels, *, client_tls=None, name="", **options):
+    """A client of a server on loopback."""
+    async with (
+        serving(channels, **options) as server,
+        Client(f"127.0.0.1:{server.port}", tls=client_tls, name=name) as client,
+    ):
+        yield client
+
+
+async def gathered(answers, *, within_s=20.0):
+    """All that an asynchronous iterator gives."""
+    async with asyncio.timeout(within_s):
+        return [answer async for answer in answers]
+
+
+async def until(holds, within_s=20.0):
+    """Wait until something holds."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 - of whatever kind it is
+            await asyncio.sleep(0.01)
+
+
+def asking(data, *, channel="chain-a", now=None, signer=USER, tls_hash=b""):
+    """A signed request that holds any data."""
+    return signed_envelope(
+        HeaderType.DELIVER_SEEK_INFO,
+        channel,
+        data,
+        signer=signer,
+        now=now or datetime.now(UTC),
+        tls_hash=tls_hash,
+    )
+
+
+def numbers(answers):
+    """Blocks by their numbers, statuses as they are."""
+    return [
+        f"block {Block.FromString(answer).header.number}" if isinstance(answer, bytes) else answer
+        for answer in answers
+    ]
+
+
+def blocks(first, last):
+    return [f"block {number}" for number in range(first, last + 1)]

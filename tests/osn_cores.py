@@ -1,0 +1,218 @@
+"""A chain's core in tests: envelopes, a channel config that is quickly made, and a log to step."""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+
+from ordering_osn.blocks import new_block, seal
+from ordering_osn.chain import Chain, Invalid, Parameters, Place, Write, state_from
+from ordering_osn.protos import (
+    ChannelHeader,
+    Config,
+    ConfigEnvelope,
+    Envelope,
+    Header,
+    HeaderType,
+    KafkaMetadata,
+    Payload,
+    SignatureHeader,
+)
+from ordering_osn.records import Kind, Regular, encode
+
+CHANNEL = "chain-a"
+TYPES = {
+    name: int(HeaderType.Value(name))
+    for name in ("CONFIG", "CONFIG_UPDATE", "ORDERER_TRANSACTION", "ENDORSER_TRANSACTION")
+}
+
+
+def made(name, data, *, kind="ENDORSER_TRANSACTION", channel=CHANNEL, creator=b"User1"):
+    """An envelope as a client makes it; its ID follows from `name` and `creator`."""
+    nonce = name.encode()
+    header = ChannelHeader(
+        type=TYPES[kind],
+        channel_id=channel,
+        tx_id=hashlib.sha256(nonce + creator).hexdigest(),
+    )
+    payload = Payload(
+        header=Header(
+            channel_header=header.SerializeToString(),
+            signature_header=SignatureHeader(nonce=nonce, creator=creator).SerializeToString(),
+        ),
+        data=data,
+    )
+    return Envelope(payload=payload.SerializeToString(), signature=b"s" * 70).SerializeToString()
+
+
+def normal(name, *, channel=CHANNEL):
+    """A transaction."""
+    return made(name, name.encode(), channel=channel)
+
+
+def sized(name, size):
+    """A transaction that counts `size` bytes against its batch (200 at least)."""
+    envelope = Envelope.FromString(normal(name))
+    envelope.signature = b"s" * (size - len(envelope.payload))
+    return envelope.SerializeToString()
+
+
+def update(name, **changes):
+    """A config update, as a client makes it: the parameters it changes, data it will refuse."""
+    return made(name, json.dumps([name, changes]).encode(), kind="CONFIG_UPDATE")
+
+
+def config(sequence, of):
+    """The config number `sequence`, made of an update."""
+    wrapped = ConfigEnvelope(config=Config(sequence=sequence), last_update=Envelope.FromString(of))
+    return made(f"config {sequence}", wrapped.SerializeToString(), kind="CONFIG", creator=b"osn")
+
+
+def creation(of):
+    """A channel's creation, made of an update."""
+    return made("creation", config(1, of), kind="ORDERER_TRANSACTION", creator=b"osn")
+
+
+def payload_data(envelope):
+    """What an envelope's payload holds."""
+    return Payload.FromString(Envelope.FromString(envelope).payload).data
+
+
+@dataclass(frozen=True)
+class SmallRules:
+    """A channel config of a few numbers. `refuses`: data of transactions that it finds invalid."""
+
+    parameters: Parameters
+    refuses: frozenset
+
+    def _refuse(self, envelope):
+        if payload_data(envelope) in self.refuses:
+            raise Invalid("this config refuses it")
+
+    def judge(self, envelope, kind):
+        if _type(envelope) not in (TYPES["CONFIG"], TYPES["ORDERER_TRANSACTION"]):
+            self._refuse(envelope)
+            return envelope
+        wrapped = _wrapped(envelope)
+        made_of = wrapped.last_update.SerializeToString()
+        self._refuse(made_of)
+        if kind is Kind.UNKNOWN:
+            return envelope
+        return config(self.parameters.sequence + 1, made_of)
+
+    def after(self, envelope):
+        if _type(envelope) != TYPES["CONFIG"]:
+            return self
+        wrapped = _wrapped(envelope)
+        sequence = self.parameters.sequence + 1
+        if wrapped.config.sequence != sequence:
+            raise Invalid(f"config {wrapped.config.sequence} is not {sequence}")
+        _, changes = json.loads(payload_data(wrapped.last_update.SerializeToString()))
+        refuses = {text.encode() for text in changes.pop("refuses", ())}
+        parameters = replace(self.parameters, **{**changes, "sequence": sequence})
+        return replace(self, parameters=parameters, refuses=self.refuses | refuses)
+
+
+def _type(envelope):
+    header = Payload.FromString(Envelope.FromString(envelope).payload).header
+    return ChannelHeader.FromString(header.channel_header).type
+
+
+def _wrapped(envelope):
+    data = payload_data(envelope)
+    if _type(envelope) == TYPES["ORDERER_TRANSACTION"]:
+        data = payload_data(data)
+    return ConfigEnvelope.FromString(data)
+
+
+def rules(*, messages_max=10, bytes_preferred=10_000, sequence=0, resubmission=True, refuses=()):
+    """A channel config."""
+    parameters = Parameters(sequence, messages_max, bytes_preferred, 100_000, 2.0, resubmission)
+    return SmallRules(parameters, frozenset(refuses))
+
+
+class Unsigned:
+    """A signer whose signatures are worth nothing."""
+
+    creator = b"osn"
+
+    def sign(self, message):
+        return hashlib.sha256(message).digest()
+
+    def nonce(self):
+        return b"nonce"
+
+
+def genesis():
+    """Block 0."""
+    return new_block(0, b"", [config(0, update("genesis"))])
+
+
+def sealed(write):
+    """The block of a `Write`, as it stands in the ledger."""
+    block = write.block
+    seal(block, last_config=write.last_config, consenter=write.consenter, signer=Unsigned())
+    return block
+
+
+class Stepped:
+    """A chain and its log: what is stepped is appended; what it writes is kept."""
+
+    def __init__(self, config=None, *, position=None, window_max=100, **marks):
+        state = state_from([genesis()], window_max=window_max)
+        if position is not None:
+            state.place = Place(position, f"cursor {position}")
+        for name, value in marks.items():
+            assert hasattr(state, name)
+            setattr(state, name, value)
+        self.chain = Chain(config or rules(), state, window_max=window_max)
+        self.position = max(state.place.position, 0)
+        self.writes = []
+
+    def step(self, record, *, spans=False):
+        """Step a record (or raw bytes); gives the actions."""
+        self.position += 1
+        raw = record if isinstance(record, bytes | None) else encode(record)
+        place = Place(self.position, f"cursor {self.position}")
+        actions = self.chain.step(place, raw, spans=spans)
+        self.writes += [action for action in actions if isinstance(action, Write)]
+        return actions
+
+    @property
+    def sequence(self):
+        """The config in force."""
+        return self.chain.rules.parameters.sequence
+
+    def normal(self, name, *, seq=None, original=0, kind=Kind.NORMAL, envelope=None):
+        """Step a transaction; current, where `seq` is not told."""
+        seq = self.sequence if seq is None else seq
+        return self.step(Regular(envelope or normal(name), seq, kind, original))
+
+    def config(self, name, *, seq=None, original=0, kind=Kind.CONFIG, **changes):
+        """Step a config that is the next one after config `seq`."""
+        seq = self.sequence if seq is None else seq
+        return self.step(Regular(config(seq + 1, update(name, **changes)), seq, kind, original))
+
+    @property
+    def named(self):
+        """The blocks written so far, each as the names of its transactions."""
+        return [names(write.block) for write in self.writes]
+
+
+def names(block):
+    """The names of a block's transactions; "config 1" and "creation" of what orderers make."""
+    return [_name(envelope) for envelope in block.data.data]
+
+
+def _name(envelope):
+    payload = Payload.FromString(Envelope.FromString(envelope).payload)
+    return SignatureHeader.FromString(payload.header.signature_header).nonce.decode()
+
+
+def metadata(write):
+    """What a `Write` says of the stream: position, last original, last config posted again."""
+    said = KafkaMetadata.FromString(write.consenter)
+    return (
+        said.last_offset_persisted,
+        said.last_original_offset_processed,
+        said.last_resubmitted_config_offset,
+    )

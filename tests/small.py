@@ -1,0 +1,96 @@
+"""A whole system in one process, on a log in memory: for tests of the shells."""
+
+import threading
+import time
+
+from collectors.node import Node
+from multicast import Consumer, Producer
+from multicast.control import (
+    ControlReader,
+    control_partition,
+    groups_topic,
+    order_topic,
+    plan_record,
+)
+from multicast.errors import AmcastError
+from multicast.memory import MemoryDriver, MemoryLog
+
+
+def until(found, timeout=20.0, pause=0.005):
+    """Wait until something is so; fail where it does not come to be."""
+    deadline = time.monotonic() + timeout
+    waiting = threading.Event()
+    while not (answer := found()):
+        assert time.monotonic() < deadline, "it never came to be"
+        waiting.wait(pause)
+    return answer
+
+
+class Small:
+    """A plan in force on a log in memory, and its collectors as threads."""
+
+    def __init__(self, plan, *, limits=None):
+        self.plan = plan
+        self.log = MemoryLog(
+            {
+                plan.topic: len(plan.partitions),
+                groups_topic(plan.topic): 4,
+                order_topic(plan.topic): 4,
+                control_partition(plan.topic).topic: 1,
+            },
+            threaded=True,
+        )
+        self.driver = MemoryDriver(self.log)
+        self._limits = limits
+        self._running = []
+        self.errors = {}
+        self.propose(plan)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for node, thread in self._running:
+            node.stop()
+            thread.join(30)
+            assert not thread.is_alive()
+
+    def write(self, record):
+        key, value = record
+        self.log.write(control_partition(self.plan.topic), value, key=key)
+
+    def propose(self, plan):
+        control = ControlReader(self.driver, plan.topic)
+        self.write(plan_record(control.refresh().previous, plan, attempt="1"))
+        control.close()
+
+    def run(self, name, **options):
+        node = Node(self.driver, self.plan.topic, name, limits=self._limits, **options)
+
+        def run():
+            try:
+                node.run()
+            except AmcastError as error:
+                self.errors[name] = error
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self._running.append((node, thread))
+        return node, thread
+
+    def run_all(self, **options):
+        return [self.run(node.name, **options) for node in self.plan.collectors]
+
+    def consumer(self, name, **options):
+        return Consumer(topic=self.plan.topic, name=name, driver=self.driver, **options)
+
+    def producer(self, *, driver=None, **options):
+        return Producer(topic=self.plan.topic, driver=driver or self.driver, **options)
+
+    def all(self, name, **options):
+        with self.consumer(name, committed=False, **options) as consumer:
+            return [
+                f"{batch.log.name}:{record.offset}"
+                for batch in consumer.until_end(timeout=10)
+                for record in batch.records
+            ]

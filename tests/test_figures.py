@@ -1,0 +1,35 @@
+"""The small benchmarks: what they count is what was done, and one document tells it."""
+
+import json
+
+from bench import figures, ordering
+from bench.memory import _peak_mib
+
+
+def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
+    ordering.main(["--logs", "4", "--ticks", "5", "--grown", "2500", "-o", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema_version"], told["benchmark"]) == (1, "ordering")
+    assert told["command"] == "python -m bench.ordering --logs 4 --ticks 5 --grown 2500 -o json"
+    found = told["figures"]
+    # Runs are capped at 1000 messages: three of each log a tick, a record for each round of logs.
+    messages, runs, records = 4 * 5 * 2500, 4 * 5 * 3, 5 * 3
+    per_run = found["messages_per_cpu_second"] / found["runs_per_cpu_second"]
+    assert round(per_run) == round(messages / runs)
+    assert round(found["runs_per_cpu_second"] / found["records_per_cpu_second"]) == runs / records
+    assert told["machine"]["cpus"]
+
+
+def test_a_table_shows_every_figure(capsys):
+    told = figures.document("x-y", {"a": 1234567, "b": 0.125}, kafka="none", arguments=["--q"])
+    figures.show(told, "table")
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert shown == [["a", "1,234,567"], ["b", "0.125"]]
+    assert told["command"] == "python -m bench.x_y --q"
+
+
+def test_the_peak_of_a_process_holds_what_it_had():
+    before = _peak_mib("self")
+    held = bytearray(b"x") * (64 << 20)
+    assert _peak_mib("self") >= before
+    assert _peak_mib("self") > len(held) / 2**20

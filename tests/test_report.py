@@ -1,0 +1,220 @@
+"""The report: which plots a run gives, and a page that needs nothing but itself."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from bench import report_data, virtual
+from bench.cli import Output
+from bench.histogram import Latencies
+from bench.marks import P50, PER_CPU, RATE, judge
+from bench.report import write_report
+from bench.report_data import collect, plots
+from bench.suite import ENTRIES
+from bench.suite_cli import report
+from bench.workload import from_document
+from multicast.errors import UsageError
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+LATENCIES = Latencies()
+LATENCIES.record([1_000_000 * at for at in range(1, 1001)])
+
+
+def document(name, *, busy=0.5, **changes):
+    """What a run of a small workload might have written."""
+    given = {"kind": "one", "size": 2, "message_bytes": 100, "load": 200, "messages": 90}
+    given |= {"warm_up": 10, "arms": ["plain", "ordered"]} | changes
+    made = from_document({"name": name, **given}, name=name)
+    figures = {
+        P50: [1.0, 2.0, 4.0],
+        RATE: [100.0, 200.0, 400.0],
+        PER_CPU: [1000.0] * 3,
+        "aggregatedBusyCores": busy,
+        "aggregatedCpuSeconds.brokers": 0.5,
+        "aggregatedBytesReceived.brokers": 5000.0,
+        "aggregatedEndToEndLatencyHistogram": LATENCIES.encoded(),
+    }
+    return {
+        "schema_version": 1,
+        "workload": {**given, "name": name, "pairs": 3},
+        "r": made.label,
+        "arms": dict.fromkeys(made.arms, figures),
+        "machine": {"cpus": 2, "cpu_model": "a <fast> one", "memory": "1 kB"},
+        "versions": {"kafka": "4.3.1"},
+        "source": {"commit": "abc", "changed": True},
+        "command": f"amcast bench run {name}",
+        "seed": 7,
+        "seconds": 1.5,
+    }
+
+
+def full():
+    names = {
+        "latency-100B-200": {"arms": ["plain", "ordered", "ordered-plain", "algorithm1"]},
+        "latency-1MB-20": {"message_bytes": 1_000_000, "load": 20},
+        "backlog-1kB": {"load": "backlog", "message_bytes": 1000},
+        "poster-100x10kB": {"load": "saturate", "message_bytes": 10_000, "messages": 100},
+        "tree-1": {"kind": "tree", "size": 1},
+        "tree-16": {"kind": "tree", "size": 16, "load": 20, "busy": 1.95},
+        "bottleneck-2": {"kind": "bottleneck"},
+        "plain-1": {"kind": "plain", "size": 1, "arms": ["plain"]},
+    }
+    return {name: document(name, **changes) for name, changes in names.items()}
+
+
+def plot(name, documents):
+    (found,) = [one for one in plots(documents) if one.name == name]
+    return found
+
+
+# -- what is plotted ----------------------------------------------------------------------------
+
+
+def test_a_run_gives_the_plots_that_it_has_figures_for_and_no_other():
+    names = [one.name for one in plots(full() | {"virtual": virtual.document((1, 2))})]
+    assert names == [
+        "cdf-latency-100B-200",
+        "cdf-latency-1MB-20",
+        "latency-by-size",
+        "throughput-by-size",
+        "poster-latency",
+        "poster-throughput",
+        "latency-by-tree",
+        "hops-by-tree",
+        "latency-by-bottleneck",
+        "hops-by-bottleneck",
+        "latency-by-plain",
+        "cpuSeconds-by-role",
+        "bytesReceived-by-role",
+    ]
+    assert plots({"tree-1": {"error": "failed", "workload": {}}}) == []
+
+
+def test_a_distribution_ends_at_its_last_message_and_grows():
+    line = plot("cdf-latency-100B-200", full()).lines[0]
+    assert (line.x[0], line.x[-1]) == (0.0, 99.9)
+    assert line.x == sorted(line.x)
+    assert line.y == sorted(line.y)
+    assert line.y[-1] == pytest.approx(999, rel=0.01)
+
+
+def test_points_carry_the_spread_of_their_rounds_and_throughput_is_in_megabytes():
+    line = plot("throughput-by-size", full()).lines[0]
+    assert (line.x, line.y, line.low, line.high) == ([1000.0], [0.2], [0.1], [0.4])
+
+
+def test_a_point_with_all_cores_busy_is_hollow_and_another_rate_is_another_line():
+    found = plot("latency-by-tree", full())
+    assert [(line.label, line.x, line.hollow) for line in found.lines if line.arm == "plain"] == [
+        ("plain Kafka, 200/s", [1.0], [False]),
+        ("plain Kafka, 20/s", [16.0], [True]),
+    ]
+
+
+def test_what_a_role_spends_is_told_by_the_message():
+    stacked = {line.arm: line.y for line in plot("cpuSeconds-by-role", full()).lines}
+    assert stacked["brokers"] == [5.0] * 4  # 0.5 s over 100 messages, in ms
+    assert stacked["collectors"] == [0.0] * 4
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Fails on unbalanced elements; collects ids, references and texts."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.refers, self.tags, self.texts = [], [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self._note(attrs)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self._note(attrs)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def _note(self, attrs):
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "xlink:href", "src", "data", "action"):
+                self.refers.append(value)
+
+
+@pytest.mark.slow
+def test_the_page_is_whole_and_needs_no_other_file():
+    documents = full() | {"virtual": virtual.document((1, 2))}
+    documents["thirds"] = {
+        "schema_version": 1,
+        "workload": {**documents["tree-1"]["workload"], "name": "thirds"},
+        "error": "TimedOut: <late>",
+    }
+    text = write_report(documents, judge(documents))
+    page = Page(text)
+    assert len(page.ids) == len(set(page.ids)), "ids are unique, or drawings take each other's"
+    assert page.refers, "drawings refer to their own markers"
+    assert {one.removeprefix("#") for one in page.refers} <= set(page.ids)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert "@import" not in text
+    assert text.count('role="img"') == len(plots(documents)) == text.count("<svg")
+    said = " ".join(page.texts)
+    for fact in ("a <fast> one", "kafka 4.3.1", "abc with changes", "TimedOut: <late>", "seed",
+                 "amcast bench run tree-16", "amcast bench suite --out DIR --only backlog-100B",
+                 "ordered, announced", "p50 end to end, ms"):  # fmt: skip
+        assert fact in said
+    assert write_report(documents, judge(documents)) == text, "one run gives one page"
+
+
+def test_the_command_reads_folders_and_prints_the_marks_as_json(tmp_path, capsys):
+    for name, one in full().items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+    (tmp_path / "plan.json").write_text('{"schema_version": 1, "topic": "A"}')
+    report([tmp_path], output=Output.JSON)
+    told = json.loads(capsys.readouterr().out)
+    by_mark = {(one["document"], one["mark"]): one for one in told["marks"]}
+    found = by_mark["backlog-1kB", "1 kB"]
+    assert (found["median"], found["pairs"], found["verdict"]) == (1.0, 3, "too few pairs")
+    assert by_mark["memory", "a collector's growth"]["verdict"] == "not measured"
+    report([tmp_path], output=Output.TABLE)
+    assert "too few pairs" in capsys.readouterr().out
+
+
+def test_what_cannot_be_reported_is_a_usage_error_that_names_the_file(tmp_path):
+    other, broken, twice = (tmp_path / name for name in ("other.json", "broken.json", "twice.json"))
+    other.write_text('{"schema_version": 1, "topic": "A"}')
+    broken.write_text("{")
+    twice.write_text(json.dumps(document("tree-1")))
+    for paths, said in (
+        ([other], "other.json: not a document"),
+        ([broken], "broken.json: not JSON"),
+        ([tmp_path / "none.json"], "none.json"),
+        ([twice, twice], "twice.json: there is another"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            collect(paths)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no document"):
+        collect([tmp_path / "empty"])
+    with pytest.raises(UsageError, match="nowhere"):
+        report([twice], out=tmp_path / "nowhere" / "page.html", output=Output.TABLE)
+
+
+def test_figures_are_written_with_three_digits_and_their_spread():
+    assert report_data.short(1234.5) == "1,234"
+    assert report_data.short(0.12345) == "0.123"
+    assert report_data.said(None) == "-"

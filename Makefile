@@ -32,14 +32,14 @@ model: .venv/ready
 # The environment is made anew whenever the lock or the package's description changes.
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-binary pyspark -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 lock: .venv/ready
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-header --extra dev --extra java --extra highs --extra bench -o requirements.lock pyproject.toml
+	  --no-emit-trusted-host --no-header --extra dev --extra java --extra highs --extra bench --extra osn -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

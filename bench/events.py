@@ -218,12 +218,10 @@ class OrderStamps:
                 state = control.refresh()
             finally:
                 control.close()
-            plan, starts = state.plan(), state.starts(state.epoch)
-            entry = plan.subscription(self._consumer)
-            assert starts is not None
+            entry = state.plan().subscription(self._consumer)
             assert entry is not None
             assert entry.collector is not None
-            self._stream = OrderStream(plan, entry.collector, starts)
+            self._stream = state.stream(state.epoch, entry.collector, below=0)
         return self._stream
 
 

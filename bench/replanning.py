@@ -55,12 +55,12 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
         figures.progress(f"change {number + 1} of {changes}")
         with Probes(driver, running) as probes:
             pause(_WINDOW_S)
-            before = probes.judged(running.epoch)
+            before = probes.judged(running)
         after = back(layouts[(number + 1) % 2], running)
         with Probes(driver, running) as probes:
             running = apply(driver, admin, after, timeout_s=60.0, say=figures.progress).plan
             pause(_WINDOW_S / 2)
-            seen = probes.judged(running.epoch)
+            seen = probes.judged(running)
         for told in (before, seen):
             _refuse_blind(told)
             messages += told.messages

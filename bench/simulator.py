@@ -33,7 +33,7 @@ from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.strangers import Strangers
 from bench.simulation.world import CONTROL, Event, Stats, World
 from bench.simulation.writers import Operators, Producers
-from multicast.control import genesis, plan_record
+from multicast.control import ControlState, genesis, plan_record
 
 ROUNDS_MAX = 2000
 CHUNK = 50
@@ -114,7 +114,7 @@ class Simulation:
         if found is None and not at_rest:
             return Violation("liveness", f"nothing came to rest in {ROUNDS_MAX} rounds.")
         if found is None and not self.schedule.harsh:
-            return self._epochs_finished(state.epoch)
+            return self._epochs_finished(state)
         return found
 
     def _come_to_rest(self) -> bool:
@@ -138,13 +138,14 @@ class Simulation:
                 return True
         return self.schedule.harsh
 
-    def _epochs_finished(self, epoch: int) -> Violation | None:
+    def _epochs_finished(self, state: ControlState) -> Violation | None:
         """Every epoch of the schedule has begun, and every seat has come to the last one."""
-        wanted = len(self.schedule.plans)
-        if epoch != wanted or self.world.view().state.starts(epoch) is None:
+        wanted, epoch = len(self.schedule.plans), state.epoch
+        if epoch != wanted or state.starts(epoch) is None:
             return Violation("liveness", f"the schedule has {wanted} epochs, {epoch} came to be.")
         for sitter in self.consumers.sitters:
-            if sitter.process is None or sitter.process.last.epoch != epoch:
+            last = None if sitter.process is None else sitter.process.last
+            if last is None or state.last_epoch(last.epoch, last.source) is not None:
                 return Violation(
                     "liveness", f"{'/'.join(sitter.label)} never came to epoch {epoch}."
                 )

@@ -300,7 +300,10 @@ class Host(Service):
                 ours = self._share([node.name for node in state.plan(epoch).collectors])
                 if ours is None:
                     return None
-                parts.update({(epoch, name): primary for name, primary in ours.items()})
+                for name, primary in ours.items():
+                    # What goes on into the newest epoch is shared out with that one.
+                    if epoch == state.epoch or name not in state.carried(epoch).collectors:
+                        parts[state.first_epoch(epoch, name), name] = primary
         return parts
 
     def _share(self, names: list[str]) -> Mapping[str, bool] | None:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
-from multicast.delivery import best_checkpoint
 from multicast.drivers import open_driver
 from multicast.errors import TimedOut, UsageError
 from multicast.log import Driver
@@ -158,12 +157,10 @@ def _nodes(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
 
 def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
     """Read one collector's stream to its end, and compare it with its logs."""
-    starts = state.starts(plan.epoch)
-    assert starts is not None
     at = stream_partition(plan, name)
     end = driver.ends([at])[at]
-    points = state.checkpoints(plan.epoch, name)
-    stream = OrderStream(plan, name, starts, best_checkpoint(points, plan.epoch, name, end))
+    stream = state.stream(plan.epoch, name, below=end)
+    plan = stream.plan
     void = _read_to(driver, stream, end)
     own = plan.own_logs(name)
     ends = driver.ends([log_partition(plan.log(log)) for log in own])

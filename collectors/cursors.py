@@ -12,7 +12,7 @@ from dataclasses import replace
 from collectors.facts import FOR_EVER, GroupFacts, Place, TopicFacts
 from collectors.following import READ_S, now_ms
 from multicast.control import ControlState, control_partition, log_partition, stream_partition
-from multicast.delivery import ALONE, Cursor, best_checkpoint
+from multicast.delivery import ALONE, Cursor
 from multicast.errors import AmcastError, ClusterUnreachable, TimedOut, UsageError
 from multicast.log import Driver, TopicPartition
 from multicast.order import OrderRecord, OrderStream
@@ -82,16 +82,12 @@ def _interest(group: str, plans: Sequence[Plan]) -> tuple[str, ...] | None:
 def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str, int]:
     """Say for each log that the cursor's source orders where reading goes on."""
     plan = state.plan(cursor.epoch)
-    starts = state.starts(cursor.epoch)
-    if starts is None:
-        raise UsageError(f"epoch {cursor.epoch} has not begun")
     if cursor.source.startswith(ALONE):
         return {cursor.source.removeprefix(ALONE): cursor.next}
     if not plan.has_collector(cursor.source):
         raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
-    points = state.checkpoints(cursor.epoch, cursor.source)
-    point = best_checkpoint(points, cursor.epoch, cursor.source, cursor.record)
-    stream = OrderStream(plan, cursor.source, starts, point)
+    stream = state.stream(cursor.epoch, cursor.source, below=cursor.record)
+    plan = stream.plan
     at_cursor = _read_to(driver, stream, cursor.record)
     positions = dict(stream.state.positions)
     for index, run in enumerate(at_cursor.runs[: cursor.run + 1] if at_cursor else ()):

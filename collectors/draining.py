@@ -30,7 +30,6 @@ from multicast.control import (
     markers_record,
     stream_partition,
 )
-from multicast.delivery import best_checkpoint
 from multicast.errors import AmcastError, AppendUnknown, TimedOut
 from multicast.log import (
     Appended,
@@ -83,6 +82,7 @@ class _Drain:
         self._driver = driver
         self._control = control
         self._plan: Plan = control.state.plan(epoch)
+        self._carried = control.state.carried(epoch)
         self._next: Plan = control.state.plan(epoch + 1)
         self._deadline = deadline
         self._say = say
@@ -111,7 +111,7 @@ class _Drain:
         Nothing depends on it; who takes no announcements tells no address.
         """
         until = min(self._deadline, time.monotonic() + _READY_S)
-        names = {node.name for node in self._next.collectors}
+        names = {node.name for node in self._next.collectors} - self._carried.collectors
         while time.monotonic() < until:
             told = self._control.state.addresses
             ready = {name for name in names if told.get(name, (0, None))[0] == self._next.epoch}
@@ -122,7 +122,7 @@ class _Drain:
     def _mark(self) -> dict[str, int]:
         """Append an epoch marker to every log that needs one; give what is one past each."""
         outcomes: dict[str, AppendOutcome] = {}
-        names = logs_to_mark(self._plan)
+        names = logs_to_mark(self._plan, self._carried)
         for name in names:
 
             def done(outcome: AppendOutcome, name: str = name) -> None:
@@ -136,33 +136,31 @@ class _Drain:
 
     def _wait_for_freeze(self, markers: Mapping[str, int], opened: ExitStack) -> dict[str, int]:
         """Read the streams until all are frozen; give where each log ends."""
-        state, epoch = self._control.state, self._plan.epoch
-        starts = state.starts(epoch)
-        assert starts is not None, "an epoch that is drained has begun"
-        streams: dict[TopicPartition, OrderStream] = {}
+        epoch = self._plan.epoch
+        streams: dict[str, OrderStream] = {}
+        places: dict[TopicPartition, OrderStream] = {}
         for node in self._plan.collectors:
-            at = stream_partition(self._plan, node.name)
-            points = state.checkpoints(epoch, node.name)
-            point = best_checkpoint(points, epoch, node.name, self._driver.ends([at])[at])
-            streams[at] = OrderStream(self._plan, node.name, starts, point)
-        reader = self._driver.reader({at: stream.offset_next for at, stream in streams.items()})
+            if node.name not in self._carried.collectors:
+                at = stream_partition(self._plan, node.name)
+                end = self._driver.ends([at])[at]
+                opened_at = self._control.state.stream(epoch, node.name, below=end)
+                streams[node.name] = places[at] = opened_at
+        reader = self._driver.reader({at: stream.offset_next for at, stream in places.items()})
         opened.callback(reader.close)
-        states = {stream.collector: stream.state for stream in streams.values()}
         help_at = time.monotonic() + _HELP_S
         helped = False
-        while (ends := ends_of(self._plan, states, markers)) is None:
+        while (ends := ends_of(self._plan, streams, markers, self._carried)) is None:
             now = time.monotonic()
+            waits = [name for name, stream in streams.items() if not stream.state.frozen]
             if now >= self._deadline:
-                waits = [name for name, one in states.items() if not one.frozen]
                 raise TimedOut(
                     f"epoch {epoch} has not ended in time: {', '.join(waits)} did not freeze; "
                     f"run 'amcast topology apply' again"
                 )
             if now >= help_at and not helped:
                 helped = True
-                self._help([name for name, one in states.items() if not one.frozen], opened)
-            _read(reader, streams, min(_POLL_S, self._deadline - now))
-            states = {stream.collector: stream.state for stream in streams.values()}
+                self._help(waits, opened)
+            _read(reader, places, min(_POLL_S, self._deadline - now))
         return ends
 
     def _help(self, names: list[str], opened: ExitStack) -> None:

@@ -124,6 +124,7 @@ def look_at_collector(
 
     Raises `ClusterUnreachable`; what is wrong with the stream itself stands in the facts.
     """
+    plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
     told = state.addresses.get(name)
     bare = CollectorFacts(
@@ -162,14 +163,12 @@ def look_at_collector(
 def _open(driver: Driver, state: ControlState, plan: Plan, name: str) -> OrderStream:
     """Open a stream somewhat before its end, at a checkpoint that can still be proven."""
     at = stream_partition(plan, name)
-    starts = state.starts(plan.epoch)
-    assert starts is not None, "only an epoch that has begun is looked at"
     begin, end = driver.begins([at])[at], driver.ends([at])[at]
     points = [one for one in state.checkpoints(plan.epoch, name) if begin <= one.offset < end]
     chosen = best_checkpoint(points, plan.epoch, name, max(0, end - LOOK_BACK))
     if chosen is None and points and plan.collector(name).stream_first < begin:
         chosen = points[0]  # retention took the epoch's start
-    return OrderStream(plan, name, starts, chosen)
+    return OrderStream(plan, name, state.begun(plan.epoch), chosen)
 
 
 def _behind(stream: OrderStream, began: Began) -> dict[str, int]:

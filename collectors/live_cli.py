@@ -82,7 +82,7 @@ def apply_plan(
             else:
                 with Probes(opened, running) as reading:
                     done = applied()
-                    seen = reading.judged(done.plan.epoch)
+                    seen = reading.judged(done.plan)
     finally:
         opened.close()
     _report(done, seen, running, output)

@@ -45,7 +45,6 @@ from multicast.control import (
     refuse_changed_topics,
     stream_partition,
 )
-from multicast.delivery import best_checkpoint
 from multicast.errors import BufferFull, UsageError
 from multicast.log import (
     Appender,
@@ -88,12 +87,12 @@ class _Shrunk:
 class Node:
     """Runs one collector of one epoch until the epoch is over or `stop` is called.
 
-    `epoch` None takes the newest. Where the epoch before still runs, `run` stands ready until that
-    has ended. Without `checkpoints` the streams are read from the epoch's
-    start: what to do after `ProtocolViolation` has named one that the log belies. Announcements are
-    taken at a free port of the host `listen`; None takes none. A `standby` appends only what has
-    waited for longer than `patience_s`. Raises `UsageError` where the plan
-    has no such collector, `TopicChanged` where one of its logs' topics is another by now.
+    `epoch` None takes the newest; `plan` is the one that the collector began with. Where the epoch
+    before still runs, `run` stands ready until that has ended. Without `checkpoints` the streams
+    are read from the epoch's start: what to do after `ProtocolViolation` has named one that the log
+    belies. Announcements are taken at a free port of the host `listen`; None takes none. A
+    `standby` appends only what has waited for longer than `patience_s`. Raises `UsageError` where
+    the plan has no such collector, `TopicChanged` where one of its logs' topics is another by now.
     """
 
     def __init__(
@@ -116,9 +115,10 @@ class Node:
             self._control = ControlReader(driver, topic)
             failing.callback(self._control.close)
             state = self._control.refresh()
-            self.plan = state.plan(epoch)
-            if not self.plan.has_collector(name):
-                raise UsageError(f"epoch {self.plan.epoch} has no collector {name}")
+            asked = state.plan(epoch)
+            if not asked.has_collector(name):
+                raise UsageError(f"epoch {asked.epoch} has no collector {name}")
+            self.plan = state.plan(state.first_epoch(asked.epoch, name))
             self._logs = {
                 log_partition(self.plan.log(log)): self.plan.number(log)
                 for log in self.plan.own_logs(name)
@@ -160,13 +160,13 @@ class Node:
             return
         self.starts = {self.plan.number(log): at for log, at in starts.items()}
         end = self._driver.ends([self._own_at])[self._own_at]
-        own = _open(state, self, starts, self.name, below=end if self._checkpoints else 0)
+        own = state.stream(self.plan.epoch, self.name, below=end if self._checkpoints else 0)
         parent = None
         self._streams[self._own_at] = own
         above = self.plan.collector(self.name).parent
         if above is not None:
             below = own.state.parent_next.offset if self._checkpoints else 0
-            parent = _open(state, self, starts, above, below=below)
+            parent = state.stream(self.plan.epoch, above, below=below)
             self._streams[stream_partition(self.plan, above)] = parent
         self.core = Collector(
             own, parent, writer=int.from_bytes(os.urandom(8), "big"), limits=self._limits
@@ -400,7 +400,8 @@ class Node:
         self._control_read(self._control.state)
 
     def _control_read(self, state: ControlState) -> None:
-        markers = state.markers.get(self.plan.epoch)
+        last = state.last_epoch(self.plan.epoch, self.name)
+        markers = None if last is None else state.markers.get(last)
         if markers is not None:
             self.core.freeze_after(freeze_positions(self.plan, markers))
 
@@ -478,16 +479,6 @@ class Node:
     def status(self) -> dict[str, Any]:
         """Describe this instance for `/status`: JSON values, read while the loop runs."""
         return describe(self, reads_back=self._reads_own)
-
-
-def _open(
-    state: ControlState, node: Node, starts: Mapping[str, int], name: str, *, below: int
-) -> OrderStream:
-    """Open a stream at its last checkpoint below an offset, else at the epoch's start."""
-    points = state.checkpoints(node.plan.epoch, name)
-    return OrderStream(
-        node.plan, name, starts, best_checkpoint(points, node.plan.epoch, name, below)
-    )
 
 
 def _join(threads: Sequence[threading.Thread]) -> None:

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from multicast.consumer import Consumer
-from multicast.delivery import Batch
+from multicast.delivery import ALONE, Batch
 from multicast.errors import AmcastError
 from multicast.history import History, HistoryBuilder
 from multicast.log import Driver
 from multicast.properties import check_all
+from topology.carried import Carried, carried
 from topology.tree import Plan
 
 _POLL_S = 0.1
@@ -71,6 +72,7 @@ class Probes:
     """Reads along from now on, a thread each; a context manager that ends them."""
 
     def __init__(self, driver: Driver, plan: Plan) -> None:
+        self._plan = plan
         self._stop = threading.Event()
         self._probes = [_Probe(driver, plan.topic, entry.name) for entry in plan.consumers]
         self._threads = [
@@ -101,10 +103,15 @@ class Probes:
         except AmcastError as error:
             probe.error = error
 
-    def judged(self, epoch: int, *, timeout_s: float = 10.0) -> Seen:
-        """Read on until that epoch is seen or nothing comes any more; say what was seen."""
+    def judged(self, after: Plan, *, timeout_s: float = 10.0) -> Seen:
+        """Read on until its epoch is seen or nothing comes any more; say what was seen.
+
+        Whose collector or log was carried over has seen it already.
+        """
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and not all(_done(one, epoch) for one in self._probes):
+        kept = carried(self._plan, after)
+        waiting = [one for one in self._probes if not _is_kept(one, kept)]
+        while time.monotonic() < deadline and not all(_done(one, after.epoch) for one in waiting):
             self._stop.wait(_POLL_S)
         until = time.monotonic()
         self._end()
@@ -122,6 +129,11 @@ class Probes:
             delay_p99_ms=during[int(0.99 * (len(during) - 1))] if during else None,
             unread=tuple(f"{one.name}: {one.error}" for one in self._probes if one.error),
         )
+
+
+def _is_kept(probe: _Probe, kept: Carried) -> bool:
+    source = probe.consumer.position.source
+    return source in kept.collectors or source.removeprefix(ALONE) in kept.logs
 
 
 def _done(probe: _Probe, epoch: int) -> bool:

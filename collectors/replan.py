@@ -10,6 +10,8 @@ after any step, because every step follows from what the logs say.
     4  every collector of e freezes once its logs are ordered to there
     5  every log is filled to where its top froze; `ends` of e: `ends_of`
 
+What e+1 carries over (`topology/carried.py`) takes part in none of this.
+
 Invariant: the ends of an epoch are one function of its markers and of its frozen streams, so of
 several who write them all write the same.
 """
@@ -18,19 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multicast.order import StreamState
+from multicast.order import OrderStream
+from topology.carried import Carried
 from topology.tree import Plan
 
 
-def logs_to_mark(plan: Plan) -> tuple[str, ...]:
+def logs_to_mark(plan: Plan, carried: Carried) -> tuple[str, ...]:
     """List the logs that get an epoch marker, in the plan's order.
 
-    These are the logs that some interest meets without meeting another (a lone reader must learn
-    where its epoch ends), and those that no collector decides (nothing else ends their epoch).
+    Of those that are not carried over, these are the logs that some interest meets without meeting
+    another (a lone reader must learn where its epoch ends), and those that no collector decides
+    (nothing else ends their epoch).
     """
     meets = {partition: plan.logs_of((partition,)) for partition in plan.partitions}
     alone = {logs[0].name for logs in meets.values() if len(logs) == 1}
-    return tuple(log.name for log in plan.logs if log.name in alone or plan.top(log.name) is None)
+    return tuple(
+        log.name
+        for log in plan.logs
+        if (log.name in alone or plan.top(log.name) is None) and log.name not in carried.logs
+    )
 
 
 def freeze_positions(plan: Plan, markers: Mapping[str, int]) -> dict[int, int]:
@@ -42,22 +50,26 @@ def freeze_positions(plan: Plan, markers: Mapping[str, int]) -> dict[int, int]:
 
 
 def ends_of(
-    plan: Plan, states: Mapping[str, StreamState], markers: Mapping[str, int]
+    plan: Plan,
+    streams: Mapping[str, OrderStream],
+    markers: Mapping[str, int],
+    carried: Carried,
 ) -> dict[str, int] | None:
     """Give the offset at which each log's epoch ends; None while a collector is not frozen.
 
-    `states` are the streams as read so far, by collector. A log ends where its top froze; one that
-    no collector decides ends at its marker.
+    `streams` are those of the collectors that are not carried over, as read so far. A log ends
+    where its top froze; one that no collector decides ends at its marker.
     """
+    if not all(stream.state.frozen for stream in streams.values()):
+        return None
     ends: dict[str, int] = {}
     for log in plan.logs:
+        if log.name in carried.logs:
+            continue
         top = plan.top(log.name)
         if top is None:
             ends[log.name] = markers[log.name]
-        elif not states[top.name].frozen:
-            return None
         else:
-            ends[log.name] = states[top.name].positions[plan.number(log.name)]
-    if not all(states[node.name].frozen for node in plan.collectors):
-        return None
+            stream = streams[top.name]
+            ends[log.name] = stream.state.positions[stream.plan.number(log.name)]
     return ends

@@ -24,7 +24,7 @@ from multicast.drivers import open_driver
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.log import Driver, Headers, Reader, Record, TopicPartition
 from multicast.messages import MessageID
-from multicast.reading import Bounds, Wanted, earliest, follow, resume
+from multicast.reading import Bounds, Wanted, alone_end, earliest, follow, resume
 
 Start = Literal["earliest", "latest"]
 _ORDERS_MAX = 500
@@ -276,8 +276,9 @@ class Consumer:
         epoch = control.plan().epoch
         while control.starts(epoch) is None:
             epoch -= 1
+        _, source = self._wanted.resolve(control.plan(epoch))
+        epoch = control.first_epoch(epoch, source)
         plan = control.plan(epoch)
-        _, source = self._wanted.resolve(plan)
         alone = source.startswith(ALONE)
         if alone:
             place = log_partition(plan.log(source.removeprefix(ALONE)))
@@ -376,12 +377,12 @@ class Consumer:
         waits = delivery.ended or (delivery.order is None and delivery.marker is not None)
         if not waits:
             return False
-        control, epoch = self._control.state, delivery.plan.epoch
+        control = self._control.state
         if not delivery.ended:
-            (log,) = delivery.logs.values()
-            if epoch not in control.ends:
+            end = alone_end(control, delivery)
+            if end is None:
                 return True
-            delivery.alone_ends(control.ends[epoch][log.name])
+            delivery.alone_ends(end)
             return False
         following = follow(control, self._wanted, delivery, bounds=self._bounds)
         if following is None:

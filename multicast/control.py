@@ -10,7 +10,8 @@ its own, so that compaction takes none that somebody needs; made again, it is an
                                    digest of the last plan record that counted and the epoch is next
     markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: this epoch's collectors freeze once
                                    each log is ordered to there
-    ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch
+    ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch; one
+                                   that is carried over (`topology/carried.py`) does not
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)
     address/NAME                   where the newest instance of a collector takes announcements, and
@@ -27,9 +28,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multicast.announcements import TOKEN_BYTES, Address
+from multicast.delivery import ALONE, best_checkpoint
 from multicast.errors import ClusterUnreachable, TopicChanged, TopicMissing, UncoveredInterest
 from multicast.log import Driver, Record, TopicPartition
-from multicast.order import Checkpoint, ParentNext, digest_of
+from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
+from topology.carried import Carried, carried
 from topology.tree import InvalidPlan, Log, Plan
 
 SCHEMA_VERSION = 1
@@ -82,6 +85,7 @@ class ControlState:
     previous: bytes = b""
     addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # with the epoch
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
+    _carried: list[Carried] = field(default_factory=list)  # [e - 1]: from epoch e into the next
 
     def __post_init__(self) -> None:
         """Begin where no plan counts yet."""
@@ -95,6 +99,7 @@ class ControlState:
             markers=dict(self.markers),
             ends=dict(self.ends),
             addresses=dict(self.addresses),
+            _carried=list(self._carried),
             _checkpoints=dict(self._checkpoints),
         )
         other.previous = self.previous
@@ -123,6 +128,8 @@ class ControlState:
             plan = Plan.from_json(document["plan"])
             if document["previous"] != self.previous.hex() or plan.epoch != len(self.plans) + 1:
                 raise InvalidPlan("another plan came first")
+            if self.plans:
+                self._carried.append(carried(self.plans[-1], plan))
             self.plans.append(plan)
             self.previous = digest_of(record.value or b"")
         elif kind in ("markers", "ends"):
@@ -151,10 +158,44 @@ class ControlState:
             )
         return self.plans[wanted - 1]
 
+    def carried(self, epoch: int) -> Carried:
+        """Say what goes on from an epoch into the next; all of it while there is no next."""
+        if epoch < self.epoch:
+            return self._carried[epoch - 1]
+        plan = self.plan(epoch)
+        return Carried(
+            frozenset(node.name for node in plan.collectors),
+            frozenset(log.name for log in plan.logs),
+        )
+
+    def first_epoch(self, epoch: int, source: str) -> int:
+        """Give the epoch in which began what a source of this epoch is: its stream is that one's.
+
+        A source is a collector's name, or "@" and a log's.
+        """
+        while epoch > 1 and self._goes_on(epoch - 1, source):
+            epoch -= 1
+        return epoch
+
+    def last_epoch(self, epoch: int, source: str) -> int | None:
+        """Give the last epoch of a source of this one; None: the newest plan has it still."""
+        while self._goes_on(epoch, source):
+            if epoch == self.epoch:
+                return None
+            epoch += 1
+        return epoch
+
+    def _goes_on(self, epoch: int, source: str) -> bool:
+        found = self.carried(epoch)
+        if source.startswith(ALONE):
+            return source.removeprefix(ALONE) in found.logs
+        return source in found.collectors
+
     def starts(self, epoch: int) -> dict[str, int] | None:
         """Give each log's first offset of an epoch by name; None while the one before still runs.
 
-        A log goes on where its last epoch ended, and a new one begins at the plan's `first`.
+        A log goes on where its last epoch ended, and a new one begins at the plan's `first`. Of
+        what was carried over, ask about the epoch that it began in.
         """
         starts = {log.name: log.first for log in self.plan(epoch).logs}
         for earlier in range(1, epoch):
@@ -163,6 +204,24 @@ class ControlState:
             ended = self.ends[earlier]
             starts.update({name: ended[name] for name in starts if name in ended})
         return starts
+
+    def begun(self, epoch: int) -> dict[str, int]:
+        """Give the same as `starts`; raises `UncoveredInterest` while the one before still runs."""
+        starts = self.starts(epoch)
+        if starts is None:
+            raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
+        return starts
+
+    def stream(self, epoch: int, collector: str, *, below: int) -> OrderStream:
+        """Open the stream of a collector of an epoch, under the plan that it began with.
+
+        At its last checkpoint below an offset, so 0 means where its epoch starts. Raises
+        `UncoveredInterest` where it has not begun.
+        """
+        epoch = self.first_epoch(epoch, collector)
+        points = self.checkpoints(epoch, collector)
+        point = best_checkpoint(points, epoch, collector, below)
+        return OrderStream(self.plan(epoch), collector, self.begun(epoch), point)
 
     def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
         """List a stream's checkpoints, by offset."""

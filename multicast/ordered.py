@@ -10,11 +10,9 @@ import threading
 import time
 
 from multicast.control import ControlReader, stream_partition
-from multicast.delivery import best_checkpoint
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.log import Driver, Reader, TopicPartition
 from multicast.order import OrderStream
-from topology.tree import Plan
 
 _CONTROL_EVERY_S = 0.2
 
@@ -87,17 +85,7 @@ class OrderFollower:
         at = {stream_partition(plan, node.name): node.name for node in plan.collectors}
         ends = self._driver.ends(list(at))
         streams = {
-            place: OrderStream(
-                plan,
-                name,
-                starts,
-                best_checkpoint(
-                    state.checkpoints(plan.epoch, name) if self._checkpoints else (),
-                    plan.epoch,
-                    name,
-                    ends[place],
-                ),
-            )
+            place: state.stream(plan.epoch, name, below=ends[place] if self._checkpoints else 0)
             for place, name in at.items()
         }
         with self._moved:
@@ -106,12 +94,13 @@ class OrderFollower:
             self._moved.notify_all()
         self._reader.add({place: stream.offset_next for place, stream in streams.items()})
         try:
-            self._read(plan, streams)
+            self._read(plan.epoch, streams)
         finally:
             self._reader.remove(list(streams))
 
-    def _read(self, plan: Plan, streams: dict[TopicPartition, OrderStream]) -> None:
-        """Read until the epoch is over everywhere and a next one has begun, or we are stopped."""
+    def _read(self, epoch: int, streams: dict[TopicPartition, OrderStream]) -> None:
+        """Read until a next epoch has begun, or we are stopped."""
+        look_at = time.monotonic() + _CONTROL_EVERY_S
         while not self._stop.is_set():
             for fetched in self._reader.poll(0.5):
                 stream = streams[fetched.at]
@@ -120,9 +109,13 @@ class OrderFollower:
                 stream.passed(fetched.position)
                 with self._moved:
                     for number in stream.own:
-                        self._ordered[plan.logs[number].name] = stream.state.positions[number]
+                        name = stream.plan.logs[number].name
+                        self._ordered[name] = stream.state.positions[number]
                     self._moved.notify_all()
-            if any(stream.state.frozen for stream in streams.values()):
-                newest = self._control.refresh().epoch
-                if newest > plan.epoch and self._control.state.starts(newest) is not None:
-                    return
+            now = time.monotonic()
+            if now < look_at and not any(stream.state.frozen for stream in streams.values()):
+                continue
+            look_at = now + _CONTROL_EVERY_S
+            state = self._control.follow(0.0)
+            if state.epoch > epoch and state.starts(state.epoch) is not None:
+                return

@@ -19,12 +19,10 @@ from multicast.delivery import (
     ALONE,
     Cursor,
     Delivery,
-    best_checkpoint,
     start_alone,
     start_cursor,
 )
 from multicast.errors import UncoveredInterest, UsageError
-from multicast.order import OrderStream
 from topology.tree import Plan
 
 
@@ -88,15 +86,13 @@ class Wanted:
 
 
 def begin(control: ControlState, wanted: Wanted, *, epoch: int, bounds: Bounds) -> Delivery:
-    """Open an epoch at its start."""
+    """Open an epoch at its start: that of an earlier one, where what serves was carried over."""
+    _, source = wanted.resolve(control.plan(epoch))
+    epoch = control.first_epoch(epoch, source)
     plan = control.plan(epoch)
-    _, source = wanted.resolve(plan)
     if source.startswith(ALONE):
-        starts = control.starts(epoch)
-        if starts is None:
-            raise UncoveredInterest(f"epoch {epoch} of topic {plan.topic} has not begun yet")
         name = source.removeprefix(ALONE)
-        cursor = start_alone(plan, name, starts[name])
+        cursor = start_alone(plan, name, control.begun(epoch)[name])
     else:
         cursor = start_cursor(plan, source)
     return resume(control, wanted, cursor, bounds=bounds)
@@ -132,9 +128,6 @@ def resume(
     """
     plan = control.plan(cursor.epoch)
     interest, source = wanted.resolve(plan)
-    starts = control.starts(cursor.epoch)
-    if starts is None:
-        raise UncoveredInterest(f"epoch {cursor.epoch} of topic {plan.topic} has not begun yet")
     order = None
     if cursor.source.startswith(ALONE):
         if cursor.source != source:
@@ -145,13 +138,8 @@ def resume(
             plan.collector(cursor.source).bag
         ):
             raise UsageError(f"the cursor {cursor} is of another interest: this one reads {source}")
-        point = best_checkpoint(
-            control.checkpoints(cursor.epoch, cursor.source) if checkpoints else (),
-            cursor.epoch,
-            cursor.source,
-            cursor.record,
-        )
-        order = OrderStream(plan, cursor.source, starts, point)
+        below = cursor.record if checkpoints else 0
+        order = control.stream(cursor.epoch, cursor.source, below=below)
     delivery = Delivery(
         plan,
         interest,
@@ -161,23 +149,35 @@ def resume(
         runs_max=bounds.runs_max,
     )
     # A cursor may stand beyond the marker at which a lone reader would stop.
-    if order is None and cursor.epoch in control.ends:
-        delivery.alone_ends(control.ends[cursor.epoch][source.removeprefix(ALONE)])
-    elif order is None and control.epoch > cursor.epoch:
-        delivery.alone_waits()
+    last = control.last_epoch(cursor.epoch, cursor.source) if order is None else None
+    if last is not None:
+        end = alone_end(control, delivery)
+        if end is None:
+            delivery.alone_waits()
+        else:
+            delivery.alone_ends(end)
     return delivery
+
+
+def alone_end(control: ControlState, delivery: Delivery) -> int | None:
+    """Say where the epoch of a lone log ends; None while that is not known."""
+    source = delivery.position.source
+    last = control.last_epoch(delivery.plan.epoch, source)
+    if last is None or last not in control.ends:
+        return None
+    return control.ends[last][source.removeprefix(ALONE)]
 
 
 def follow(
     control: ControlState, wanted: Wanted, ended: Delivery, *, bounds: Bounds
 ) -> Delivery | None:
-    """Open the epoch after one that is delivered to its end; None while it has not begun.
+    """Open the epoch after those that are delivered to their end; None while it has not begun.
 
     Raises `UncoveredInterest` where the next epoch does not cover the interest: only an explicit
     seek leaves it out.
     """
     assert ended.ended
-    after = ended.plan.epoch + 1
-    if after > control.epoch or control.starts(after) is None:
+    last = control.last_epoch(ended.plan.epoch, ended.position.source)
+    if last is None or control.starts(last + 1) is None:
         return None
-    return begin(control, wanted, epoch=after, bounds=bounds)
+    return begin(control, wanted, epoch=last + 1, bounds=bounds)

@@ -110,7 +110,7 @@ class Stage:
                 log_partition(plan.log(name)), b"", headers=(epoch_header(name, state.epoch),)
             )
             + 1
-            for name in logs_to_mark(plan)
+            for name in logs_to_mark(plan, state.carried(plan.epoch))
         }
         key, value = markers_record(plan.epoch, markers, attempt=self._attempt())
         self.log.write(CONTROL, value, key=key)
@@ -122,8 +122,13 @@ class Stage:
         plan = state.plan(state.epoch - 1)
         if plan.epoch not in state.markers:
             return None
-        states = {node.name: self.stream(plan, node.name).state for node in plan.collectors}
-        ends = ends_of(plan, states, state.markers[plan.epoch])
+        carried = state.carried(plan.epoch)
+        streams = {
+            node.name: self.stream(plan, node.name)
+            for node in plan.collectors
+            if node.name not in carried.collectors
+        }
+        ends = ends_of(plan, streams, state.markers[plan.epoch], carried)
         if ends is not None:
             key, value = ends_record(plan.epoch, ends, attempt=self._attempt())
             self.log.write(CONTROL, value, key=key)

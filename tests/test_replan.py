@@ -13,6 +13,9 @@ from multicast.log import Record
 from multicast.order import OrderStream
 from multicast.reading import Bounds, Wanted, resume
 from tests.stage import CONTROL, Stage
+from topology.carried import Carried
+
+NOTHING = Carried(frozenset(), frozenset())
 
 
 def two_logs():
@@ -25,7 +28,7 @@ def test_logs_that_may_be_read_alone_or_have_no_collector_get_a_marker():
     stage = Stage()
     plan = stage.plan(["P1", "P2", "P3", "P2+P3"], {"K1": (["P2", "P2+P3"], None)})
     # P1 is read alone; P2 and P3 never are, because P2+P3 meets them; P3 has no collector.
-    assert logs_to_mark(plan) == ("P1", "P3")
+    assert logs_to_mark(plan, NOTHING) == ("P1", "P3")
 
 
 def test_ends_are_unknown_until_every_collector_is_frozen():
@@ -34,16 +37,16 @@ def test_ends_are_unknown_until_every_collector_is_frozen():
     stage.node("K1.a")
     stage.settle()
     plan = stage.control().plan()
-    states = {"K1": stage.stream(plan, "K1").state}
-    assert ends_of(plan, states, {}) is None
-    states["K1"].frozen = True
-    assert ends_of(plan, states, {}) == {"P1": 1, "P2": 0}
+    streams = {"K1": stage.stream(plan, "K1")}
+    assert ends_of(plan, streams, {}, NOTHING) is None
+    streams["K1"].state.frozen = True
+    assert ends_of(plan, streams, {}, NOTHING) == {"P1": 1, "P2": 0}
 
 
 def test_a_log_without_a_collector_ends_at_its_marker():
     stage = Stage()
     plan = stage.plan(["P1"], {})
-    assert ends_of(plan, {}, {"P1": 7}) == {"P1": 7}
+    assert ends_of(plan, {}, {"P1": 7}, NOTHING) == {"P1": 7}
 
 
 def test_markers_of_logs_that_the_plan_has_not_ask_nothing():
@@ -82,7 +85,7 @@ def test_a_lone_reader_that_joins_behind_the_marker_waits_for_the_end_of_the_epo
     consumers = {"C1": (["P1", "P2"], "K1"), "C2": (["P2"], None)}
     stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers)
     stage.node("K1.a")
-    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers)
+    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers, streams={"K1": 1})
     stage.mark()
     cursor = start_alone(stage.control().plan(1), "P2", 1)  # the end of the log: "latest"
     consumer = stage.consumer("C2.a", at=str(cursor))

@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
+from topology.carried import carried
+from topology.tree import Plan
+
 EPOCH_PLACES = 2**44  # more messages than one epoch orders; 2**19 epochs fit above them
 _OFFSET_LIMIT = 2**63
 _LEAD = struct.Struct(">2sB16s")
@@ -124,23 +127,35 @@ def read_control(topic: str, statements: Iterable[Statement], order: Order) -> N
         except (ValueError, KeyError, TypeError):
             continue
     ended: dict[str, int] = {}
-    for plan in plans:
-        _take_plan(topic, plan, ended, order)
+    for number, plan in enumerate(plans):
+        kept = _kept(plans[number - 1], plan) if number else frozenset()
+        _take_plan(topic, plan, kept, ended, order)
         if plan["epoch"] not in ends:
             break
         ended |= ends[plan["epoch"]]
 
 
-def _take_plan(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], order: Order) -> None:
+def _kept(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
+    """Name the collectors that the next plan carries over: they go on under the one before."""
+    return carried(Plan.from_json(before), Plan.from_json(after)).collectors
+
+
+def _take_plan(
+    topic: str,
+    plan: Mapping[str, Any],
+    kept: frozenset[str],
+    ended: Mapping[str, int],
+    order: Order,
+) -> None:
     epoch = plan["epoch"]
-    order.rules += _rules_of(topic, plan, ended)
+    order.rules += (rule for rule in _rules_of(topic, plan, ended) if rule.collector not in kept)
     for entry in plan["consumers"]:
         if entry["collector"] is None:
             order.alone.append((topic, entry["name"]))
-        else:
+        elif entry["collector"] not in kept:
             order.readers.append(Reader(topic, epoch, entry["collector"], entry["name"]))
     for one, other in combinations(plan["collectors"], 2):
-        if len(set(one["bag"]) & set(other["bag"])) > 1:
+        if one["name"] not in kept and len(set(one["bag"]) & set(other["bag"])) > 1:
             order.pairs.append(Pair(topic, epoch, one["name"], other["name"]))
 
 

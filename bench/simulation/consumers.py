@@ -20,7 +20,7 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed
 from multicast.log import TopicPartition
-from multicast.reading import Wanted, earliest, follow, resume
+from multicast.reading import Wanted, alone_end, earliest, follow, resume
 
 
 class Process:
@@ -63,8 +63,9 @@ class Process:
         epoch = state.epoch
         while state.starts(epoch) is None:
             epoch -= 1
+        _, source = self.wanted.resolve(state.plan(epoch))
+        epoch = state.first_epoch(epoch, source)
         plan = state.plan(epoch)
-        _, source = self.wanted.resolve(plan)
         if source.startswith(ALONE):
             at = log_partition(plan.log(source.removeprefix(ALONE)))
             return Cursor(epoch, source, 0, 0, self.world.end(at))
@@ -178,18 +179,17 @@ class Process:
     def turn_epoch(self) -> None:
         """Go on with the next epoch where this one is over."""
         delivery, state = self.delivery, self.view.state
-        epoch = delivery.plan.epoch
-        if delivery.order is None and not delivery.ended and epoch in state.ends:
+        end = alone_end(state, delivery) if delivery.order is None else None
+        if end is not None and not delivery.ended:
             if delivery.marker is not None:
-                (log,) = delivery.logs.values()
-                delivery.alone_ends(state.ends[epoch][log.name])
+                delivery.alone_ends(end)
             return
         if delivery.ended:
             following = follow(state, self.wanted, delivery, bounds=self.bounds)
             if following is not None:
                 self._take(following)
                 self.last = following.position
-                self.world.note("turns to epoch", *self.sitter.label, epoch + 1)
+                self.world.note("turns to epoch", *self.sitter.label, following.plan.epoch)
 
 
 class Sitter:

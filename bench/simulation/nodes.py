@@ -36,6 +36,7 @@ class Instance:
         self.writer = writer
         self.view = world.view()
         self.plan: Plan = self.view.state.plan(epoch)
+        assert self.view.state.first_epoch(epoch, name) == epoch
         self.at = stream_partition(self.plan, name)
         starts = self.view.state.starts(epoch)
         assert starts is not None
@@ -69,7 +70,8 @@ class Instance:
         return points[-1] if choice < 3 else points[self.world.turn % len(points)]
 
     def _learn(self) -> None:
-        markers = self.view.state.markers.get(self.epoch)
+        last = self.view.state.last_epoch(self.epoch, self.name)
+        markers = None if last is None else self.view.state.markers.get(last)
         if markers is not None and not self._marked:
             self._marked = True
             self.core.freeze_after(freeze_positions(self.plan, markers))
@@ -223,6 +225,7 @@ class Nodes:
         nodes = state.plan(epoch).collectors
         if nodes:
             name = nodes[(bits >> 4 & 63) % len(nodes)].name
+            epoch = state.first_epoch(epoch, name)
             self._turn(epoch, name, (bits >> 10 & 7) % 3, bits >> 13)
 
     def calm_turns(self) -> None:
@@ -232,6 +235,8 @@ class Nodes:
             if state.starts(epoch) is None:
                 break
             for node in state.plan(epoch).collectors:
+                if state.first_epoch(epoch, node.name) < epoch:
+                    continue
                 for number in range(3):
                     if number == 0 or (epoch, node.name, number) in self._living:
                         self._turn(epoch, node.name, number, 0)

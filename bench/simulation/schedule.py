@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from bench.simulation.trees import Scene, random_plan, random_scene, random_sets
+from bench.simulation.trees import Scene, changed_tree, random_plan, random_scene, random_sets
 from collectors.collector import Limits
 from multicast.reading import Bounds
 from topology.tree import Plan
@@ -157,10 +157,16 @@ def draw(seed: int) -> Schedule:
 def _plans(
     rng: Random, scene: Scene, epochs: int, *, poster: bool
 ) -> tuple[tuple[tuple[Plan, ...], ...], list[tuple[str, ...]]]:
-    """Draw for each epoch two rival plans that declare the same sets."""
+    """Draw for each epoch two rival plans that declare the same sets.
+
+    Some epochs change one tree of the one before, at most.
+    """
     sets: list[tuple[str, ...]] = []
-    plans = []
+    plans: list[tuple[Plan, ...]] = []
     for epoch in range(1, epochs + 1):
+        if epoch > 1 and rng.random() < 0.3 * len(scene.halves):
+            plans.append((changed_tree(rng, plans[-1][0]),))
+            continue
         sets = random_sets(rng, scene, sets, most=3 if epoch == 1 else 1)
         rivals = 1 if epoch == 1 else rng.choice((1, 2))
         plans.append(

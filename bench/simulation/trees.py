@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from topology.tree import Collector, Log, Objective, Plan, Subscription, log_name
@@ -23,9 +23,13 @@ POSTER = (("P1", "P2", "P3"), ("P2", "P3", "P4"), ("P3", "P4", "P5"))
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What stays the same over all epochs: addresses, who wants which, and whom the plan names."""
+    """What stays the same over all epochs: addresses, who wants which, and whom the plan names.
+
+    Interests and destination sets stay within one of the `halves`; most scenes have but one.
+    """
 
     partitions: tuple[str, ...]
+    halves: tuple[tuple[str, ...], ...]
     interests: tuple[tuple[str, tuple[str, ...]], ...]  # by consumer name
     named: tuple[bool, ...]  # by consumer: whether the plans have an entry for it
 
@@ -34,12 +38,17 @@ def random_scene(rng: Random, *, poster: bool) -> Scene:
     """Draw partitions and interests; `poster` gives the poster's toy example."""
     if poster:
         partitions: tuple[str, ...] = ("P1", "P2", "P3", "P4", "P5")
+        halves: tuple[tuple[str, ...], ...] = (partitions,)
         wanted: Sequence[tuple[str, ...]] = POSTER
     else:
         partitions = tuple(f"P{number}" for number in range(1, rng.randint(2, 5) + 1))
-        wanted = [_subset(rng, partitions, 1) for _ in range(rng.randint(2, 4))]
+        split = len(partitions) > 3 and rng.random() < 0.5
+        halves = (partitions[:2], partitions[2:]) if split else (partitions,)
+        wanted = [
+            _subset(rng, halves[at % len(halves)], len(halves)) for at in range(rng.randint(2, 4))
+        ]
     interests = tuple((f"C{number}", interest) for number, interest in enumerate(wanted, 1))
-    return Scene(partitions, interests, tuple(rng.random() < 0.7 for _ in interests))
+    return Scene(partitions, halves, interests, tuple(rng.random() < 0.7 for _ in interests))
 
 
 def _subset(rng: Random, names: Sequence[str], least: int) -> tuple[str, ...]:
@@ -52,7 +61,7 @@ def random_sets(
     """Declare up to so many more wider destination sets beside the known ones."""
     sets = list(known)
     for _ in range(rng.randint(0, most)):
-        drawn = _subset(rng, scene.partitions, 2)
+        drawn = _subset(rng, rng.choice(scene.halves), 2)
         if drawn not in sets:
             sets.append(drawn)
     return sets
@@ -103,6 +112,30 @@ def random_plan(
         collectors=tuple(collectors),
         consumers=tuple(consumers),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
+    )
+
+
+def changed_tree(rng: Random, before: Plan) -> Plan:
+    """Draw the next epoch so that it carries over all trees but one, or all of them.
+
+    The collectors of one tree get other streams. Logs get other numbers.
+    """
+    roots = [node.name for node in before.collectors if node.parent is None]
+    moved = {rng.choice([*roots, ""])}
+    for _ in before.collectors:  # as often as the tree can be deep
+        moved |= {node.name for node in before.collectors if node.parent in moved}
+    free = sorted(set(range(STREAMS)) - {node.stream for node in before.collectors})
+    collectors = [
+        replace(node, stream=free.pop()) if node.name in moved and free else node
+        for node in before.collectors
+    ]
+    logs = rng.sample(before.logs, len(before.logs))
+    return replace(
+        before,
+        epoch=before.epoch + 1,
+        base_epoch=before.epoch,
+        logs=tuple(logs),
+        collectors=tuple(collectors),
     )
 
 

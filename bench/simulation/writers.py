@@ -30,11 +30,11 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.delivery import best_checkpoint
 from multicast.errors import AmcastError, TopicChanged
 from multicast.log import Appended, AppendOutcome, Headers, TopicPartition
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderStream
+from topology.carried import Carried
 from topology.tree import Log, Plan
 
 PRODUCERS = 3
@@ -141,16 +141,25 @@ class Producers:
         top = plan.top(log.name)
         if top is not None:
             self._world.fault("stranger's datagram")
+            plan = self._home(number, top.name)
             count = Count(plan.number(log.name), 1 + (bits >> 16 & 0xFFF), 0)
             raw = encode(b"?" * TOKEN_BYTES, Announcement(bits >> 8, (count,)))
             self._nodes.hear(plan.epoch, top.name, raw[: len(raw) - (bits >> 3 & 1)])
+
+    def _home(self, number: int, collector: str) -> Plan:
+        """Give the plan that a collector of a producer's epoch began with."""
+        state = self._views[number].state
+        return state.plan(state.first_epoch(state.epoch, collector))
 
     def _announce(self, number: int, log: Log, bits: int) -> None:
         """Send what a producer counts of a log to the log's collector, over a faulty network."""
         plan = self._views[number].state.plan()
         top = plan.top(log.name)
-        token = None if top is None else self._nodes.token(plan.epoch, top.name)
-        if top is None or token is None:
+        if top is None:
+            return
+        plan = self._home(number, top.name)
+        token = self._nodes.token(plan.epoch, top.name)
+        if token is None:
             return
         session = self._sessions[number]
         sent, settled = session.sent.get(log.name, 0), session.settled.get(log.name, 0)
@@ -226,19 +235,19 @@ class Operator:
             self._markers = {}
             self._streams = {}
         if epoch not in state.markers:
-            self._mark(plan, bits)
+            self._mark(plan, state.carried(epoch), bits)
             return
         self._read_streams(state, plan, bits >> 12)
-        states = {name: stream.state for name, stream in self._streams.items()}
-        ends = ends_of(plan, states, state.markers[epoch])
+        ends = ends_of(plan, self._streams, state.markers[epoch], state.carried(epoch))
         if ends is not None:
             for name, end in ends.items():
                 fill(self._world, plan.log(name), end)
             key, value = ends_record(epoch, ends, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
 
-    def _mark(self, plan: Plan, bits: int) -> None:
-        missing = [name for name in logs_to_mark(plan) if name not in self._markers]
+    def _mark(self, plan: Plan, carried: Carried, bits: int) -> None:
+        names = logs_to_mark(plan, carried)
+        missing = [name for name in names if name not in self._markers]
         if not missing:
             key, value = markers_record(plan.epoch, self._markers, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
@@ -257,16 +266,15 @@ class Operator:
         return f"{self._number}-{self._world.turn}"
 
     def _read_streams(self, state: ControlState, plan: Plan, bits: int) -> None:
-        """Read every stream of the epoch to its end; raises as `OrderStream.read` does."""
-        starts = state.starts(plan.epoch)
-        assert starts is not None
+        """Read every stream that ends to its end; raises as `OrderStream.read` does."""
         for node in plan.collectors:
+            if node.name in state.carried(plan.epoch).collectors:
+                continue
             at = stream_partition(plan, node.name)
             stream = self._streams.get(node.name)
             if stream is None:
-                points = state.checkpoints(plan.epoch, node.name) if bits & 1 else []
-                point = best_checkpoint(points, plan.epoch, node.name, self._world.end(at))
-                stream = OrderStream(plan, node.name, starts, point)
+                below = self._world.end(at) if bits & 1 else 0
+                stream = state.stream(plan.epoch, node.name, below=below)
             fetched = self._world.log.read(at, stream.offset_next, READ_ALL)
             if fetched is not None:
                 for record in fetched.records:

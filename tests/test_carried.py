@@ -1,0 +1,87 @@
+"""What a new plan leaves as it is takes no part in the change."""
+
+from dataclasses import replace
+
+import pytest
+
+from topology.carried import carried
+from topology.tree import Collector, Log, Objective, Plan, Subscription
+
+TWO_TREES = Plan(
+    topic="A",
+    epoch=1,
+    base_epoch=0,
+    cluster_id="",
+    input_hash="",
+    partitions=("P1", "P2", "P3", "P4", "P5"),
+    logs=(
+        *(Log(f"P{number}", "A", number - 1) for number in range(1, 6)),
+        Log("P1+P2", "A.groups", 0),
+    ),
+    collectors=(
+        Collector("K1", ("P1", "P1+P2", "P2"), None, 0),
+        Collector("K2", ("P1", "P1+P2"), "K1", 1),
+        Collector("K3", ("P3", "P4"), None, 2),
+    ),
+    consumers=(
+        Subscription("C1", ("P1", "P2"), "K1"),
+        Subscription("C2", ("P3", "P4"), "K3"),
+        Subscription("C5", ("P5",), None),
+    ),
+    objective=Objective(0.0, 0.0, 0.0, 0.0),
+)
+LEFT, RIGHT, ALONE = {"P1", "P2", "P1+P2"}, {"P3", "P4"}, {"P5"}
+
+
+def after(**changes):
+    return replace(TWO_TREES, epoch=2, base_epoch=1, **changes)
+
+
+def found(plan):
+    kept = carried(TWO_TREES, plan)
+    return set(kept.collectors), set(kept.logs)
+
+
+def collectors(**changes):
+    """The plan's collectors, some of them changed."""
+    return tuple(replace(one, **changes.get(one.name, {})) for one in TWO_TREES.collectors)
+
+
+def test_all_is_carried_over_where_nothing_changed_but_numbers_and_offsets():
+    plan = after(
+        logs=tuple(replace(log, first=7) for log in reversed(TWO_TREES.logs)),
+        collectors=tuple(replace(one, stream_first=9) for one in TWO_TREES.collectors[::-1]),
+        consumers=TWO_TREES.consumers[::-1],
+    )
+    assert found(plan) == ({"K1", "K2", "K3"}, LEFT | RIGHT | ALONE)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"K2": {"stream": 5}},
+        {"K2": {"bag": ("P1", "P1+P2", "P2")}},
+    ],
+)
+def test_a_tree_that_changed_anywhere_is_not(changed):
+    assert found(after(collectors=collectors(**changed))) == ({"K3"}, RIGHT | ALONE)
+
+
+def test_nor_is_one_whose_consumers_changed():
+    moved = tuple(
+        replace(one, collector="K2") if one.name == "C1" else one for one in TWO_TREES.consumers
+    )
+    assert found(after(consumers=moved)) == ({"K3"}, RIGHT | ALONE)
+    more = (*TWO_TREES.consumers, Subscription("C6", ("P4",), None))
+    assert found(after(consumers=more)) == ({"K1", "K2"}, LEFT | ALONE)
+
+
+def test_nor_is_one_that_a_new_destination_set_touches():
+    """Its consumers would never read that set's log, and deliver nothing of it."""
+    wider = (*TWO_TREES.logs, Log("P4+P5", "A.groups", 1))
+    assert found(after(logs=wider)) == ({"K1", "K2"}, LEFT)
+
+
+def test_nor_is_a_lone_log_that_a_collector_takes():
+    taken = collectors(K3={"bag": ("P3", "P4", "P5")})
+    assert found(after(collectors=taken)) == ({"K1", "K2"}, LEFT)

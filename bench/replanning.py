@@ -3,10 +3,12 @@
     python -m bench.replanning [--brokers 3] [--rate 5000] [--changes 7]
 
 Three brokers, a producer in a process of its own at a steady rate, a process for each collector.
-The poster's tree and another one for the same consumers take turns. Probes read along as every
-consumer; a window without a change comes before each change, as a measure of what is usual.
+The poster's tree and another one for the same consumers take turns; a second tree beside it stays
+as it is. Probes read along as every consumer; a window without a change comes before each change,
+as a measure of what is usual.
 
-    delay   from the producer's stamp on a message to its delivery, 99th percentile over a window
+    delay       from the producer's stamp on a message to its delivery: p99 over a window
+    untouched   that of the consumer of the second tree, which no change touches
 """
 
 from __future__ import annotations
@@ -31,13 +33,21 @@ from multicast.errors import AmcastError
 from multicast.kafka_python import Admin
 from multicast.local import LocalCluster
 from multicast.log import Driver
+from topology.carried import carried
+from topology.changes import with_kept_names
 from topology.rollback import back
 from topology.solver import plan as solve
 from topology.tree import Plan
 
-_INTERESTS = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"], "C3": ["P3", "P4", "P5"]}
+_UNTOUCHED = "C4"
+_INTERESTS = {
+    "C1": ["P1", "P2", "P3"],
+    "C2": ["P2", "P3", "P4"],
+    "C3": ["P3", "P4", "P5"],
+    _UNTOUCHED: ["P6", "P7"],
+}
 _SETS = (("P1", "P3"), ("P2", "P3", "P4"))
-_TICK_S = 0.01
+_TICK_S = 0.05  # all messages of a set in one batch: three brokers on two cores carry few requests
 _BYTES = 100
 _WINDOW_S = 3.0
 _WARM_S = 5.0
@@ -47,9 +57,12 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
     """Change the tree to and fro; give the percentiles and what was seen in all."""
     # Another tree for the same consumers: one root that knows it all.
     other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
+    other = with_kept_names(plan, other)
+    assert carried(plan, other).collectors, "the second tree stays as it is"
     layouts, running = [plan, other], plan
     usual: list[float] = []
     during: list[float] = []
+    untouched: dict[str, list[float]] = {"usual": [], "during": []}
     messages = violations = 0
     for number in range(changes):
         figures.progress(f"change {number + 1} of {changes}")
@@ -67,6 +80,8 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
             violations += len(told.violations)
         usual.append(before.delay_p99_ms or 0.0)
         during.append(seen.delay_p99_ms or 0.0)
+        untouched["usual"].append(before.delay_p99_ms_of[_UNTOUCHED] or 0.0)
+        untouched["during"].append(seen.delay_p99_ms_of[_UNTOUCHED] or 0.0)
     return {
         "changes": changes,
         "messages": messages,
@@ -75,11 +90,13 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
         "during_p99_ms": round(statistics.median(during), 1),
         "during_p99_ms_least": round(min(during), 1),
         "during_p99_ms_greatest": round(max(during), 1),
+        "untouched_usual_p99_ms": round(statistics.median(untouched["usual"]), 1),
+        "untouched_during_p99_ms": round(statistics.median(untouched["during"]), 1),
     }
 
 
 def _refuse_blind(seen: Seen) -> None:
-    if seen.unread or seen.delay_p99_ms is None:
+    if seen.unread or None in seen.delay_p99_ms_of.values():
         raise AmcastError(f"a probe saw nothing: {seen.unread or 'no message came'}")
 
 
@@ -97,7 +114,7 @@ def _load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
 
 def _send(bootstrap: str, topic: str, rate: int) -> None:
     """Multicast at a rate, to each set in turns, until told to stop."""
-    sets = [*([name] for name in ("P1", "P2", "P3", "P4", "P5")), *_SETS]
+    sets = [*([f"P{number}"] for number in range(1, 8)), *_SETS]
     values = [bytes(_BYTES)] * max(1, round(rate * _TICK_S / len(sets)))
     with Producer(bootstrap, topic=topic) as producer:
         for _ in ticks(3600.0, _TICK_S):

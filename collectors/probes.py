@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 from multicast.consumer import Consumer
@@ -34,12 +35,13 @@ _MESSAGES_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What all probes saw: `delay_p99_ms` is None where no message came during the change."""
+    """What all probes saw, and by consumer; None where no message came during the change."""
 
     messages: int
     deliveries: int
     violations: tuple[str, ...]
     delay_p99_ms: float | None
+    delay_p99_ms_of: Mapping[str, float | None]
     unread: tuple[str, ...]
 
 
@@ -115,20 +117,24 @@ class Probes:
             self._stop.wait(_POLL_S)
         until = time.monotonic()
         self._end()
-        during = sorted(
-            delay
+        during = {
+            probe.name: [delay for at, delay in probe.delays if self._begun <= at <= until]
             for probe in self._probes
-            for at, delay in probe.delays
-            if self._begun <= at <= until
-        )
+        }
         report = check_all(_history(self._probes))
         return Seen(
             messages=report.messages,
             deliveries=report.deliveries,
             violations=tuple(str(one.witness) for one in report.violations),
-            delay_p99_ms=during[int(0.99 * (len(during) - 1))] if during else None,
+            delay_p99_ms=_p99(list(chain.from_iterable(during.values()))),
+            delay_p99_ms_of={name: _p99(delays) for name, delays in during.items()},
             unread=tuple(f"{one.name}: {one.error}" for one in self._probes if one.error),
         )
+
+
+def _p99(delays: list[float]) -> float | None:
+    delays.sort()
+    return delays[int(0.99 * (len(delays) - 1))] if delays else None
 
 
 def _is_kept(probe: _Probe, kept: Carried) -> bool:

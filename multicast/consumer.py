@@ -293,14 +293,14 @@ class Consumer:
         return Cursor(epoch, source, 0 if alone else offset, 0, offset if alone else 0)
 
     def _begin(self, delivery: Delivery) -> None:
-        """Read for this delivery, and for it alone."""
+        """Read for this delivery, and for it alone; where that fails, nothing has changed."""
+        topics = {log.topic for log in delivery.logs.values()}
+        refuse_changed_topics(self._driver, delivery.plan, topics)
         self._orders.remove([place for place, log in self._places.items() if log < 0])
         self._payloads.remove([place for place, log in self._places.items() if log >= 0])
         self._places.clear()
         self._paused.clear()
         self._delivery = delivery
-        topics = {log.topic for log in delivery.logs.values()}
-        refuse_changed_topics(self._driver, delivery.plan, topics)
         if delivery.order is not None:
             place = stream_partition(delivery.plan, delivery.order.collector)
             self._places[place] = -1
@@ -315,9 +315,9 @@ class Consumer:
         places = {log_partition(self._delivery.logs[number]): number for number in starts}
         if self._delivery.order is None and self._places:
             return
-        self._places.update(places)
         # What was ordered early may not be there yet, and beyond a log's end nobody can read.
-        ends = self._driver.ends(list(places))
+        ends = self._driver.ends(list(places))  # may fail: then the next poll begins with them
+        self._places.update(places)
         self._payloads.add(
             {place: min(starts[number], ends[place]) for place, number in places.items()}
         )

@@ -34,7 +34,9 @@ from typing import Self
 
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local_broker import (
+    LOOPBACK,
     Broker,
+    Host,
     Installed,
     PortTaken,
     free_ports,
@@ -101,6 +103,7 @@ class LocalCluster:
     `version`     of Apache Kafka; None: as before, `DEFAULT_VERSION` at first
     `port`        of broker 1 (the next ones follow); None: as before, free ones at first
     `settings`    Kafka's own, added to each broker's and stronger than ours; kept for later starts
+    `hosts`       where each broker runs, if not on the loopback; kept for later starts, too
     `java`        options for Java, stronger than ours, which are made for a quick start
     `outlives`    whether the brokers go on when this process ends
 
@@ -116,18 +119,24 @@ class LocalCluster:
         version: str | None = None,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        hosts: Sequence[Host] | None = None,
         heap_mb: int | None = None,
         java: Sequence[str] = (),
         outlives: bool = False,
         start_timeout_s: float = 60.0,
         progress: Progress = lambda _: None,
     ) -> None:
+        if hosts is not None:
+            if brokers is not None or port is not None:
+                raise UsageError("the hosts say how many brokers there are and at which ports")
+            brokers = len(hosts)
         if brokers not in (None, *BROKERS_ALLOWED):
             raise UsageError(f"a cluster has 1 broker or 3, not {brokers}")
         if version not in (None, *versions()):
             raise UsageError(f"Kafka {version} is not known; there are {', '.join(versions())}")
         if directory is None and outlives:
             raise UsageError("a cluster that outlives its process needs a directory")
+        self._hosts = hosts
         self._temporary = directory is None
         self._directory = None if directory is None else Path(directory).absolute()
         self._brokers, self._version, self._port = brokers, version, port
@@ -342,10 +351,9 @@ class LocalCluster:
             state.settings = self._settings
         moves = self._port not in (None, state.brokers[0].port)
         if not state.running():
-            ports = [
-                port for broker in state.brokers for port in (broker.port, broker.controller_port)
-            ]
-            if moves or not all(map(port_is_free, ports)):
+            own = [broker for broker in state.brokers if broker.host == LOOPBACK]
+            ports = [port for broker in own for port in (broker.port, broker.controller_port)]
+            if moves or self._hosts is not None or not all(map(port_is_free, ports)):
                 self._give_ports(state)
                 self._progress(f"new addresses: {state.bootstrap}")
             state.token = new_token()
@@ -355,6 +363,10 @@ class LocalCluster:
 
     def _give_ports(self, state: ClusterState) -> None:
         """Give every broker its two ports: as asked for, else free ones."""
+        if self._hosts is not None:
+            for broker, host in zip(state.brokers, self._hosts, strict=True):
+                broker.move(host)
+            return
         count = len(state.brokers)
         if self._port is None:
             ports = free_ports(count)

@@ -1,4 +1,4 @@
-"""One KRaft broker of our own on the loopback: its files, its command line, its first answer.
+"""One KRaft broker of our own: its files, its command line, its first answer.
 
 In: an installed version (`install`), a number, two ports, a directory. Out: a process that serves,
 or an error that carries the last lines of the broker's log. Which brokers make a cluster, and what
@@ -185,6 +185,24 @@ def new_id() -> str:
 # --- one broker ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where one broker runs, if not simply on the loopback: such as a network namespace.
+
+    `run` comes before its Java command (its first word a path) and has to exec it, since the
+    process is known by its number. `settings` are Kafka's, for this broker alone, the strongest.
+    """
+
+    address: str
+    run: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    port: int = 9092
+    controller_port: int = 9093
+
+
+LOOPBACK = Host(HOST)
+
+
 @dataclass(slots=True)
 class Broker:
     """One broker; `process` is None until it was started, and stays what it was when it ends."""
@@ -195,6 +213,7 @@ class Broker:
     directory: Path
     process: ProcessId | None = None
     log_from: int = field(default=0)  # where in the log the present start begins, in bytes
+    host: Host = LOOPBACK
 
     @property
     def properties(self) -> Path:
@@ -214,12 +233,16 @@ class Broker:
     @property
     def address(self) -> str:
         """HOST:PORT for clients."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def is_closed(self) -> bool:
         """Whether Kafka has closed its logs in order; it removes this mark when it starts."""
         return (self.data / ".kafka_cleanshutdown").exists()
+
+    def move(self, host: Host) -> None:
+        """Let it be at this host from its next start on."""
+        self.host, self.port, self.controller_port = host, host.port, host.controller_port
 
     def state(self, *, token: str) -> str:
         """Give "running", "paused" or "ended"."""
@@ -230,9 +253,9 @@ class Broker:
         return self.process is not None and send(self.process, number, token=token)
 
     def write_properties(self, brokers: Sequence[Broker], settings: Mapping[str, str]) -> None:
-        """Write Kafka's configuration; `settings` come last and win."""
+        """Write Kafka's configuration; `settings` come last and win, but for the host's own."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        values = _properties(self, brokers) | dict(settings)
+        values = _properties(self, brokers) | dict(settings) | dict(self.host.settings)
         text = "".join(f"{key}={_escaped(value)}\n" for key, value in values.items())
         self.properties.write_text(text, encoding="ascii")
 
@@ -276,7 +299,7 @@ class Broker:
                 *options,
             ],
         )
-        self.process = identify(spawn(command, log=self.log))
+        self.process = identify(spawn([*self.host.run, *command], log=self.log))
 
     def last_words(self) -> str:
         """Give the end of the log of the present start, without Java's stack traces."""
@@ -303,14 +326,17 @@ def _last_lines(text: str) -> str:
 def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:
     count = len(brokers)
     in_sync_min = str(max(1, count - 1))
-    voters = ",".join(f"{each.broker_id}@{HOST}:{each.controller_port}" for each in brokers)
+    voters = ",".join(
+        f"{each.broker_id}@{each.host.address}:{each.controller_port}" for each in brokers
+    )
+    address = broker.host.address
     values = {
         "process.roles": "broker,controller",
         "node.id": str(broker.broker_id),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listeners": f"PLAINTEXT://{HOST}:{broker.port},CONTROLLER://{HOST}:{broker.controller_port}",
+        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{address}:{broker.controller_port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": os.fspath(broker.data),
         "auto.create.topics.enable": "false",
@@ -358,7 +384,7 @@ def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> 
     wanted = {broker.broker_id for broker in brokers}
     assert len(processes) == len(brokers)
     while True:
-        if all(_accepts(broker.port) for broker in brokers):
+        if all(_accepts(broker) for broker in brokers):
             found = membership(",".join(broker.address for broker in brokers))
             if found is not None and wanted <= found[1]:
                 return found[0]
@@ -378,9 +404,10 @@ def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> 
             )
 
 
-def _accepts(port: int) -> bool:
+def _accepts(broker: Broker) -> bool:
+    at = (broker.host.address, broker.port)
     try:
-        socket.create_connection((HOST, port), timeout=_ADMIN_TIMEOUT_S).close()
+        socket.create_connection(at, timeout=_ADMIN_TIMEOUT_S).close()
     except OSError:
         return False
     return True

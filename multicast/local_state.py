@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from multicast.errors import AmcastError, UsageError
-from multicast.local_broker import Broker
+from multicast.local_broker import LOOPBACK, Broker, Host
 from multicast.local_process import ProcessId
 
 STATE_FILE = "cluster.json"
@@ -90,6 +90,7 @@ class ClusterState:
                     "started": broker.process.started if broker.process else None,
                     "log_from": broker.log_from,
                 }
+                | _host_document(broker.host)
                 for broker in self.brokers
             ],
         }
@@ -106,6 +107,7 @@ class ClusterState:
                 directory=directory / f"broker-{each['id']}",
                 process=None if each["pid"] is None else ProcessId(each["pid"], each["started"]),
                 log_from=each["log_from"],
+                host=_host(each),
             )
             for each in document["brokers"]
         ]
@@ -116,3 +118,16 @@ class ClusterState:
             brokers,
             token=document["token"],
         )
+
+
+def _host_document(host: Host) -> dict[str, Any]:
+    if host == LOOPBACK:
+        return {}
+    return {"address": host.address, "run": list(host.run), "settings": dict(host.settings)}
+
+
+def _host(document: dict[str, Any]) -> Host:
+    if "address" not in document:
+        return LOOPBACK
+    ports = document["port"], document["controller_port"]
+    return Host(document["address"], tuple(document["run"]), document["settings"], *ports)

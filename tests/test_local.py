@@ -22,7 +22,9 @@ from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.kafka_python.connection import kafka_python_settings
 from multicast.local import DEFAULT_VERSION, Busy, LocalCluster, NoCluster
 from multicast.local_broker import (
+    Broker,
     BrokerDied,
+    Host,
     PortTaken,
     _escaped,
     free_ports,
@@ -79,6 +81,29 @@ def test_a_path_that_is_not_ascii_is_written_as_java_reads_it():
 def test_only_one_broker_or_three(brokers):
     with pytest.raises(UsageError, match="1 broker or 3"):
         LocalCluster(brokers=brokers)
+
+
+@pytest.mark.parametrize("also", [{"brokers": 1}, {"port": 9092}, {"hosts": [Host("::1")] * 2}])
+def test_hosts_alone_say_how_many_brokers_there_are_and_at_which_ports(also):
+    with pytest.raises(UsageError, match=r"the hosts say|1 broker or 3"):
+        LocalCluster(**{"hosts": [Host("10.0.0.1")]} | also)
+
+
+def test_a_host_is_in_the_listeners_and_voters_and_its_settings_are_the_strongest(tmp_path):
+    far = Host("10.0.0.2", settings={"num.io.threads": "3"}, port=1, controller_port=2)
+    brokers = [Broker(number, 3, 4, directory=tmp_path / f"{number}") for number in (1, 2)]
+    brokers[1].move(far)
+    written = []
+    for broker in brokers:
+        broker.write_properties(brokers, {"num.io.threads": "8"})
+        lines = broker.properties.read_text().splitlines()
+        written.append(dict(line.split("=", 1) for line in lines))
+    near, moved = written
+    assert near["listeners"] == "PLAINTEXT://127.0.0.1:3,CONTROLLER://127.0.0.1:4"
+    assert moved["listeners"] == "PLAINTEXT://10.0.0.2:1,CONTROLLER://10.0.0.2:2"
+    assert near["controller.quorum.voters"] == "1@127.0.0.1:4,2@10.0.0.2:2"
+    assert moved["controller.quorum.voters"] == near["controller.quorum.voters"]
+    assert (near["num.io.threads"], moved["num.io.threads"]) == ("8", "3")
 
 
 def test_a_taken_port_is_said_before_anything_is_made(tmp_path):
@@ -257,6 +282,40 @@ def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path):
     # The mended settings are taken by the next start.
     with LocalCluster(tmp_path, settings={"num.io.threads": "2"}) as mended:
         assert mended.status().state == "running"
+
+
+@pytest.mark.kafka
+def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
+    first, second, inner, controller = free_ports(4)
+    hello = tmp_path / "hello"
+    host = Host(
+        "127.0.0.1",
+        ("/bin/sh", "-c", f'echo "$0" >> {hello}; exec "$0" "$@"'),
+        {
+            "listeners": f"PLAINTEXT://127.0.0.1:{first},CONTROLLER://127.0.0.1:{controller},"
+            f"CLIENT://127.0.0.1:{inner}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT,"
+            "CONTROLLER:PLAINTEXT",
+        },
+        port=first,
+        controller_port=controller,
+    )
+    with LocalCluster(tmp_path / "cluster", hosts=[host]) as cluster:
+        assert cluster.bootstrap == f"127.0.0.1:{first}"
+        make_topic(f"127.0.0.1:{inner}", "kept")
+        produce(f"127.0.0.1:{inner}", "kept", b"one")
+        token = token_of(tmp_path / "cluster")
+        assert carriers(token) == [cluster.status().brokers[0].pid]
+        LocalCluster(tmp_path / "cluster").restart(1)
+        assert consume(f"127.0.0.1:{inner}", "kept", 1) == [b"one"]
+        assert len(hello.read_text().splitlines()) == 2
+
+    moved = Host("127.0.0.1", port=second, controller_port=controller)
+    with LocalCluster(tmp_path / "cluster", hosts=[moved]) as cluster:
+        assert cluster.bootstrap == f"127.0.0.1:{second}"
+        assert consume(cluster.bootstrap, "kept", 1) == [b"one"]
+        assert len(hello.read_text().splitlines()) == 2
+    assert carriers(token_of(tmp_path / "cluster")) == []
 
 
 def command_line(*arguments):

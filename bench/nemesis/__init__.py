@@ -1,0 +1,1 @@
+"""Faults made on purpose against a whole system, and the judgement of what it did."""

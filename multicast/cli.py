@@ -87,10 +87,23 @@ def main() -> None:
         build(sys.argv[1:])(prog_name="amcast")
     except AmcastError as error:
         sys.stderr.write(f"amcast: {error}\n")
+        _give_up_output()
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read our output has enough of it, as in `amcast receive | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
+
+
+def _give_up_output() -> None:
+    """Write out what was printed; what cannot be is dropped, or Python complains at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

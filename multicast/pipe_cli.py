@@ -6,10 +6,11 @@ import base64
 import binascii
 import enum
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple, Self
@@ -94,6 +95,7 @@ def send(
     fixed = None if to is None else tuple(sorted(set(to.split(","))))
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
+    written = None if history_file is None else _Written(history_file)
     with Producer(
         chosen.bootstrap,
         topic=chosen.topic,
@@ -113,8 +115,11 @@ def send(
         except AmcastError as error:  # what was sent before it is still seen through
             problem = error
         counts = _settle(producer, receipts, timeout, ordered=ordered)
-        if history_file is not None:
-            _write_acknowledgements(history_file, producer_name, receipts)
+        if written is not None:
+            try:
+                _write_acknowledgements(written, producer_name, receipts)
+            except AmcastError as error:  # what was sent is told all the same
+                problem = problem or error
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
     else:
@@ -239,16 +244,57 @@ def _outcome(receipt: Receipt) -> str:
             return "unknown"
 
 
-def _write_acknowledgements(file: Path, producer: str, receipts: list[Receipt]) -> None:
-    with file.open("a", encoding="utf-8") as out:
-        for receipt in receipts:
-            offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
-            name = f"{receipt.log.name}:{offset}" if offset is not None else None
-            out.write(
-                history.acknowledgement_line(
-                    producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
-                )
+def _write_acknowledgements(written: _Written, producer: str, receipts: list[Receipt]) -> None:
+    for receipt in receipts:
+        offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
+        name = f"{receipt.log.name}:{offset}" if offset is not None else None
+        written.note(
+            history.acknowledgement_line(
+                producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
             )
+        )
+    written.store()
+
+
+@contextmanager
+def _stored_in(place: str) -> Iterator[None]:
+    """Say in one sentence that something cannot be written; a closed pipe is no such thing."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise AmcastError(f"{place} cannot be written: {error.strerror}") from error
+
+
+class _Written:
+    """Adds lines to a history's file: many at a time, and all of them or none."""
+
+    def __init__(self, file: Path) -> None:
+        self._place = str(file)
+        self._lines: list[str] = []
+        with _stored_in(self._place):
+            self._file = file.open("ab", buffering=0)
+
+    def note(self, line: str) -> None:
+        self._lines.append(line)
+
+    def store(self) -> None:
+        """Write what was noted; raises `AmcastError`, and then the file ends where it did."""
+        raw = "".join(self._lines).encode()
+        end = os.fstat(self._file.fileno()).st_size
+        with _stored_in(self._place):
+            try:
+                while raw:
+                    raw = raw[self._file.write(raw) :]
+            except OSError:
+                # Half a line would spoil the history for whoever goes on with it.
+                os.ftruncate(self._file.fileno(), end)
+                raise
+        self._lines.clear()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 @app.command()
@@ -307,16 +353,19 @@ def receive(
         )
         written = None
         if history_file is not None:
-            written = opened.enter_context(history_file.open("a", encoding="utf-8"))
+            written = _Written(history_file)
+            opened.callback(written.close)
         printer = _Printer(consumer, name or interest or "", instance, written)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
         try:
             with _Progress("received") as progress:
                 ended = printer.all(batches, messages_max, progress, commits=group is not None)
         finally:
-            sys.stdout.flush()
-            if group is not None:
-                printer.commit()
+            try:
+                printer.store()
+            finally:
+                if group is not None:
+                    printer.commit()
         if ended:
             printer.end(late=start == "latest")
     sys.stderr.write(f"received {printer.count}\n")
@@ -326,7 +375,7 @@ class _Printer:
     """Prints what a consumer delivers, and writes its history."""
 
     def __init__(
-        self, consumer: Consumer, label: str, instance: str, written: IO[str] | None
+        self, consumer: Consumer, label: str, instance: str, written: _Written | None
     ) -> None:
         self.count = 0
         self._consumer = consumer
@@ -334,6 +383,7 @@ class _Printer:
         self._instance = instance
         self._written = written
         self._last: Cursor | None = None
+        self._stored: Cursor | None = None
         self._committed_at = time.monotonic()
         self._note(history.interest_line(consumer=label, interest=consumer.interest))
 
@@ -351,7 +401,7 @@ class _Printer:
                 if self.count == messages_max:
                     return False
                 self._print(Message(batch, record))
-            sys.stdout.flush()
+            self.store()
             if not sys.stdout.isatty():
                 progress.show(self.count)
             if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
@@ -360,18 +410,28 @@ class _Printer:
                 return False
         return True
 
+    def store(self) -> None:
+        """Have all that was printed and noted written; raises `AmcastError` where it cannot be."""
+        with _stored_in("standard output"):
+            sys.stdout.flush()
+        if self._written is not None:
+            self._written.store()
+        self._stored = self._last
+
     def commit(self) -> None:
-        """Store the position after what was printed last."""
-        if self._last is not None:
-            self._consumer.commit(self._last)
+        """Commit the position after what was written last: what was not comes again."""
+        if self._stored is not None:
+            self._consumer.commit(self._stored)
         self._committed_at = time.monotonic()
 
     def end(self, *, late: bool) -> None:
         """Write that all was read."""
         self._note(history.end_line(consumer=self._label, instance=self._instance, late=late))
+        self.store()
 
     def _print(self, message: Message) -> None:
-        sys.stdout.write(json.dumps(_document(message)) + "\n")
+        with _stored_in("standard output"):
+            sys.stdout.write(json.dumps(_document(message)) + "\n")
         self._note(
             history.delivery_line(
                 consumer=self._label,
@@ -387,7 +447,7 @@ class _Printer:
 
     def _note(self, line: str) -> None:
         if self._written is not None:
-            self._written.write(line)
+            self._written.note(line)
 
 
 def _start(text: str) -> Any:

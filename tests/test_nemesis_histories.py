@@ -1,0 +1,432 @@
+"""Histories of a nemesis run: restarts are no faults, real faults are found, recovery figures."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.nemesis.histories import read_histories
+from bench.nemesis.recovery import Fault, by_kind, quantile, recoveries
+from multicast.history import HistoryError
+from multicast.properties import check_all
+
+INTERESTS = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]}
+SETS = [["P1"], ["P2"], ["P1", "P3"], ["P2", "P3", "P4"], ["P4"]]
+CALLS, RESTART, COMMITTED, KILLED = 60, 30, 20, 26
+MS = 1_000_000
+
+
+class Story:
+    """The files of a correct run, as lists of lines, for tests to spoil.
+
+    Producer p1 is killed after 30 calls, the last three without an outcome: two of those messages
+    stand in the logs. Consumer C1 is killed after 26 deliveries and goes on from its 20th.
+    """
+
+    def __init__(self):
+        self.messages = []  # (message ID, to, value), in the agreed order
+        self.files = {
+            "p1-a": [{"producer": "p1", "instance": "a", "ns": 1}],
+            "p1-b": [{"producer": "p1", "instance": "b", "ns": 1}],
+        }
+        offsets = {}
+        for place in range(CALLS):
+            instance, number = ("a", place) if place < RESTART else ("b", place - RESTART)
+            to = SETS[place % len(SETS)]
+            log = "+".join(to)
+            lines = self.files[f"p1-{instance}"]
+            lines.append({"begun": number, "to": to, "ns": (place + 1) * MS})
+            if place == RESTART - 1:  # its line was written, and nothing was sent
+                continue
+            message_id = f"{log}:{offsets.setdefault(log, 0)}"
+            offsets[log] += 1
+            self.messages.append((message_id, to, f"p1/{instance}/{number}"))
+            if place < RESTART - 3 or place >= RESTART:
+                accepted = {"outcome": "accepted", "message_id": message_id}
+                lines.append({"call": number, **accepted, "ns": (place + 2) * MS})
+        self.files["p1-b"] += [{"dropped": 4}, {"dropped": 7}, {"end": True, "ns": CALLS * MS}]
+        for name in INTERESTS:
+            self.deliver(name, "a", 0)
+            self.deliver(f"{name}.audit", "audit", 0)
+        self.files["C1-a"] = self.files["C1-a"][: 1 + KILLED]
+        self.deliver("C1", "b", COMMITTED)
+
+    def of(self, name):
+        """The messages that a consumer is addressed by, in order."""
+        interest = INTERESTS[name.removesuffix(".audit")]
+        return [one for one in self.messages if not set(interest).isdisjoint(one[1])]
+
+    def deliver(self, name, instance, start):
+        interest = INTERESTS[name.removesuffix(".audit")]
+        who = {"consumer": name, "instance": instance}
+        lines = [{**who, "interest": interest, "from": f"1/K1/{start}/0/0", "ns": 1}]
+        for place, (message_id, to, value) in enumerate(self.of(name)[start:], start):
+            line = {**who, "sequence": place - start, "message_id": message_id, "to": to}
+            line |= {"epoch": 1, "ns": (place + 5) * MS, "cursor": f"1/K1/{place + 1}/0/0"}
+            lines.append(line | ({"value": value} if instance == "audit" else {}))
+        self.files[f"{name}-{instance}"] = [*lines, {**who, "end": True, "ns": CALLS * MS}]
+
+    def renumber(self):
+        """Have every process count its deliveries as it would have."""
+        for lines in self.files.values():
+            for place, line in enumerate(line for line in lines if "sequence" in line):
+                line["sequence"] = place
+
+    def write(self, folder, torn=("p1-a", "C1-a")):
+        """Write the files; those of killed processes end with half a line."""
+        for name, lines in self.files.items():
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            text += '{"begun": 30, "to"' if name in torn else ""
+            (folder / name).write_text(text)
+        return read_histories(folder.iterdir())
+
+
+@pytest.fixture
+def story():
+    return Story()
+
+
+def judged(story, folder):
+    """The kinds of what is wrong: guarantees violated, and findings."""
+    story.renumber()
+    run = story.write(folder)
+    history = run.history()
+    violated = {verdict.guarantee for verdict in check_all(history).violations}
+    return violated | {finding.kind for finding in run.findings(history)}
+
+
+def test_kills_and_restarts_from_a_cursor_are_no_faults(story, tmp_path):
+    run = story.write(tmp_path)
+    history = run.history()
+    report = check_all(history)
+    assert {v.guarantee: v.verdict for v in report.verdicts if v.verdict != "holds"} == {
+        "genuineness": "not checked"
+    }
+    assert run.findings(history) == []
+    counts = run.counts
+    assert (counts.begun, counts.accepted, counts.failed, counts.unknown) == (60, 57, 0, 3)
+    assert (counts.dropped, counts.torn, counts.instances) == (7, 2, 7)
+    assert counts.deliveries == KILLED + len(story.of("C1")) - COMMITTED + len(story.of("C2"))
+    assert run.interests == {name: tuple(interest) for name, interest in INTERESTS.items()}
+
+
+def test_a_consumer_that_did_not_reach_the_end_is_not_asked_for_all(story, tmp_path):
+    for name in ("C1-b", "C2-a"):
+        story.files[name] = story.files[name][:-5]
+    assert judged(story, tmp_path) == set()
+
+
+def deliveries(story, name):
+    return [line for line in story.files[name] if "sequence" in line]
+
+
+def remove(story, message_id, *names):
+    for name in names:
+        before = story.files[name]
+        after = [line for line in before if line.get("message_id") != message_id]
+        assert len(after) < len(before)
+        story.files[name] = after
+
+
+def lose_one(story):
+    remove(story, deliveries(story, "C1-b")[8]["message_id"], "C1-b")
+
+
+def lose_one_that_another_instance_had(story):
+    remove(story, deliveries(story, "C1-b")[3]["message_id"], "C1-b")
+
+
+def lose_one_at_the_end(story):
+    remove(story, deliveries(story, "C2-a")[-1]["message_id"], "C2-a")
+
+
+def lose_one_between_two_instances(story):
+    # The first instance died before it, the second began behind it.
+    story.files["C1-a"] = story.files["C1-a"][: 1 + COMMITTED]
+    del story.files["C1-b"][1]
+
+
+def double_one(story):
+    lines = story.files["C2-a"]
+    lines.insert(12, dict(lines[9]))
+
+
+def swap_two(story):
+    lines = story.files["C2-a"]
+    lines[9], lines[10] = lines[10], lines[9]
+
+
+def swap_two_at_every_reader_of_one_name(story):
+    for name in ("C2-a", "C2.audit-audit"):
+        lines = story.files[name]
+        at = next(
+            place
+            for place in range(2, len(lines))
+            if all(len(line.get("to", ())) > 1 for line in lines[place : place + 2])
+        )
+        lines[at], lines[at + 1] = lines[at + 1], lines[at]
+
+
+def tear_one(story):
+    message_id = next(one[0] for one in story.messages[40:] if len(one[1]) == 3)
+    remove(story, message_id, "C2-a", "C2.audit-audit")
+
+
+def lose_one_everywhere(story):
+    message_id = next(one[0] for one in story.messages[40:] if one[1] == ["P1"])
+    remove(story, message_id, "C1-b", "C1.audit-audit")
+
+
+def invent_one(story):
+    # At the end of a log, of nobody's call: an unknown outcome may be any message.
+    for name in ("C1-b", "C1.audit-audit"):
+        line = {**story.files[name][-2], "message_id": "P1:99", "to": ["P1"]}
+        line |= {"value": "p9/a/1"} if name.endswith("audit") else {}
+        story.files[name].insert(-1, line)
+
+
+def append_one_twice(story):
+    # An unknown outcome allows for the second copy's ID; its value does not.
+    value = deliveries(story, "C1.audit-audit")[3]["value"]
+    to = deliveries(story, "C1.audit-audit")[3]["to"]
+    story.files["p1-a"].append({"begun": RESTART, "to": to, "ns": 1})
+    for name in ("C1-b", "C1.audit-audit", "C2-a", "C2.audit-audit"):
+        if set(to) & set(INTERESTS[name[:2]]):
+            line = {**story.files[name][-2], "message_id": f"{'+'.join(to)}:99", "to": to}
+            line |= {"value": value} if name.endswith("audit") else {}
+            story.files[name].insert(-1, line)
+
+
+def swap_two_values(story):
+    one, two = (
+        [line for line in deliveries(story, "C1.audit-audit") if line["to"] == ["P1"]][at]
+        for at in (1, 2)
+    )
+    one["value"], two["value"] = two["value"], one["value"]
+
+
+def store_a_failed_one(story):
+    lines = story.files["p1-b"]
+    place = next(place for place, line in enumerate(lines) if "call" in line)
+    lines[place] = {"call": lines[place]["call"], "outcome": "failed", "ns": 1}
+
+
+def deliver_to_another_set(story):
+    for line in deliveries(story, "C1.audit-audit"):
+        if line["value"] == "p1/a/2":
+            line["to"] = ["P1"]
+
+
+def restart_before_the_cursor(story):
+    story.files["C1-b"][0]["from"] = f"1/K1/{COMMITTED + 3}/0/0"
+
+
+def restart_at_a_cursor_of_nobody(story):
+    story.files["C1-b"][0]["from"] = "1/K1/7000/0/0"
+
+
+ORDER = {"uniform prefix order", "uniform acyclic order"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lose_one, {"uniform prefix order", "uniform agreement", "validity"}),
+        (lose_one_that_another_instance_had, {"uniform prefix order", "replay"}),
+        (lose_one_at_the_end, {"uniform agreement", "validity"}),
+        (lose_one_between_two_instances, {"uniform agreement", "validity", "began elsewhere"}),
+        (double_one, {"uniform integrity"}),
+        (swap_two, ORDER),
+        (swap_two_at_every_reader_of_one_name, ORDER),
+        (tear_one, {"uniform prefix order", "uniform agreement", "validity"}),
+        (lose_one_everywhere, {"validity", "not at its ID"}),
+        (invent_one, {"uniform integrity", "invented"}),
+        (append_one_twice, {"appended twice"}),
+        (swap_two_values, {"value at another ID"}),
+        (store_a_failed_one, {"uniform integrity", "failed but stored"}),
+        (deliver_to_another_set, {"uniform integrity", "other destination"}),
+        (restart_before_the_cursor, {"began elsewhere"}),
+        (restart_at_a_cursor_of_nobody, {"began elsewhere"}),
+    ],
+)
+def test_each_fault_is_found_by_its_name(story, tmp_path, spoil, found):
+    spoil(story)
+    assert judged(story, tmp_path) >= found
+
+
+def test_a_finding_names_the_message_and_the_call(story, tmp_path):
+    append_one_twice(story)
+    story.renumber()
+    run = story.write(tmp_path)
+    (finding,) = run.findings(run.history())
+    assert finding.sentence == "p1/a/3 stands in the logs as P2+P3+P4:0 and P2+P3+P4:99."
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "says"),
+    [
+        ("p1-b", '{"begun": 7, "to": ["P1"], "ns": 1}', "p1-b:65: call 7 follows 29"),
+        ("p1-b", '{"call": 3, "outcome": "accepted", "message_id": "P1:1", "ns": 1}', "a second"),
+        ("p1-b", '{"call": 99, "outcome": "failed", "ns": 1}', "was not begun"),
+        ("p1-b", '{"begun": 30, "ns": 1}', "field 'to' is missing"),
+        ("p1-b", '{"begun": 30, "to"', "none of ours"),
+        ("C2-a", '{"odd": 1}', "no delivery and no end line"),
+    ],
+)
+def test_a_line_that_no_process_writes_is_named(story, tmp_path, name, line, says):
+    story.write(tmp_path)
+    with (tmp_path / name).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(HistoryError, match=says):
+        read_histories(tmp_path.iterdir())
+
+
+def test_a_torn_line_counts_only_where_nothing_follows_it(story, tmp_path):
+    story.write(tmp_path)
+    with (tmp_path / "p1-a").open("a") as file:
+        file.write('\n{"call": 29, "outcome": "unknown", "ns": 1}\n')
+    with pytest.raises(HistoryError, match="p1-a:59: the line is none of ours"):
+        read_histories(tmp_path.iterdir())
+
+
+def test_a_process_that_was_killed_before_it_was_open_says_nothing(story, tmp_path):
+    (tmp_path / "p2-a").touch()
+    (tmp_path / "p3-a").write_text('{"producer": "p3"')
+    run = story.write(tmp_path)
+    assert (run.counts.torn, run.counts.instances) == (3, 7)
+
+
+def test_two_files_of_one_process_are_refused(story, tmp_path):
+    for name in ("p1-b", "C2-a"):
+        story.files["again"] = story.files[name]
+        with pytest.raises(HistoryError, match="wrote another file"):
+            story.write(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_million_lines_are_read_well_within_a_minute_and_in_little_memory(tmp_path):
+    # Init: 260,000 calls, begun and accepted, and as many deliveries at two consumers.
+    count = 260_000
+    with (tmp_path / "p").open("w") as out:
+        out.write('{"producer":"p1","instance":"a","ns":1}\n')
+        for number in range(count):
+            log = f"P{number % 3}"
+            out.write(f'{{"begun":{number},"to":["{log}"],"ns":{number}}}\n')
+            out.write(
+                f'{{"call":{number},"outcome":"accepted","ns":{number},'
+                f'"message_id":"{log}:{number // 3}"}}\n'
+            )
+    for name, more in (("C1", ""), ("C1.audit", ',"value":"p1/a/%d"')):
+        who = f'"consumer":"{name}","instance":"a"'
+        with (tmp_path / name).open("w") as out:
+            out.write(f'{{{who},"interest":["P0","P1","P2"],"from":"0","ns":1}}\n')
+            for number in range(count):
+                log = f"P{number % 3}"
+                value = more % number if more else ""
+                out.write(
+                    f'{{{who},"sequence":{number},"message_id":"{log}:{number // 3}",'
+                    f'"to":["{log}"],"epoch":1,"ns":{number}{value}}}\n'
+                )
+            out.write(f'{{{who},"end":true,"ns":1}}\n')
+
+    # Test: in a process of its own, so that memory is its.
+    told = subprocess.run(
+        [sys.executable, "-c", READ_ALL, *map(str, tmp_path.iterdir())],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=250,
+    )
+
+    # Check.
+    read = json.loads(told.stdout)
+    assert (read["findings"], read["deliveries"]) == (0, 2 * count)
+    assert read["cpu_s"] < 40
+    assert read["rss_kb_max"] < 250_000
+
+
+READ_ALL = """
+import json, resource, sys
+from pathlib import Path
+from bench.nemesis.histories import read_histories
+run = read_histories(map(Path, sys.argv[1:]))
+history = run.history()
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({
+    "findings": len(run.findings(history)), "deliveries": history.deliveries,
+    "cpu_s": used.ru_utime + used.ru_stime, "rss_kb_max": used.ru_maxrss,
+}))
+"""
+
+
+# -- recovery ---------------------------------------------------------------------------------
+
+
+class Pair:
+    def __init__(self, *deliveries):
+        self.begun_ns = [begun for begun, _ in deliveries]
+        self.at_ns = [at for _, at in deliveries]
+
+
+S = 10**9
+WANTED = {"C1": ("P1",), "C2": ("P1", "P2")}
+
+
+def test_recovery_lasts_until_the_slowest_pair_delivered_something_begun_after_the_heal():
+    fault = Fault("cut", 9 * S, 10 * S)
+    (found,) = recoveries(
+        [fault],
+        load={"P1": [8 * S, 11 * S, 12 * S], "P2": [11 * S]},
+        delivered={
+            ("C1", "P1"): Pair((8 * S, 30 * S), (12 * S, 15 * S), (11 * S, 14 * S)),
+            ("C2", "P1"): Pair((11 * S, 13 * S)),
+            ("C2", "P2"): Pair((11 * S, 17 * S)),
+        },
+        interests=WANTED,
+    )
+    assert (found.took_s, found.waiting) == (7.0, ())
+
+
+def test_a_redelivery_of_an_older_message_is_no_recovery():
+    (found,) = recoveries(
+        [Fault("kill", 9 * S, 10 * S)],
+        load={"P1": [8 * S, 11 * S]},
+        delivered={("C1", "P1"): Pair((8 * S, 12 * S), (11 * S, 13 * S))},
+        interests={"C1": ("P1",)},
+    )
+    assert found.took_s == 3.0
+
+
+def test_a_pair_that_delivers_nothing_more_is_named_and_counted():
+    found = recoveries(
+        [Fault("kill", 0, 10 * S), Fault("kill", 0, S)],
+        load={"P1": [2 * S, 11 * S]},
+        delivered={
+            ("C1", "P1"): Pair((2 * S, 3 * S)),
+            ("C2", "P1"): Pair((2 * S, 4 * S), (11 * S, 12 * S)),
+        },
+        interests=WANTED,
+    )
+    assert [(one.took_s, one.waiting) for one in found] == [(None, (("C1", "P1"),)), (3.0, ())]
+    figures = by_kind(found)["kill"]
+    assert (figures.count, figures.measured, figures.unrecovered) == (2, 1, 1)
+    assert (figures.p50_s, figures.worst_s) == (3.0, 3.0)
+
+
+def test_a_set_without_load_after_the_heal_is_not_waited_for():
+    (found,) = recoveries(
+        [Fault("kill", 0, 10 * S)],
+        load={"P1": [2 * S], "P2": [11 * S]},
+        delivered={("C2", "P2"): Pair((11 * S, 12 * S))},
+        interests=WANTED,
+    )
+    assert (found.took_s, found.waiting) == (2.0, ())
+    (idle,) = recoveries([Fault("kill", 0, 99 * S)], load={}, delivered={}, interests=WANTED)
+    assert (idle.took_s, idle.waiting) == (None, ())
+
+
+def test_a_percentile_is_a_value_that_was_measured():
+    assert quantile([], 0.5) is None
+    assert quantile([3.0], 0.99) == 3.0
+    assert quantile([float(one) for one in range(1, 101)], 0.99) == 99.0
+    assert quantile([1.0, 2.0, 9.0], 0.5) == 2.0

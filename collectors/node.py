@@ -45,7 +45,7 @@ from multicast.control import (
     refuse_changed_topics,
     stream_partition,
 )
-from multicast.errors import BufferFull, UsageError
+from multicast.errors import BufferFull, ClusterUnreachable, UsageError
 from multicast.log import (
     Appender,
     AppendFailed,
@@ -67,6 +67,7 @@ _BUSY_S = 0.001
 _ANNOUNCED_S = 0.02
 _STANDBY_S = 0.05
 _ALONE_POLL_S = 0.05
+_SAME_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,6 @@ class _Filled:
 
     log: int
     end: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Shrunk:
-    """A log of that topic ends below where it did: perhaps it was made again."""
-
-    topic: str
 
 
 class Node:
@@ -141,8 +135,8 @@ class Node:
         self._heard: deque[tuple[bytes, int]] = deque()
         self._alone = 0
         self._reads_own = True
-        self._ends: dict[TopicPartition, int] = {}
-        self._news: queue.SimpleQueue[Fill | _Filled | _Shrunk | None] = queue.SimpleQueue()
+        self._moved: set[str] = set()  # topics that may have been made again since we looked
+        self._news: queue.SimpleQueue[Fill | _Filled | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._appender: Appender
         self._direct: Direct | None = None
@@ -252,7 +246,11 @@ class Node:
                 self._take(self._ends_came, ends)
 
         self._wakes += [reader.wake, watcher.wake]
-        return [self._feeder("read", read), self._feeder("watch", watch)]
+        return [
+            self._feeder("read", read),
+            self._feeder("watch", watch),
+            self._feeder("same", self._refuse_made_again),
+        ]
 
     def _follow_own(self, reader: Reader) -> None:
         """Read our own stream unless we are its only writer. For the reading thread alone."""
@@ -363,10 +361,18 @@ class Node:
 
     def _ends_came(self, ends: Mapping[TopicPartition, int]) -> None:
         for at, end in ends.items():
-            if end < self._ends.get(at, 0):
-                self._news.put(_Shrunk(at.topic))
-            self._ends[at] = end
+            self._moved.add(at.topic)
             self.core.log_end(self._logs[at], end)
+
+    def _refuse_made_again(self) -> None:
+        """Raise `TopicChanged` soon after the end moved of a log that is another one by now."""
+        self._stopped.wait(_SAME_EVERY_S)
+        with self._turn:
+            moved, self._moved = self._moved, set()
+        try:
+            refuse_changed_topics(self._driver, self.plan, moved)
+        except ClusterUnreachable:
+            self._moved |= moved
 
     def _announced(self, datagrams: Sequence[bytes], token: bytes) -> None:
         for raw in datagrams:
@@ -465,8 +471,6 @@ class Node:
                     self._fill(log, below)
                 case _Filled(log, end):
                     self._take(self.core.filled, log, end)
-                case _Shrunk(topic):
-                    refuse_changed_topics(self._driver, self.plan, {topic})
 
     def _fill(self, number: int, below: int) -> None:
         def told(end: int | None) -> None:

@@ -355,7 +355,7 @@ def of_groups(
             if says is None:
                 continue
             if place.position < place.begin:
-                do = f"seek it to 'earliest', and restore what it missed; {gone}"
+                do = f"seek it to 'latest' (there is a gap), and restore what it missed; {gone}"
             else:
                 do = f"start it, or raise retention of topic {place.topic}; {gone}"
             found.append(

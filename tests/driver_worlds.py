@@ -3,12 +3,16 @@
 import time
 import uuid
 from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 
 import confluent_kafka
 import pytest
 
 from multicast.drivers import open_driver
 from multicast.kafka_python import Admin, TopicSpec
+from multicast.local import LocalCluster
+from multicast.local_broker import free_ports
 from multicast.log import TopicPartition
 from multicast.memory import MemoryDriver, MemoryLog
 
@@ -16,6 +20,7 @@ REAL = [
     pytest.param("kafka-python", marks=pytest.mark.kafka),
     pytest.param("librdkafka", marks=pytest.mark.kafka),
 ]
+PATIENCE_S = 60.0  # stops a hang, no more
 LARGE = {"max.message.bytes": "12000000"}
 
 
@@ -57,7 +62,7 @@ class RealTransaction:
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "transactional.id": uuid.uuid4().hex}
         )
-        self._producer.init_transactions(20)
+        self._producer.init_transactions(PATIENCE_S)
         self._producer.begin_transaction()
 
     def append(self, at, value, *, key=None):
@@ -69,23 +74,30 @@ class RealTransaction:
             at.partition,
             on_delivery=lambda error, message: offsets.append(error or message.offset()),
         )
-        assert self._producer.flush(10) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
         return offsets[0]
 
     def commit(self):
-        self._producer.commit_transaction(10)
+        self._producer.commit_transaction(PATIENCE_S)
 
     def abort(self):
-        self._producer.abort_transaction(10)
+        self._producer.abort_transaction(PATIENCE_S)
 
 
 class RealWorld:
     def __init__(self, name, bootstrap):
         self.bootstrap = bootstrap
-        self.admin = Admin(bootstrap)
-        self.driver = open_driver(name, bootstrap)
-        self.impatient = open_driver(name, bootstrap, request_timeout_s=2.0)
+        self._name = name
+        self._opened = ExitStack()
+        self.admin = self._opened.enter_context(Admin(bootstrap))
+        self.driver = self._opened.enter_context(open_driver(name, bootstrap))
         self.hold_appends = False
+
+    @cached_property
+    def impatient(self):
+        """Half of its patience is how long a topic may be unknown."""
+        driver = open_driver(self._name, self.bootstrap, request_timeout_s=3.0)
+        return self._opened.enter_context(driver)
 
     def topic(self, partitions=1):
         name = f"t-{uuid.uuid4().hex[:8]}"
@@ -104,20 +116,34 @@ class RealWorld:
         self.admin.create_topics({topic: TopicSpec(count, settings=LARGE)})
 
     def close(self):
-        self.driver.close()
-        self.impatient.close()
-        self.admin.close()
+        self._opened.close()
+
+
+@contextmanager
+def cluster_with_listener(name, protocol, settings):
+    """Start a broker that listens at one more place; give its address there."""
+    plain, controller, other = free_ports(3)
+    listeners = {"PLAINTEXT": plain, "CONTROLLER": controller, name: other}
+    ours = {
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": ",".join(f"{one}://127.0.0.1:{port}" for one, port in listeners.items()),
+        "listener.security.protocol.map": (
+            f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{name}:{protocol}"
+        ),
+    }
+    with LocalCluster(brokers=1, port=plain, settings=ours | settings):
+        yield f"127.0.0.1:{other}"
 
 
 def append_all(appender, at, values, **fields):
     outcomes = []
     for value in values:
         appender.append(at, value, done=outcomes.append, **fields)
-    assert appender.flush(10)
+    assert appender.flush(PATIENCE_S)
     return outcomes
 
 
-def read(reader, wanted, timeout_s=10.0):
+def read(reader, wanted, timeout_s=PATIENCE_S):
     """Poll until the positions are reached; gives records and positions by Kafka partition."""
     records, positions = defaultdict(list), {}
     deadline = time.monotonic() + timeout_s
@@ -132,7 +158,7 @@ def read(reader, wanted, timeout_s=10.0):
     return records, positions
 
 
-def watch(watcher, wanted, timeout_s=10.0):
+def watch(watcher, wanted, timeout_s=PATIENCE_S):
     """Poll until the ends are told; gives all that was told."""
     told = {}
     deadline = time.monotonic() + timeout_s

@@ -196,13 +196,13 @@ async def served(channels, *, client_tls=None, name="", **options):
         yield client
 
 
-async def gathered(answers, *, within_s=20.0):
+async def gathered(answers, *, within_s=60.0):
     """All that an asynchronous iterator gives."""
     async with asyncio.timeout(within_s):
         return [answer async for answer in answers]
 
 
-async def until(holds, within_s=20.0):
+async def until(holds, within_s=60.0):
     """Wait until something holds."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - of whatever kind it is

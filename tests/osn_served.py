@@ -45,7 +45,7 @@ async def delivered(client: Client, chain: str, start, stop, *, signer=None, **o
         ]
 
 
-async def becomes(holds, within_s=30.0):
+async def becomes(holds, within_s=60.0):
     """Wait until something is so."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - of whatever kind it is

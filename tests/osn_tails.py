@@ -19,7 +19,7 @@ async def follow(client, stop):
     request = seek_envelope(USER, "chain-a", 1, stop)
     return [
         Block.FromString(answer).header.number if isinstance(answer, bytes) else answer
-        async for answer in client.deliver(request, timeout_s=120)
+        async for answer in client.deliver(request, timeout_s=240)
     ]
 
 

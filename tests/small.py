@@ -16,8 +16,8 @@ from multicast.errors import AmcastError
 from multicast.memory import MemoryDriver, MemoryLog
 
 
-def until(found, timeout=20.0, pause=0.005):
-    """Wait until something is so; fail where it does not come to be."""
+def until(found, timeout=60.0, pause=0.005):
+    """Wait until something is so; the time-out only stops a hang."""
     deadline = time.monotonic() + timeout
     waiting = threading.Event()
     while not (answer := found()):
@@ -52,7 +52,7 @@ class Small:
     def __exit__(self, *_):
         for node, thread in self._running:
             node.stop()
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
 
     def write(self, record):
@@ -91,6 +91,6 @@ class Small:
         with self.consumer(name, committed=False, **options) as consumer:
             return [
                 f"{batch.log.name}:{record.offset}"
-                for batch in consumer.until_end(timeout=10)
+                for batch in consumer.until_end(timeout=60)
                 for record in batch.records
             ]

@@ -21,10 +21,10 @@ from multicast.properties import check_all
 from topology.tree import Plan
 
 _numbers = itertools.count(1)
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
-def amcast(*arguments, env=None, stdin=None, timeout=120):
+def amcast(*arguments, env=None, stdin=None, timeout=PATIENCE_S):
     """Run the command `amcast` to its end."""
     return subprocess.run(
         [sys.executable, "-m", "multicast", *arguments],
@@ -37,13 +37,13 @@ def amcast(*arguments, env=None, stdin=None, timeout=120):
     )
 
 
-def until(condition, what, timeout=PATIENCE_S):
+def until(condition, what, timeout=PATIENCE_S, *, pause=0.02):
     """Wait until a condition holds; a time-out only stops a hang."""
     deadline = time.monotonic() + timeout
-    pause = threading.Event()
+    waiting = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {timeout:g} s"
-        pause.wait(0.02)
+        waiting.wait(pause)
 
 
 class System:
@@ -88,7 +88,7 @@ class System:
 
     def receive(self, *arguments):
         """Run `amcast receive` to its end; give its lines."""
-        done = amcast("receive", *self.common(), *arguments)
+        done = amcast("receive", *self.common(), "--timeout", str(PATIENCE_S), *arguments)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -9,7 +9,7 @@ from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut,
 from multicast.log import Appended, AppendFailed, TopicPartition
 from multicast.memory import MemoryDriver
 from multicast.messages import MessageID
-from tests.driver_worlds import REAL, MemoryWorld, RealWorld, read, values
+from tests.driver_worlds import PATIENCE_S, REAL, MemoryWorld, RealWorld, read, values
 from tests.plans import poster
 from tests.small import Small
 
@@ -59,7 +59,7 @@ def test_many_get_consecutive_offsets_in_their_order_among_single_appends(world,
     appender.append(at, b"b", done=single.append)
     assert appender.append_all(at, [b"%d" % number for number in range(2000)], done=second) == 2000
     assert appender.append_all(at, [], done=second) == 0
-    assert appender.flush(10)
+    assert appender.flush(PATIENCE_S)
     assert first == [Appended(0), Appended(1), Appended(2)]
     assert single == [Appended(3)]
     assert second == [Appended(4 + number) for number in range(2000)]
@@ -79,10 +79,10 @@ def test_a_full_buffer_takes_the_first_ones_and_says_how_many(world, opened):
     for append in getattr(world, "held", []):
         append.settle(append.store())
     world.hold_appends = False
-    assert appender.flush(10)
+    assert appender.flush(PATIENCE_S)
     assert outcomes == [Appended(offset) for offset in range(taken)]
     assert appender.append_all(at, sent[taken : taken + 10], done=Outcomes()) == 10
-    assert appender.flush(10)
+    assert appender.flush(PATIENCE_S)
     records, _ = read(opened(world.driver.reader({at: 0})), {at: taken + 10})
     assert values(records[at]) == sent[: taken + 10]
 
@@ -98,7 +98,7 @@ def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
         before = 3 - len(rest)
         done = partial(lambda before, index, outcome: outcomes(before + index, outcome), before)
         rest = rest[appender.append_all(at, rest, done=done) :]
-        assert appender.flush(20)
+        assert appender.flush(PATIENCE_S)
     refused = outcomes.by_index.pop(1)
     assert isinstance(refused, AppendFailed)
     assert isinstance(refused.error, AppendRefused)
@@ -112,7 +112,7 @@ def test_many_to_an_unknown_topic_are_all_refused_for_good(world, opened):
     assert (
         appender.append_all(TopicPartition(f"no-{at.topic}", 0), [b"a", b"b"], done=outcomes) == 2
     )
-    assert appender.flush(20)
+    assert appender.flush(PATIENCE_S)
     assert len(outcomes.by_index) == 2
     for outcome in outcomes.by_index.values():
         assert isinstance(outcome, AppendFailed)
@@ -158,9 +158,11 @@ def test_receipts_tell_ids_and_places_of_all_and_a_cover_carries_the_exact_set()
             declared = producer.multicast_all([b"a", b"b"], to={"P1", "P3"})
             covered = producer.multicast_all([b"c", None], to={"P2", "P4"})
             none = producer.multicast_all([], to={"P1"})
-            assert declared.ordered(10) == [MessageID("P1+P3", 0), MessageID("P1+P3", 1)]
-            assert covered.ordered(10) == [MessageID("P2+P3+P4", 0), MessageID("P2+P3+P4", 1)]
-            assert (none.ordered(10), len(declared), covered.to) == ([], 2, ("P2", "P4"))
+            assert declared.ordered(PATIENCE_S) == [MessageID("P1+P3", 0), MessageID("P1+P3", 1)]
+            assert covered.ordered(PATIENCE_S) == [
+                MessageID("P2+P3+P4", number) for number in range(2)
+            ]
+            assert (none.ordered(PATIENCE_S), len(declared), covered.to) == ([], 2, ("P2", "P4"))
             assert declared.outcomes == [Appended(0), Appended(1)]
         assert sorted(small.all("C1")) == ["P1+P3:0", "P1+P3:1", "P2+P3+P4:0", "P2+P3+P4:1"]
         assert "P2+P3+P4:1" in small.all("C2")
@@ -183,7 +185,7 @@ def test_many_wait_for_room_and_keep_their_order(to):
                 sending.join(0.01)
             narrow.let_go()
             (receipts,) = got
-            found = receipts.accepted(10)
+            found = receipts.accepted(PATIENCE_S)
         assert [message.offset for message in found] == list(range(8))
 
 
@@ -197,7 +199,7 @@ def test_what_finds_no_room_in_time_was_not_sent_and_says_so():
             assert receipts.outcomes[:3] == [None, None, None]
             narrow.let_go()
             with pytest.raises(BufferFull) as raised:
-                receipts.accepted(10)
+                receipts.accepted(PATIENCE_S)
             assert raised.value.definite
             assert receipts.outcomes[:3] == [Appended(0), Appended(1), Appended(2)]
             assert [type(one.error) for one in receipts.outcomes[3:]] == [BufferFull, BufferFull]
@@ -212,5 +214,5 @@ def test_receipts_raise_for_the_first_that_failed_and_tell_about_each():
             narrow.held.pop(1).settle(AppendFailed(unknown))
             narrow.let_go()
             with pytest.raises(AppendUnknown, match="nobody knows"):
-                receipts.accepted(10)
+                receipts.accepted(PATIENCE_S)
             assert receipts.outcomes == [Appended(0), AppendFailed(unknown), Appended(1)]

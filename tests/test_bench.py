@@ -398,7 +398,7 @@ def test_the_kernels_counters_tell_what_came_over_a_socket():
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_path, capsys):
     # Init: a few messages through a chain of two collectors.
     file = tmp_path / "small.toml"
@@ -433,7 +433,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
     # Init: two alike, at a share of the maximum; something goes wrong in the midst of the first.
     counts = ("messages=40", "warm_up=10", "pairs=1")

@@ -22,7 +22,7 @@ def without_grpc(*arguments):
         [sys.executable, "-c", WITHOUT, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

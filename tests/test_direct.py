@@ -114,7 +114,7 @@ def test_what_finds_no_room_is_not_sent_and_every_thread_may_append(line):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert 0 < sum(taken) < 150
     line.hear(sum(taken))
     assert sorted(told.offset for told in line.told) == list(range(sum(taken)))

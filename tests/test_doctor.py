@@ -23,11 +23,11 @@ from multicast.kafka_python import Admin
 from multicast.log import TopicPartition
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
 from tests.plans import poster
-from tests.system import System, amcast, until
+from tests.system import PATIENCE_S, System, amcast, until
 from topology.interests import from_document
 from topology.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 HOUR_MS = 3_600_000
 
 
@@ -93,7 +93,7 @@ def append(driver, at, value, key=None):
     outcomes = []
     appender = driver.appender()
     appender.append(at, value, key=key, done=outcomes.append)
-    assert appender.flush(30)
+    assert appender.flush(PATIENCE_S)
     appender.close()
     return outcomes[0].offset
 
@@ -101,7 +101,7 @@ def append(driver, at, value, key=None):
 def send(system, count, to):
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for number in range(count):
-            producer.multicast(b"%d" % number, to=to).accepted(30)
+            producer.multicast(b"%d" % number, to=to).accepted(PATIENCE_S)
 
 
 def doctor(system, *more):
@@ -112,14 +112,14 @@ def doctor(system, *more):
 
 def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(system, examined):
     host = system.collectors()
-    host.wait_healthy()
+    host.wait_healthy(PATIENCE_S)
     send(system, 20, {"P2"})
     with Consumer(topic=system.topic, name="C1", driver=system.driver) as consumer:
         for message in consumer:
             if message.message_id.offset == 7:
                 consumer.commit(message.cursor)
                 break
-    done = doctor(system, "-o", "json")
+    done = doctor(system, "-o", "json", "--patience", str(PATIENCE_S))
     told = json.loads(done.stdout)
     assert (done.returncode, told["wrong"], told["epoch"], told["begun"]) == (0, 0, 1, True)
     assert {one["check"] for one in told["findings"]} == {"replication"}
@@ -147,7 +147,7 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
     assert below
     assert not [name for name in below if f"collector {name} left" in text]
     host.start(root)
-    until(lambda: examined(2.0)[1] == {}, "a mended deployment")
+    until(lambda: examined(5.0)[1] == {}, "a mended deployment")
 
 
 def test_a_setting_that_breaks_a_guarantee_is_found_and_refused(system, admin, examined):
@@ -218,7 +218,7 @@ def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, e
     ahead_ms = time.time_ns() // 1_000_000 + HOUR_MS // 2
     producer = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
     producer.produce(system.topic, b"from the future", partition=2, timestamp=ahead_ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     log = next(one for one in system.plan.logs if one.name == "P1")
     (name,) = (one.name for one in system.plan.collectors if "P1" in one.bag)
     stream = OrderStream(system.plan, name, {one.name: one.first for one in system.plan.logs})
@@ -249,9 +249,9 @@ def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(
     until(lambda: not any(host.status(name) for name in host.names), "idle collectors")
     send(system, 1, {"P1"})
     set_topic(admin, system.topic, **before)
-    host.wait_healthy()
+    host.wait_healthy(PATIENCE_S)
     with Producer(topic=system.topic, driver=system.driver) as producer:
-        producer.multicast(b"at last", to={"P1"}).ordered(60)
+        producer.multicast(b"at last", to={"P1"}).ordered(PATIENCE_S)
 
 
 def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_three, tmp_path):
@@ -267,9 +267,9 @@ def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_t
             facts = look(driver, admin, system.topic, patience_s=0)
             return {one.check for one in findings(facts)} - {Check.COLLECTOR}
 
-        assert checks() == set()
+        until(lambda: checks() == set(), "three brokers in sync")
         before = set_topic(admin, system.topic, min_insync_replicas="1")
-        assert checks() == {Check.IN_SYNC}
+        until(lambda: checks() == {Check.IN_SYNC}, "the finding")
         with pytest.raises(UnsafeCluster, match=r"min\.insync\.replicas 1, so one crash"):
             refuse_unsound(admin, system.plan)
         set_topic(admin, system.topic, **before)
@@ -280,5 +280,5 @@ def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_t
 
 
 def test_brokers_that_do_not_answer_are_exit_code_4(asks_nobody):
-    assert asks_nobody.wait(120) == 4
+    assert asks_nobody.wait(PATIENCE_S) == 4
     assert "No broker at 127.0.0.1:9 answered" in asks_nobody.stderr.read()

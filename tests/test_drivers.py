@@ -3,12 +3,23 @@
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 
 from multicast.errors import AppendRefused, BufferFull, Trimmed, UsageError
 from multicast.log import Appended, AppendFailed, TopicPartition
-from tests.driver_worlds import REAL, MemoryWorld, RealWorld, append_all, read, values, watch
+from tests.driver_worlds import (
+    PATIENCE_S,
+    REAL,
+    MemoryWorld,
+    RealWorld,
+    append_all,
+    read,
+    values,
+    watch,
+)
 
 
 @pytest.fixture(params=["memory", *REAL])
@@ -46,7 +57,7 @@ def test_appends_get_consecutive_offsets_in_the_order_they_were_made(world, driv
     for number in range(500):
         for at in (a, b):
             appender.append(at, b"%d" % number, done=outcomes[at].append)
-    assert appender.flush(10)
+    assert appender.flush(PATIENCE_S)
     assert outcomes[a] == outcomes[b] == [Appended(offset) for offset in range(500)]
 
     reader = opened(driver.reader({a: 0, b: 0}))
@@ -128,7 +139,7 @@ def test_a_full_buffer_refuses_at_once_and_starts_nothing(world, driver, opened)
         while getattr(world, "held", None):
             append = world.held.pop(0)
             append.settle(append.store())
-        assert appender.flush(10)
+        assert appender.flush(PATIENCE_S)
         assert len(outcomes) == started
         assert all(isinstance(outcome, Appended) for outcome in outcomes)
 
@@ -163,7 +174,7 @@ def test_a_poll_hands_out_no_more_than_asked_and_lets_every_log_have_its_turn(
     append_all(appender, b, [b"%d" % number for number in range(100)])
     reader = opened(driver.reader({a: 0, b: 0}))
     got = {a: [], b: []}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while len(got[a]) + len(got[b]) < 1100 and time.monotonic() < deadline:
         fetched = reader.poll(1.0, records_max=7)
         assert sum(len(one.records) for one in fetched) <= 7
@@ -179,7 +190,7 @@ def test_a_poll_with_nothing_to_read_returns_in_time(world, driver, opened):
     reader = opened(driver.reader({at: 0}))
     began = time.monotonic()
     assert reader.poll(0.2) == []
-    assert 0.15 < time.monotonic() - began < 1.0
+    assert 0.15 < time.monotonic() - began < PATIENCE_S / 2
     idle = opened(driver.reader({}))
     assert idle.poll(0.01) == []
 
@@ -231,7 +242,7 @@ def test_a_pause_with_data_on_its_way_loses_nothing(world, driver, opened):
     append_all(opened(driver.appender()), at, [b"%d" % number for number in range(300)])
     reader = opened(driver.reader({at: 0}))
     got = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while len(got) < 300 and time.monotonic() < deadline:
         for one in reader.poll(1.0, records_max=10):
             got += one.records
@@ -249,8 +260,8 @@ def test_waking_ends_a_poll_early(world, driver, opened):
         timer = threading.Timer(0.1, polls.wake)
         timer.start()
         began = time.monotonic()
-        assert not polls.poll(5.0)
-        assert time.monotonic() - began < 1.0
+        assert not polls.poll(PATIENCE_S)
+        assert time.monotonic() - began < PATIENCE_S / 2
         timer.join()
 
 
@@ -280,15 +291,21 @@ def test_an_offset_above_the_end_raises(world, driver, opened):
 
 def test_reading_or_watching_an_unknown_topic_says_so(world):
     (at,) = world.topic()
-    for unknown in (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7)):
-        for open_one in (world.impatient.reader, world.impatient.watcher):
-            polls = None
-            with pytest.raises(UsageError, match=f"{unknown.topic}.* does not exist"):  # noqa: PT012
-                polls = open_one({unknown: 0})
-                for _ in range(50):
-                    polls.poll(0.1)
-            if polls is not None:
-                polls.close()
+
+    def wait(unknown, open_one):
+        polls = None
+        with pytest.raises(UsageError, match=f"{unknown.topic}.* does not exist"):  # noqa: PT012
+            polls = open_one({unknown: 0})
+            deadline = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline:
+                polls.poll(0.1)
+        if polls is not None:
+            polls.close()
+
+    unknown = (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7))
+    ways = (world.impatient.reader, world.impatient.watcher)
+    with ThreadPoolExecutor(4) as pool:  # each waits for a topic that may have been made just now
+        list(pool.map(wait, *zip(*product(unknown, ways), strict=True)))
 
 
 # --- transactions -------------------------------------------------------------------------------
@@ -424,7 +441,7 @@ def test_questions_may_be_asked_from_many_threads(world, driver):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert answers == [{at: 0}] * 80
 
 
@@ -461,13 +478,19 @@ def test_a_watcher_tells_of_an_append_soon(world, driver, opened):
     (at,) = world.topic()
     appender, watcher = opened(driver.appender()), opened(driver.watcher({at: 0}))
     watch(watcher, {at: 0})
-    thread = threading.Thread(target=lambda: (watcher.poll(0.05), append_all(appender, at, [b"x"])))
-    waits = []
-    for number in range(5):
-        thread = threading.Timer(0.02, append_all, (appender, at, [b"x"]))
+    appended_at, waits_s = [], []
+
+    def write():
+        append_all(appender, at, [b"x"])
+        appended_at.append(time.monotonic())
+
+    for number in range(15):
+        thread = threading.Timer(0.02, write)
         thread.start()
-        assert watch(watcher, {at: number + 1})
-        told = time.monotonic()
+        watch(watcher, {at: number + 1})
+        told_at = time.monotonic()
         thread.join()
-        waits.append(told - time.monotonic())
-    assert max(map(abs, waits)) < 0.25
+        waits_s.append(told_at - appended_at[-1])
+    # One that only looks now and then, or when its long poll of 0.5 s ends, would need longer for
+    # all but few; that a busy machine delays a few says nothing.
+    assert sorted(waits_s)[len(waits_s) // 2] < 0.25, waits_s

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,7 +11,32 @@ from multicast.errors import AppendUnknown, ClusterUnreachable, UsageError
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.local import LocalCluster
 from multicast.log import Appended, AppendFailed, TopicPartition
-from tests.driver_worlds import REAL, append_all, read, values, watch
+from tests.driver_worlds import PATIENCE_S, append_all, read, values, watch
+
+NAMES = ("kafka-python", "librdkafka")
+# A driver that was told to wait 0.2 or 2 s and waits longer than this did not listen.
+IN_TIME_S = 9.0
+
+
+def appended(appender, at, value):
+    """Append until it is known to stand in the log; give its offset. A try may stand there, too."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        (outcome,) = append_all(appender, at, [value])
+        if isinstance(outcome, Appended):
+            return outcome.offset
+    raise AssertionError(outcome)
+
+
+def patiently(ask, *arguments):
+    """Ask until somebody answers: on a busy machine 2 s may pass though the broker is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask(*arguments)
+        except ClusterUnreachable:
+            if time.monotonic() > deadline:
+                raise
 
 
 @pytest.fixture
@@ -26,12 +52,12 @@ def opened():
 # --- without a cluster --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_unreachable_cluster_is_said_within_the_time_out(name):
     began = time.monotonic()
     with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:9 answered within 0\.2 s"):
         open_driver(name, "127.0.0.1:9", {}, request_timeout_s=0.2)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < IN_TIME_S
 
 
 def test_an_unknown_driver_is_refused_by_name():
@@ -39,7 +65,7 @@ def test_an_unknown_driver_is_refused_by_name():
         open_driver("librdkafak", "127.0.0.1:9", {})
 
 
-@pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_client_setting_is_refused_and_the_known_ones_listed(name):
     with pytest.raises(UsageError, match=r"ssl\.ca\.loaction; known are .*ssl\.ca\.location"):
         open_driver(name, "127.0.0.1:9", {"ssl.ca.loaction": "ca.pem"})
@@ -47,7 +73,7 @@ def test_an_unknown_client_setting_is_refused_and_the_known_ones_listed(name):
         open_driver(name, "127.0.0.1:9", {"security.protocol": "TLS"})
 
 
-@pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_unusable_bootstrap_address_is_said(name):
     with pytest.raises((UsageError, ClusterUnreachable), match="nowhere"):
         open_driver(name, "nowhere:port", {}, request_timeout_s=0.2)
@@ -62,90 +88,110 @@ def lone_cluster():
         yield cluster
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_broker_that_goes_away_is_said_in_time_and_found_again(lone_cluster, name, how, opened):
-    at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
-    with Admin(lone_cluster.bootstrap) as admin:
-        admin.create_topics({at.topic: TopicSpec(1)})
-    driver = opened(
-        open_driver(name, lone_cluster.bootstrap, request_timeout_s=1.0, delivery_timeout_s=1.5)
-    )
-    appender, reader = opened(driver.appender()), opened(driver.reader({at: 0}))
-    watcher = opened(driver.watcher({at: 0}))
-    assert append_all(appender, at, [b"0"]) == [Appended(0)]
-    read(reader, {at: 1})
-    watch(watcher, {at: 1})
-    lone_cluster.kill(1) if how == "killed" else lone_cluster.pause(1)
-    try:
+def at_once(work, parties):
+    """Do it with every client at the same time: what a broker does is waited for once."""
+    with ThreadPoolExecutor(len(parties)) as pool:
+        list(pool.map(work, parties))
+
+
+class Alone:
+    """A client of one broker that is told to wait 2 s for it."""
+
+    def __init__(self, name, cluster, opened):
+        self.at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics({self.at.topic: TopicSpec(1)})
+        self.driver = opened(
+            open_driver(name, cluster.bootstrap, request_timeout_s=2.0, delivery_timeout_s=2.5)
+        )
+        self.appender = opened(self.driver.appender())
+        self.reader = opened(self.driver.reader({self.at: 0}))
+        self.watcher = opened(self.driver.watcher({self.at: 0}))
+
+    def writes_and_reads(self):
+        """Append one, read to it, and be told of it."""
+        end = appended(self.appender, self.at, b"x") + 1
+        records, _ = patiently(read, self.reader, {self.at: end})
+        patiently(watch, self.watcher, {self.at: end})
+        assert patiently(self.driver.ends, [self.at]) == {self.at: end}
+        assert records[self.at][-1].offset == end - 1
+
+    def hears_that_nobody_answers(self):
         outcomes = []
-        appender.append(at, b"lost?", done=outcomes.append)
+        self.appender.append(self.at, b"lost?", done=outcomes.append)
+        driver, at = self.driver, self.at
         for ask in (lambda: driver.ends([at]), lambda: driver.committed("g", [at])):
             began = time.monotonic()
             with pytest.raises(ClusterUnreachable):
                 ask()
-            assert time.monotonic() - began < 4.0
-        for polls in (reader, watcher):
+            assert time.monotonic() - began < IN_TIME_S
+        for polls in (self.reader, self.watcher):
             began = time.monotonic()
             with pytest.raises(ClusterUnreachable):  # noqa: PT012
-                while time.monotonic() - began < 12.0:
+                while time.monotonic() - began < PATIENCE_S:
                     polls.poll(0.5)
-        assert appender.flush(10.0)
+        assert self.appender.flush(PATIENCE_S)
         assert [type(outcome) for outcome in outcomes] == [AppendFailed]
         assert isinstance(outcomes[0].error, AppendUnknown)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_broker_that_goes_away_is_said_in_time_and_found_again(lone_cluster, how, opened):
+    parties = [Alone(name, lone_cluster, opened) for name in NAMES]
+    at_once(Alone.writes_and_reads, parties)
+    lone_cluster.kill(1) if how == "killed" else lone_cluster.pause(1)
+    try:
+        at_once(Alone.hears_that_nobody_answers, parties)
     finally:
         lone_cluster.restart(1) if how == "killed" else lone_cluster.resume(1)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        (outcome,) = append_all(appender, at, [b"after"])
-        if isinstance(outcome, Appended):
-            break
-    assert isinstance(outcome, Appended)
-    records, _ = read(reader, {at: outcome.offset + 1}, timeout_s=20)
-    assert values(records[at])[-1] == b"after"
-    watch(watcher, {at: outcome.offset + 1}, timeout_s=20)
-    assert driver.ends([at]) == {at: outcome.offset + 1}
+    at_once(Alone.writes_and_reads, parties)
 
 
+class Spread:
+    """A client with six logs on three brokers."""
+
+    def __init__(self, name, cluster, opened):
+        topic = f"t-{uuid.uuid4().hex[:8]}"
+        self.logs = [TopicPartition(topic, number) for number in range(6)]
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics({topic: TopicSpec(6)})
+            assert admin.replications([topic]) == {topic: 3}
+        self.driver = opened(open_driver(name, cluster.bootstrap))
+        self.appender = opened(self.driver.appender())
+        self.reader = opened(self.driver.reader({}))
+        self.watcher = opened(self.driver.watcher(dict.fromkeys(self.logs, 0)))
+        self.reader.add(dict.fromkeys(self.logs, 0))
+        self.outcomes = {at: [] for at in self.logs}
+
+    def fifty_more(self):
+        """Append fifty to each log; all must be taken, read and told, in order and once."""
+        start = len(self.outcomes[self.logs[0]])
+        for number in range(start, start + 50):
+            for at in self.logs:
+                self.appender.append(at, b"%d" % number, done=self.outcomes[at].append)
+        assert self.appender.flush(PATIENCE_S)
+        ends = dict.fromkeys(self.logs, start + 50)
+        records, _ = read(self.reader, ends)
+        for at in self.logs:
+            assert self.outcomes[at] == [Appended(offset) for offset in range(start + 50)]
+            assert values(records[at]) == [b"%d" % n for n in range(start, start + 50)]
+        watch(self.watcher, ends)
+        assert self.driver.ends(self.logs) == ends
+
+
+@pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", REAL)
-def test_a_dead_leader_is_replaced_and_nothing_is_lost(kafka_cluster_of_three, name, opened):
+@pytest.mark.timeout(300)
+def test_a_dead_leader_is_replaced_and_nothing_is_lost(kafka_cluster_of_three, opened):
     cluster = kafka_cluster_of_three
     cluster.start()
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    logs = [TopicPartition(topic, number) for number in range(6)]
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics({topic: TopicSpec(6)})
-        assert admin.replications([topic]) == {topic: 3}
-    driver = opened(open_driver(name, cluster.bootstrap))
-    appender = opened(driver.appender())
-    reader, watcher = opened(driver.reader({})), opened(driver.watcher(dict.fromkeys(logs, 0)))
-    reader.add(dict.fromkeys(logs, 0))
-    outcomes = {at: [] for at in logs}
-
-    def append_round(number):
-        for at in logs:
-            appender.append(at, b"%d" % number, done=outcomes[at].append)
-
-    for number in range(50):
-        append_round(number)
-    assert appender.flush(10)
-    read(reader, dict.fromkeys(logs, 50))
-    watch(watcher, dict.fromkeys(logs, 50))
+    parties = [Spread(name, cluster, opened) for name in NAMES]
+    at_once(Spread.fifty_more, parties)
     cluster.kill(2)
     try:
-        for number in range(50, 100):
-            append_round(number)
-        assert appender.flush(30)
-        for at in logs:
-            assert outcomes[at] == [Appended(offset) for offset in range(100)]
-        records, _ = read(reader, dict.fromkeys(logs, 100), timeout_s=20)
-        for at in logs:
-            assert values(records[at]) == [b"%d" % number for number in range(50, 100)]
-        watch(watcher, dict.fromkeys(logs, 100), timeout_s=20)
-        assert driver.ends(logs) == dict.fromkeys(logs, 100)
+        at_once(Spread.fifty_more, parties)
     finally:
         cluster.restart(2)

@@ -15,10 +15,8 @@ from multicast.errors import ClusterUnreachable
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.kafka_python.connection import kafka_python_settings
 from multicast.librdkafka.settings import librdkafka_settings
-from multicast.local import LocalCluster
-from multicast.local_broker import free_ports
 from multicast.log import Appended, TopicPartition
-from tests.driver_worlds import REAL, append_all, read, values, watch
+from tests.driver_worlds import REAL, append_all, cluster_with_listener, read, values, watch
 from tests.small import until
 
 PASSWORD = "open sesame"
@@ -73,24 +71,16 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tls_bootstrap(files, tmp_path_factory):
+def tls_bootstrap(files):
     """Add a listener with certificates on both sides to a broker's own."""
-    folder = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(folder, brokers=1):
-        lines = (folder / "broker-1" / "server.properties").read_text().splitlines()
-    listeners = next(line.partition("=")[2] for line in lines if line.startswith("listeners="))
-    (port,) = free_ports(1)
-    address = f"127.0.0.1:{port}"
     settings = {
-        "listeners": f"{listeners.strip()},TLS://{address}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
         "listener.name.tls.ssl.client.auth": "required",
         "listener.name.tls.ssl.keystore.type": "PEM",
         "listener.name.tls.ssl.keystore.location": str(files / "broker.pem"),
         "listener.name.tls.ssl.truststore.type": "PEM",
         "listener.name.tls.ssl.truststore.location": str(files / "authority.pem"),
     }
-    with LocalCluster(folder, settings=settings):
+    with cluster_with_listener("TLS", "SSL", settings) as address:
         yield address
 
 

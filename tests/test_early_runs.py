@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from collectors import node as collectors_node
 from collectors.listener import Listener, address_towards
 from multicast import Consumer, Producer
 from multicast.announcements import Announcement, Count, encode
@@ -53,7 +54,10 @@ class Early:
         ]
 
 
-def test_an_announced_message_is_ordered_everywhere_before_it_is_stored():
+def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypatch):
+    monkeypatch.setattr(
+        collectors_node, "_TICK_S", 3600.0
+    )  # no hole is filled, however long it takes
     with Small(chain()) as system:
         early = Early(system)
         early.producer.multicast(b"x", to={"P2"})
@@ -63,7 +67,7 @@ def test_an_announced_message_is_ordered_everywhere_before_it_is_stored():
         with system.consumer("C2") as consumer:
             assert consumer.poll(0.2) == []
             early.store()
-            (batch,) = consumer.poll(5)
+            (batch,) = consumer.poll(60)
             assert [record.value for record in batch.records] == [b"x"]
         early.producer.close()
 
@@ -75,9 +79,9 @@ def test_a_hole_is_filled_and_what_stands_behind_it_is_delivered():
         until(lambda: early.position("K1", "P1") == 1)
         early.held.clear()  # its producer died
         with system.producer(announce=False) as other:
-            other.multicast(b"behind", to={"P2"}).ordered(20)
+            other.multicast(b"behind", to={"P2"}).ordered(60)
         with system.consumer("C1", committed=False) as consumer:
-            (batch,) = consumer.poll(20)
+            (batch,) = consumer.poll(60)
             assert [record.value for record in batch.records] == [b"behind"]
         assert early.skips("P1") == [0]
         # And it is no message to anybody.
@@ -89,7 +93,7 @@ def test_no_announcement_reaches_a_collector_once_they_are_switched_off():
     with Small(chain()) as system:
         early = Early(system)
         with system.producer(announce=False) as producer:
-            producer.multicast(b"x", to={"P1"}).ordered(20)
+            producer.multicast(b"x", to={"P1"}).ordered(60)
         assert early.nodes["K1"].announcements == 0
         early.producer.close()
 
@@ -156,7 +160,7 @@ def test_a_collector_stops_when_a_log_that_it_watches_was_made_again():
         early = Early(system)
         with system.producer() as producer:
             for _ in range(3):
-                producer.multicast(b"x", to={"P1"}).ordered(20)
+                producer.multicast(b"x", to={"P1"}).ordered(60)
         system.log.recreate("A")
         until(early.nodes["K1"].ended.is_set)
         assert isinstance(system.errors["K1"], TopicChanged)
@@ -177,17 +181,17 @@ def test_where_announcements_cannot_be_taken_a_sentence_says_so():
 def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         host = system.collectors()
-        host.wait_healthy()
+        host.wait_healthy(120)
         top = system.plan.top("P3").name
         with Producer(topic=system.topic, driver=system.driver) as producer:
             numbers = itertools.count()
 
             def announced():
-                producer.multicast(b"%d" % next(numbers), to={"P3"}).accepted(30)
+                producer.multicast(b"%d" % next(numbers), to={"P3"}).accepted(60)
                 return host.status(top)["announcements"] > 0
 
             # A producer learns within a second where a collector listens that came up after it.
-            until(announced, 60)
+            until(announced, 120)
             sent = next(numbers)
 
             # A producer announces messages and dies. (What came before was perhaps not announced
@@ -204,8 +208,8 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
                 return host.status(top)["skips"] >= 3
 
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dying:
-                until(filled, 60, pause=0.2)
-            producer.multicast(b"behind", to={"P3"}).ordered(30)
+                until(filled, 120, pause=0.2)
+            producer.multicast(b"behind", to={"P3"}).ordered(60)
         for name in ("C1", "C2", "C3"):
             with Consumer(topic=system.topic, name=name, driver=system.driver) as consumer:
                 found = [record.value for batch in consumer.until_end() for record in batch.records]

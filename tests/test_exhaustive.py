@@ -6,6 +6,7 @@ from bench.exhaustive import Explorer, main
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("roots", "children", "messages", "crashes", "losses"),
     [

@@ -106,7 +106,7 @@ def test_the_command_line_says_plainly_that_there_is_no_java(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 1
@@ -145,8 +145,8 @@ def test_a_maven_that_hangs_is_ended_in_time(monkeypatch, tmp_path):
     java = find_java()
     program(tmp_path / "bin" / "mvn", f"echo $$ > {tmp_path}/pid; sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin:/usr/bin")
-    monkeypatch.setattr(local_jars, "FETCH_TIMEOUT_S", 0.2)
-    with pytest.raises(JarsUnavailable, match="within 0 s"):
+    monkeypatch.setattr(local_jars, "FETCH_TIMEOUT_S", 3.0)
+    with pytest.raises(JarsUnavailable, match="within 3 s"):
         broker_jars(DEFAULT_VERSION, java=java, progress=lambda _: None)
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()

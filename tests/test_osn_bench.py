@@ -96,7 +96,7 @@ def sending(addresses, transactions):
 
 
 async def until(found):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not found():  # noqa: ASYNC110 - it is a count, and nobody tells of it
             await asyncio.sleep(0.01)
 

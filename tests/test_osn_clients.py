@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +56,7 @@ from tests.system import amcast, until
 # The first run fetches the clients.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
-CLIENT_S = 120.0
+CLIENT_S = 300.0
 CHAINS = {"java": "chain-a", "javascript": "chain-b", "python": "chain-c"}
 RUNS = [(client, transport) for client in CHAINS for transport in ("tls", "mutual-tls")]
 
@@ -123,7 +124,7 @@ def node(command, log):
 
     def healthy():
         with contextlib.suppress(urllib.error.HTTPError):
-            return urllib.request.urlopen(f"{operations}/healthz", timeout=10).status == 200
+            return urllib.request.urlopen(f"{operations}/healthz", timeout=30).status == 200
 
     try:
         until(lambda: said("operations"), "the address of the operations")
@@ -131,7 +132,7 @@ def node(command, log):
         until(healthy, "a healthy node")
         yield said("broadcast and deliver")[0]
         process.terminate()
-        assert process.wait(20) == 0, log.read_text()
+        assert process.wait(120) == 0, log.read_text()
     finally:
         process.kill()
         process.wait(10)
@@ -142,17 +143,24 @@ async def receipts(address, tls, chain, transactions):
     found = {}
     async with Client(address, tls=tls) as client:
         for transaction in transactions:
-            request = receipt_envelope(USER, chain, transaction, 30_000, tls_hash=tls.tls_hash)
+            request = receipt_envelope(USER, chain, transaction, 120_000, tls_hash=tls.tls_hash)
             answer = await client.wait(request)
             found[transaction] = (answer["block"], answer["index"])
     return found
 
 
+@pytest.fixture(scope="module")
+def fetched():
+    """Fetch the clients side by side: while the first one runs, the others come."""
+    with ThreadPoolExecutor(len(CHAINS)) as pool:
+        yield {name: pool.submit(getattr(installed, name)) for name in CHAINS}
+
+
 @pytest.fixture(scope="module", params=RUNS, ids="-".join)
-def run(request, kafka_cluster, tmp_path_factory):
+def run(request, kafka_cluster, tmp_path_factory, fetched):
     name, transport = request.param
     chain, mutual = CHAINS[name], transport == "mutual-tls"
-    command = getattr(installed, name)()
+    command = fetched[name].result()
     folder = tmp_path_factory.mktemp(name)
     home, work = folder / "node", folder / "work"
     work.mkdir()

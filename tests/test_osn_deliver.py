@@ -236,7 +236,7 @@ def test_d6_past_the_end_waits_and_delivers_as_blocks_are_cut(runner, channels, 
                 waiting = asyncio.create_task(anext(stream))
                 assert not (await asyncio.wait({waiting}, timeout=0.05))[0]
                 await asyncio.to_thread(channel.add)
-                found.append(await asyncio.wait_for(waiting, 10))
+                found.append(await asyncio.wait_for(waiting, 60))
             return numbers([*found, *await gathered(stream)])
 
     assert runner.run(ask()) == [*blocks(1, 4), 200]
@@ -285,7 +285,7 @@ def test_d11_to_the_largest_number_is_an_endless_tail(runner, channels, channel)
             found = [await anext(stream)]
             for _ in range(20):
                 await asyncio.to_thread(channel.add)
-                found.append(await asyncio.wait_for(anext(stream), 10))
+                found.append(await asyncio.wait_for(anext(stream), 60))
             await stream.aclose()
             return numbers(found)
 

@@ -163,7 +163,7 @@ def test_a_folder_has_one_writer(tmp_path):
         code = "import sys; from pathlib import Path; from ordering_osn.ledger import Ledger\n"
         code += "Ledger.open(Path(sys.argv[1]))"
         other = subprocess.run(
-            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60,
+            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=240,
             check=False,
         )  # fmt: skip
         assert "LedgerLocked" in other.stderr
@@ -375,7 +375,7 @@ def test_readers_and_lookers_see_right_blocks_while_it_grows_and_is_pruned(tmp_p
         finally:
             done.set()
             for thread in threads:
-                thread.join(timeout=60)
+                thread.join(timeout=120)
     assert wrong == []
     assert all(reads)
 

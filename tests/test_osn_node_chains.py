@@ -51,8 +51,8 @@ def test_transactions_of_two_chains_stand_in_both_in_one_order(tmp_path):
             assert [one for one in found if one in set(sent[name])] == sent[name]
             until_alike(*nodes, chain=name)
         one = transaction_id(both[3])
-        assert asyncio.run(nodes[1].receipt("chain-a", one, 1.0)) is not None
-        assert asyncio.run(nodes[1].receipt("chain-b", one, 1.0)) is not None
+        assert asyncio.run(nodes[1].receipt("chain-a", one, 60.0)) is not None
+        assert asyncio.run(nodes[1].receipt("chain-b", one, 60.0)) is not None
 
 
 def test_a_transaction_of_two_chains_that_no_log_covers_is_not_found(tmp_path):

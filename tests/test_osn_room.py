@@ -45,7 +45,7 @@ def test_no_more_is_being_sent_than_there_is_room_for_and_turns_are_kept():
         assert [message[0] for message in log] == [0, 1, 2, 3]
         for stream in streams:
             stream.taken.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
         assert [message[0] for message in log] == list(range(10))
 
     asyncio.run(scenario())
@@ -58,7 +58,7 @@ def test_what_is_larger_than_all_the_room_is_sent_alone():
             await rest()
             assert [message[0] for message in log] == list(range(number + 1))
             stream.taken.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
     asyncio.run(scenario())
 
@@ -72,7 +72,7 @@ def test_who_leaves_while_it_waits_or_is_sent_to_gives_its_room_back():
         await rest()
         assert [message[0] for message in log] == [0, 3]
         streams[3].taken.set()
-        await asyncio.wait_for(tasks[3], 5)
+        await asyncio.wait_for(tasks[3], 60)
 
     asyncio.run(scenario())
 
@@ -88,7 +88,7 @@ def test_who_stands_still_does_not_hold_up_the_others(monkeypatch):
         log, streams, tasks = sending(place, 9, 10)
         for stream in streams:
             stream.taken.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
         assert len(log) == 9
         assert not any(task.done() for task in still)
         for task in still:

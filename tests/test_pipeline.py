@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import random
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
@@ -21,7 +23,7 @@ from multicast.control import plan_record
 from multicast.drivers import open_driver
 from multicast.errors import UnknownVersion, UsageError
 from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import TopicPartition
+from multicast.log import Appended, TopicPartition
 from multicast.order import (
     Kind,
     OrderRecord,
@@ -34,7 +36,7 @@ from multicast.order import (
     encode,
 )
 from tests.plans import chain, from_start
-from tests.system import amcast, until
+from tests.system import PATIENCE_S, until
 
 # Little work in many small jobs: compiling it well costs more than it saves.
 SETTINGS = [
@@ -47,6 +49,17 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
     "ignore:unclosed <socket:ResourceWarning",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asks_nobody():
+    """Ask where no broker is: it takes ten seconds to say so, while other tests run."""
+    words = ["bench", "pipeline", "nobody", "-b", "127.0.0.1:1"]
+    command = [sys.executable, "-m", "multicast", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
 
 # -- the rule, against the one that everybody else uses -------------------------------------
 
@@ -187,13 +200,13 @@ def stored(driver, topic, count):
 
 def append(driver, topic, values):
     appender = driver.appender()
-    failed = []
+    outcomes = []
     for at, raws in values.items():
         for raw in raws:
-            appender.append(TopicPartition(topic, at), raw, done=lambda _: None)
-    assert appender.flush(30)
+            appender.append(TopicPartition(topic, at), raw, done=outcomes.append)
+    assert appender.flush(PATIENCE_S)
     appender.close()
-    assert not failed
+    assert all(isinstance(one, Appended) for one in outcomes)
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +268,7 @@ def near(histogram, exact):
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_percentiles_of_spark_and_of_the_clients_histograms_agree(measured, batch):
     found = {(row["arm"], row["measure"]): row for row in batch["latencies"]}
     names = {"50": "p50", "75": "p75", "95": "p95", "99": "p99", "999": "p999"}
@@ -266,9 +279,8 @@ def test_percentiles_of_spark_and_of_the_clients_histograms_agree(measured, batc
             assert near(figures_[f"x{short}pct"], row[f"{name}_ms"]), (arm, name)
         assert near(figures_["xMax"], row["max_ms"])
         # The histogram leaves out the first acknowledgements, Spark the first messages.
-        assert found[arm, "publish"]["p50_ms"] == pytest.approx(
-            round_.publish.figures("x")["x50pct"], rel=0.1
-        )
+        low, high = round_.publish.at((35, 65))
+        assert low - 0.001 <= found[arm, "publish"]["p50_ms"] <= high * 1.002 + 0.001
     assert found["ordered", "ordered"]["p50_ms"] <= found["ordered", "end_to_end"]["p50_ms"]
     assert ("plain", "ordered") not in found
 
@@ -291,7 +303,7 @@ def test_void_order_records_are_told_and_take_no_place(batch):
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_stream_gives_the_figures_of_a_batch(measured, batch):
     streamed = run_pipeline(measured, measured.run, stream=True)
     assert (streamed["mode"], streamed["late"]) == ("stream", 0)
@@ -300,7 +312,7 @@ def test_a_stream_gives_the_figures_of_a_batch(measured, batch):
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("session")
 def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
     # Init: the same events under another name; two deliveries changed places, one never was.
@@ -376,7 +388,7 @@ def runs_of(session, *rows):
 PAIR = Order(pairs=[Pair("A", 1, "K1", "K2")])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_streams_that_order_two_messages_differently_disagree(session):
     one = [("K1", "P1", 0, 9, 0), ("K1", "P2", 0, 4, 9), ("K1", "P1", 9, 12, 13)]
     same = [("K2", "P3", 0, 2, 0), ("K2", "P1", 0, 5, 2), ("K2", "P1", 5, 9, 7),
@@ -444,7 +456,7 @@ def test_no_join_compares_everything_with_everything(session, measured, batch):
     assert any(word in executed(events.join(found, within)) for word in bad)
 
 
-def test_without_a_broker_the_command_says_so_before_spark_starts():
-    done = amcast("bench", "pipeline", "nobody", "-b", "127.0.0.1:1")
-    assert done.returncode == 4
-    assert done.stderr.startswith("amcast: No broker at 127.0.0.1:1 answered within")
+def test_without_a_broker_the_command_says_so_before_spark_starts(asks_nobody):
+    assert asks_nobody.wait(PATIENCE_S) == 4
+    said = asks_nobody.stderr.read()
+    assert said.startswith("amcast: No broker at 127.0.0.1:1 answered within")

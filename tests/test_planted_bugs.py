@@ -64,7 +64,7 @@ def simulate(at: Path, *arguments: str, hash_seed: str = "0") -> subprocess.Comp
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=800,
     )
 
 
@@ -101,6 +101,7 @@ def hunts(tmp_path_factory, request):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_planted_bug_is_found(bug, hunts):
     outcome = hunts[bug.name].result()

@@ -25,6 +25,7 @@ def block(language: str) -> str:
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_quick_start_runs_as_it_stands(tmp_path):
     # The Python block runs while the collectors of the shell block do.
     python = tmp_path / "quick.py"
@@ -40,7 +41,7 @@ def test_the_quick_start_runs_as_it_stands(tmp_path):
             env=env,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=2400,
             check=False,
         )
     finally:
@@ -49,7 +50,7 @@ def test_the_quick_start_runs_as_it_stands(tmp_path):
             cwd=tmp_path,
             env=env,
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from collectors import draining
 from collectors.apply import apply
 from multicast import Consumer, Producer
 from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
@@ -14,12 +15,12 @@ from multicast.kafka_python import Admin
 from multicast.properties import check_all
 from multicast.replayed import Seat, replayed
 from tests.plans import poster
-from tests.system import System, amcast, until
+from tests.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WIDER = {
     "partitions": ["P1", "P2", "P3", "P4", "P5", "P6"],
@@ -105,7 +106,7 @@ class Load:
         ):
             stop.set()
             for thread in threads:
-                thread.join(120)
+                thread.join(PATIENCE_S)
                 assert not thread.is_alive()
         assert not self.errors
         interests = {entry.name: set(entry.interest) for entry in poster().consumers}
@@ -126,11 +127,12 @@ def judged(system, *names):
 
 def applied(system, plan, **options):
     with Admin(system.bootstrap) as admin:
-        return apply(system.driver, admin, plan, timeout_s=60, **options).plan
+        return apply(system.driver, admin, plan, timeout_s=PATIENCE_S, **options).plan
 
 
-def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(system):
-    system.collectors().wait_healthy()
+def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(system, monkeypatch):
+    monkeypatch.setattr(draining, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
+    system.collectors().wait_healthy(PATIENCE_S)
     load = Load(system, ["C1", "C2", "C3"])
     until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
     early = Producer(topic=system.topic, driver=system.driver)
@@ -141,7 +143,8 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
     assert not any("did not freeze" in one for one in said)
     until(lambda: load.epochs() == [2, 2, 2], "epoch 2")
     with early as producer:  # it learns of what is new when it is asked for it
-        assert str(producer.multicast(b"new", to={"P5", "P6"}).ordered(60)).startswith("P5+P6:")
+        receipt = producer.multicast(b"new", to={"P5", "P6"})
+        assert str(receipt.ordered(PATIENCE_S)).startswith("P5+P6:")
     load.end()
     for found in load.found.values():
         assert found[0][0] == 1
@@ -151,14 +154,14 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
 def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for number in range(20):
-            producer.multicast(b"%d" % number, to={"P3"}).accepted(30)
+            producer.multicast(b"%d" % number, to={"P3"}).accepted(PATIENCE_S)
     said = []
     after = applied(system, planned(system.plan), say=said.append)
     assert any("did not freeze in time" in one for one in said)
     system.plan = after
-    system.collectors().wait_healthy()
+    system.collectors().wait_healthy(PATIENCE_S)
     with Producer(topic=system.topic, driver=system.driver) as producer:
-        producer.multicast(b"20", to={"P3"}).ordered(60)
+        producer.multicast(b"20", to={"P3"}).ordered(PATIENCE_S)
     with Consumer(topic=system.topic, name="C2", driver=system.driver) as consumer:
         found = [(b.epoch, int(r.value)) for b in consumer.until_end() for r in b.records]
     assert [number for _, number in found] == list(range(21))
@@ -187,9 +190,9 @@ def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, st
     system.plan = applied(system, third)
     assert system.plan.epoch == 3
     # A consumer that was away during both epochs reads through all three.
-    system.collectors().wait_healthy()
+    system.collectors().wait_healthy(PATIENCE_S)
     with Producer(topic=system.topic, driver=system.driver) as producer:
-        producer.multicast(b"3", to={"P1", "P3"}).ordered(60)
+        producer.multicast(b"3", to={"P1", "P3"}).ordered(PATIENCE_S)
     judged(system, "C1", "C2", "C3", "C4")
 
 
@@ -209,13 +212,13 @@ def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
 
 
 def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tmp_path):
-    system.collectors().wait_healthy()
+    system.collectors().wait_healthy(PATIENCE_S)
     file = tmp_path / "next.json"
     file.write_text(json.dumps(planned(system.plan).to_json()))
     load = Load(system, ["C1"])
     until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
     flags = ["-b", system.bootstrap, "--driver", system.driver_name]
-    done = amcast("topology", "apply", str(file), *flags, "--timeout", "60")
+    done = amcast("topology", "apply", str(file), *flags, "--timeout", str(PATIENCE_S))
     assert done.returncode == 0, done.stderr
     line = re.search(
         r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
@@ -226,9 +229,8 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
 
     # The way back, as it was written before; another one to an epoch is written on demand.
     back = tmp_path / "next.json.rollback"
-    again = amcast(
-        "topology", "apply", str(back), *flags, "-o", "json", "--timeout", "60", "--uncovered"
-    )
+    flags += ["--timeout", str(PATIENCE_S)]
+    again = amcast("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
     assert again.returncode == 0, again.stderr
     told = json.loads(again.stdout)
     assert (told["epoch"], told["probes"]["violations"]) == (3, [])

@@ -93,7 +93,7 @@ def digest_under(hash_seed: str, *, schedules: int) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=280,
     )
     found = re.search(r"digest of all traces (\w+)", done.stdout)
     assert found is not None

@@ -15,10 +15,15 @@ from multicast.errors import ProtocolViolation
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.kafka_python.ends_request import Asked, EndsRequest, Told, frame_size
 from multicast.kafka_python.line import Bell, Line
-from multicast.local import LocalCluster
-from multicast.local_broker import free_ports
 from multicast.log import Appended, TopicPartition
-from tests.driver_worlds import LARGE, RealTransaction, append_all, watch
+from tests.driver_worlds import (
+    LARGE,
+    PATIENCE_S,
+    RealTransaction,
+    append_all,
+    cluster_with_listener,
+    watch,
+)
 from tests.plans import poster
 
 A, B = TopicPartition("A", 0), TopicPartition("A.groups", 3)
@@ -291,7 +296,7 @@ def test_a_bell_is_rung_by_what_is_stable_only(world):
     assert append_all(world.appender, first, [b"held back"]) == [Appended(1)]
     asked = watcher.asks
     assert not watcher.poll(0.3)
-    assert watcher.asks - asked <= 2
+    assert watcher.asks - asked < 20  # one that spins asks hundreds of times
     append_all(world.appender, second, [b"free"])
     assert watch(watcher, {second: 1}) == {second: 1}
     read = watcher.bytes_read
@@ -324,7 +329,7 @@ def test_a_bell_that_gets_another_record_keeps_ringing_and_nobody_spins(world):
     watcher.poll(0.3)
     read, asked = watcher.bytes_read, watcher.asks
     assert not watcher.poll(1.2)
-    assert watcher.asks - asked <= 5
+    assert watcher.asks - asked < 50  # one that spins asks thousands of times
     for number in range(1, 4):
         append_all(world.appender, world.logs[0], [b"x" * 1_000_000])
         assert watch(watcher, {world.logs[0]: number}) == {world.logs[0]: number}
@@ -339,7 +344,7 @@ def test_a_topic_that_is_made_again_is_told_from_its_new_end(world):
     watch(watcher, dict.fromkeys(world.logs, 3))
     world.admin.delete_topics([world.topic])
     world.admin.create_topics({world.topic: TopicSpec(3)})
-    watch(watcher, dict.fromkeys(world.logs, 0), timeout_s=20)
+    watch(watcher, dict.fromkeys(world.logs, 0))
 
 
 @pytest.mark.kafka
@@ -381,19 +386,11 @@ def test_a_cluster_that_will_not_have_bells_is_no_error(world):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_broker_that_wants_its_clients_to_authenticate_again_is_called_again(tmp_path):
-    with LocalCluster(tmp_path, brokers=1):
-        lines = (tmp_path / "broker-1" / "server.properties").read_text().splitlines()
-    listeners = next(line.partition("=")[2] for line in lines if line.startswith("listeners="))
-    (port,) = free_ports(1)
+@pytest.mark.timeout(300)
+def test_a_broker_that_wants_its_clients_to_authenticate_again_is_called_again():
     plain = "listener.name.sasl.plain"
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     settings = {
-        "listeners": f"{listeners.strip()},SASL://127.0.0.1:{port}",
-        "listener.security.protocol.map": (
-            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT"
-        ),
         "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
         f"{plain}.sasl.jaas.config": f'{module} required user_me="open sesame";',
         f"{plain}.connections.max.reauth.ms": "1500",
@@ -404,11 +401,11 @@ def test_a_broker_that_wants_its_clients_to_authenticate_again_is_called_again(t
         "sasl.username": "me",
         "sasl.password": "open sesame",
     }
-    with LocalCluster(tmp_path, settings=settings):
-        world = World(f"127.0.0.1:{port}", client=client)
+    with cluster_with_listener("SASL", "SASL_PLAINTEXT", settings) as address:
+        world = World(address, client=client)
         try:
             watcher = world.watcher()
-            number, deadline = 0, time.monotonic() + 30
+            number, deadline = 0, time.monotonic() + PATIENCE_S
             while watcher.lines_opened < 3:
                 assert time.monotonic() < deadline
                 number += 1
@@ -420,7 +417,7 @@ def test_a_broker_that_wants_its_clients_to_authenticate_again_is_called_again(t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_three_brokers_have_a_bell_each_and_one_may_die(kafka_cluster_of_three):
     cluster = kafka_cluster_of_three
     cluster.start()
@@ -436,7 +433,7 @@ def test_three_brokers_have_a_bell_each_and_one_may_die(kafka_cluster_of_three):
             read, asked = watcher.bytes_read, watcher.asks
             for at in world.logs:
                 append_all(world.appender, at, [b"x" * 100_000])
-            watch(watcher, dict.fromkeys(world.logs, number), timeout_s=30)
+            watch(watcher, dict.fromkeys(world.logs, number))
             assert watcher.bytes_read - read < 1_000 * (watcher.asks - asked)
 
         for number in range(1, 6):

@@ -175,7 +175,7 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
     )
     if state.epoch:
         plan = state.plan()
-        shown = max(epoch for epoch in range(1, state.epoch + 1) if state.starts(epoch) is not None)
+        shown = state.begun_epoch
         facts = replace(
             facts,
             plan=plan,

@@ -273,9 +273,7 @@ class Consumer:
     def _at(self, timestamp_ms: int | None) -> Cursor:
         """Make a cursor for a time in the newest epoch that has begun; None: its end."""
         control = self._control.state
-        epoch = control.plan().epoch
-        while control.starts(epoch) is None:
-            epoch -= 1
+        epoch = control.begun_epoch
         _, source = self._wanted.resolve(control.plan(epoch))
         epoch = control.first_epoch(epoch, source)
         plan = control.plan(epoch)

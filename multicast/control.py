@@ -146,6 +146,14 @@ class ControlState:
         """The newest epoch; 0 where no plan was applied."""
         return len(self.plans)
 
+    @property
+    def begun_epoch(self) -> int:
+        """The newest epoch that has begun: the one before `epoch` while that is drained."""
+        epoch = self.epoch
+        while epoch and self.starts(epoch) is None:
+            epoch -= 1
+        return epoch
+
     def plan(self, epoch: int | None = None) -> Plan:
         """Give the plan of an epoch, by default the newest; `UncoveredInterest` where none is."""
         wanted = self.epoch if epoch is None else epoch

@@ -77,11 +77,8 @@ class OrderFollower:
 
     def _follow_epoch(self) -> None:
         state = self._control.refresh()
-        plan = state.plan()
-        starts = state.starts(plan.epoch)
-        if starts is None:
-            self._stop.wait(_CONTROL_EVERY_S)
-            return
+        plan = state.plan(state.begun_epoch)
+        starts = state.begun(plan.epoch)
         at = {stream_partition(plan, node.name): node.name for node in plan.collectors}
         ends = self._driver.ends(list(at))
         streams = {
@@ -117,5 +114,5 @@ class OrderFollower:
                 continue
             look_at = now + _CONTROL_EVERY_S
             state = self._control.follow(0.0)
-            if state.epoch > epoch and state.starts(state.epoch) is not None:
+            if state.begun_epoch > epoch:
                 return

@@ -115,11 +115,8 @@ def send(
         except AmcastError as error:  # what was sent before it is still seen through
             problem = error
         counts = _settle(producer, receipts, timeout, ordered=ordered)
-        if written is not None:
-            try:
-                _write_acknowledgements(written, producer_name, receipts)
-            except AmcastError as error:  # what was sent is told all the same
-                problem = problem or error
+        unwritten = _write_acknowledgements(written, producer_name, receipts)
+        problem = problem or unwritten
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
     else:
@@ -244,7 +241,12 @@ def _outcome(receipt: Receipt) -> str:
             return "unknown"
 
 
-def _write_acknowledgements(written: _Written, producer: str, receipts: list[Receipt]) -> None:
+def _write_acknowledgements(
+    written: _Written | None, producer: str, receipts: list[Receipt]
+) -> AmcastError | None:
+    """Add to the history, if there is one; give what went wrong: what was sent is told first."""
+    if written is None:
+        return None
     for receipt in receipts:
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
         name = f"{receipt.log.name}:{offset}" if offset is not None else None
@@ -253,7 +255,11 @@ def _write_acknowledgements(written: _Written, producer: str, receipts: list[Rec
                 producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
             )
         )
-    written.store()
+    try:
+        written.store()
+    except AmcastError as error:
+        return error
+    return None
 
 
 @contextmanager
@@ -361,11 +367,7 @@ def receive(
             with _Progress("received") as progress:
                 ended = printer.all(batches, messages_max, progress, commits=group is not None)
         finally:
-            try:
-                printer.store()
-            finally:
-                if group is not None:
-                    printer.commit()
+            printer.leave(commits=group is not None)
         if ended:
             printer.end(late=start == "latest")
     sys.stderr.write(f"received {printer.count}\n")
@@ -423,6 +425,14 @@ class _Printer:
         if self._stored is not None:
             self._consumer.commit(self._stored)
         self._committed_at = time.monotonic()
+
+    def leave(self, *, commits: bool) -> None:
+        """Write what was not written yet, and commit what was."""
+        try:
+            self.store()
+        finally:
+            if commits:
+                self.commit()
 
     def end(self, *, late: bool) -> None:
         """Write that all was read."""

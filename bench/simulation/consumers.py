@@ -60,9 +60,7 @@ class Process:
 
     def _latest(self, state: ControlState) -> Cursor:
         """Make the cursor of the end of the newest epoch that has begun."""
-        epoch = state.epoch
-        while state.starts(epoch) is None:
-            epoch -= 1
+        epoch = state.begun_epoch
         _, source = self.wanted.resolve(state.plan(epoch))
         epoch = state.first_epoch(epoch, source)
         plan = state.plan(epoch)

@@ -1,0 +1,68 @@
+"""Faults of brokers: the leader of a log, the KRaft controller, any one; killed or frozen.
+
+Three brokers hold every log, and two must have a message before it is acknowledged, so that one
+may be missing at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from bench.nemesis.faults_programs import busy_instance
+from bench.nemesis.kinds import kind
+from bench.nemesis.system import BROKERS, SETS, System
+
+
+@kind("leader-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True, times=2)
+def leader_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGKILL the leader of a log right after it acknowledged a message there.
+
+    The message must not be lost with it: it stands in the history as any other does.
+    """
+    to = pick.choice(SETS)
+    leader = system.leader_of(to)
+    message_id = system.hand.multicast(to)
+    system.cluster.kill(leader)
+    yield f"broker {leader} after {message_id}"
+    system.cluster.restart(leader)
+
+
+@kind("controller-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True)
+def controller_killed(system: System, _: random.Random) -> Iterator[str]:
+    """SIGKILL the broker that leads the KRaft quorum."""
+    controller = system.admin.controller_time_ms()[0]
+    system.cluster.kill(controller)
+    yield f"broker {controller}"
+    system.cluster.restart(controller)
+
+
+@kind("broker-frozen", hold_s=(3.0, 8.0), brokers=True)
+def broker_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP a broker that leads a log: its connections stay open, and nothing answers."""
+    leader = system.leader_of(pick.choice(SETS))
+    system.cluster.pause(leader)
+    yield f"broker {leader}"
+    system.cluster.resume(leader)
+
+
+@kind("broker-restarted", hold_s=(0.0, 0.5), brokers=True)
+def broker_restarted(system: System, pick: random.Random) -> Iterator[str]:
+    """Stop a broker in order, and start it again."""
+    broker = pick.choice(BROKERS)
+    system.cluster.restart(broker)
+    yield f"broker {broker}"
+
+
+@kind("leader-and-collector-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True)
+def leader_and_collector_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """Two at once: the leader of a log, and an instance that orders."""
+    to = pick.choice(SETS)
+    leader = system.leader_of(to)
+    program = system.programs[busy_instance(system, pick)]
+    message_id = system.hand.multicast(to)
+    system.cluster.kill(leader)
+    program.kill()
+    yield f"broker {leader} after {message_id}, {program.name}"
+    program.start()
+    system.cluster.restart(leader)

@@ -1,0 +1,464 @@
+"""The system that the nemesis troubles: three brokers, instances of collectors, clients under load.
+
+Everything is a process of its own. With a network each runs on one of its hosts, without one all
+run on the loopback. The clients of one host may reach the brokers through a proxy.
+
+    b1 b2 b3    a broker each
+    c1 c2       instances that share out the collectors: i1; i2 and i3
+    c3          producer p1, consumers C1 and C3
+    c4          producer p2, consumers C2 and C4: through the proxy, where there is one
+
+Nothing here knows about faults; `kinds.py` does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from bench.nemesis.network import DESK, Network
+from bench.nemesis.proxy import Proxy
+from bench.nemesis.running import Canary, Made, Program, marked, until
+from bench.planner import file_of
+from collectors.apply import apply
+from collectors.cli import control_of
+from multicast import Producer
+from multicast.control import order_topic
+from multicast.drivers import open_driver
+from multicast.errors import AmcastError, TimedOut
+from multicast.kafka_python import Admin
+from multicast.local import LocalCluster
+from multicast.local_broker import Host, free_ports
+from multicast.local_process import Guard
+from multicast.local_state import new_token
+from multicast.log import Driver
+from topology.solver import plan as solve
+from topology.tree import Plan
+
+SETS = (("P1",), ("P2",), ("P3",), ("P4",), ("P5",), ("P1", "P3"), ("P2", "P3", "P4"))
+INTERESTS: Mapping[str, Sequence[str]] = {
+    "C1": ("P1", "P2", "P3"),
+    "C2": ("P2", "P3", "P4"),
+    "C3": ("P3", "P4", "P5"),
+    "C4": ("P5",),  # of one log: no collector serves it
+}
+BROKERS = (1, 2, 3)
+_INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
+_SPARE = ("i4", "c1")
+_PRODUCERS = {"p1": "c3", "p2": "c4"}
+_CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4"}
+_ON_KAFKA_PYTHON = ("C4",)
+CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
+HOSTS = (*(f"b{number}" for number in BROKERS), *CLIENT_HOSTS)
+PROXIED = "c4"
+_PROGRAMS = "bench.nemesis.programs"
+# The last reading may be of all there is, on a machine that has much else to do.
+_LIMITS: Mapping[str, Mapping[str, float]] = {
+    "consume": {"end_timeout_s": 150.0},
+    "audit": {"timeout_s": 300.0},
+}
+_BYTES = 100
+_START_S = 90.0
+_ASK_S = 4.0
+# The least that a group's session may be; 6 s otherwise.
+_SETTINGS = {"group.min.session.timeout.ms": "1000"}
+_LOOPBACK = "127.0.0.1"
+_PROTOCOLS = "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT"
+
+
+class _Ports(NamedTuple):
+    """A broker's: for brokers and clients, for the proxy, for KRaft."""
+
+    plain: int
+    proxied: int
+    control: int
+
+
+class Hand:
+    """A producer in this process, for single messages; its history is one as any producer's is."""
+
+    def __init__(self, producer: Producer, name: str, folder: Path) -> None:
+        self._producer = producer
+        self._name = name
+        self._calls = 0
+        self._file = (folder / f"produce-{name}.0.jsonl").open("w", encoding="utf-8")
+        self._note({"producer": name, "instance": "0"})
+
+    def multicast(self, to: Sequence[str], timeout_s: float = 20.0) -> str:
+        """Multicast a message, and return with its ID the moment it is stored."""
+        number = self._calls
+        self._calls += 1
+        self._note({"begun": number, "to": sorted(to)})
+        value = f"{self._name}/0/{number}".encode()
+        outcome: dict[str, Any] = {"call": number, "outcome": "unknown"}
+        try:
+            message_id = str(self._producer.multicast(value, to=to).accepted(timeout_s))
+            outcome |= {"outcome": "accepted", "message_id": message_id}
+        except AmcastError as error:
+            outcome["outcome"] = "failed" if error.definite else "unknown"
+            raise
+        finally:
+            self._note(outcome)
+        return message_id
+
+    def close(self) -> None:
+        """Wait for what is outstanding, and end the history."""
+        self._note({"end": True})
+        self._file.close()
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({**line, "ns": time.monotonic_ns()}) + "\n")
+        self._file.flush()
+
+
+class System:
+    """A context manager; entered, it serves its load. `folder` keeps histories and logs.
+
+    `network` None: all is on the loopback. A `temporary` folder goes where this process is killed.
+    Raises `TimedOut` where it does not come to life. Faults are made, and `trouble` is asked, from
+    the thread that entered it.
+    """
+
+    proxy: Proxy
+    cluster: LocalCluster
+    admin: Admin
+    driver: Driver
+    hand: Hand
+    topic: str
+    layouts: tuple[Plan, Plan]
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rate: float,
+        network: Network | None,
+        temporary: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder = folder
+        self._temporary = temporary
+        self.network = network
+        self.token = new_token()
+        self.work: dict[tuple[str, str], int] = {}
+        self._rate = rate
+        self._say = say
+        self._stack = ExitStack()
+        self.programs: dict[str, Program] = {}
+        names = [*_INSTANCES, _SPARE[0]]
+        self._web_ports = dict(zip(names, free_ports(len(names)), strict=True))
+        due = {name: logs_of(interest) for name, interest in INTERESTS.items()}
+        self.canary = Canary(folder, due)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # --- how it is laid out -------------------------------------------------------------------
+
+    def command(self, host: str, argv: Sequence[str]) -> Sequence[str]:
+        """Give the command line that runs a program on a host."""
+        return argv if self.network is None else self.network.command(host, argv)
+
+    def address(self, host: str) -> str:
+        """Give the address of a host, or of the desk."""
+        return _LOOPBACK if self.network is None else self.network.address(host)
+
+    def bootstrap_at(self, host: str) -> str:
+        """Give the brokers' addresses as a host's clients are told them."""
+        return self.proxy.bootstrap if host == PROXIED else self.cluster.bootstrap
+
+    def _make_cluster(self) -> LocalCluster:
+        """Make the brokers; each has one more listener, that the proxy alone uses."""
+        free = iter(free_ports(3 * len(BROKERS)))
+        ports = {number: _Ports(next(free), next(free), next(free)) for number in BROKERS}
+        addresses = {number: self.address(f"b{number}") for number in BROKERS}
+        targets = {number: (addresses[number], ports[number].proxied) for number in BROKERS}
+        self.proxy = self._stack.enter_context(Proxy(targets, host=self.address(DESK)))
+        hosts = []
+        for number in BROKERS:
+            address, (plain, proxied, control) = addresses[number], ports[number]
+            shown_host, shown_port = self.proxy.address(number)
+            listeners = f"PLAINTEXT://{address}:{plain},PROXIED://{address}:{proxied}"
+            settings = {
+                "listeners": f"{listeners},CONTROLLER://{address}:{control}",
+                "advertised.listeners": f"PLAINTEXT://{address}:{plain},"
+                f"PROXIED://{shown_host}:{shown_port}",
+                "listener.security.protocol.map": _PROTOCOLS,
+            }
+            run = tuple(self.command(f"b{number}", ()))
+            hosts.append(Host(address, run, settings, plain, control))
+        return LocalCluster(
+            self.folder / "brokers", hosts=hosts, settings=_SETTINGS, start_timeout_s=_START_S
+        )
+
+    # --- start --------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        guard = Guard(self.token, remove=self.folder if self._temporary else None)
+        self._stack.callback(guard.dismiss)
+        self._say("starting three brokers")
+        self.cluster = self._stack.enter_context(self._make_cluster())
+        self.admin = self._stack.enter_context(
+            Admin(self.cluster.bootstrap, request_timeout_s=_ASK_S)
+        )
+        self.driver = open_driver("librdkafka", self.cluster.bootstrap)
+        self._stack.callback(self.driver.close)
+        interests = file_of(INTERESTS, [to for to in SETS if len(to) > 1])
+        applied = apply(self.driver, self.admin, solve(interests), timeout_s=60.0)
+        self.topic = applied.plan.topic
+        # Another tree for the same consumers: one root that knows it all.
+        self.layouts = (applied.plan, solve(interests, prefer="latency", base_epoch=1))
+        self._stack.callback(self._end_programs)
+        self._say("starting collectors and clients")
+        for name, host in _INSTANCES.items():
+            self._add(name, host, self._instance(name, host)).start()
+        for name, host in _CONSUMERS.items():
+            self._add(name, host, self._consumer(name, host)).start()
+        for name, host in _PRODUCERS.items():
+            self._add(name, host, self._producer(name, host)).start()
+        self._add(*_SPARE, self._instance(*_SPARE))
+        producer = self._stack.enter_context(Producer(topic=self.topic, driver=self.driver))
+        self.hand = Hand(producer, "hand", self.folder)
+        began_ns = time.monotonic_ns()
+        if not self.recovered(began_ns, timeout_s=_START_S):
+            raise TimedOut(f"the system did not come to life: {self.what_is_missing(began_ns)}")
+
+    def _add(self, name: str, host: str, made: Made) -> Program:
+        environment = {"AMCAST_WEB_HOST": self.address(host)}
+        command = partial(self.command, host)
+        program = Program(name, made, command, folder=self.folder, environment=environment)
+        self.programs[name] = program
+        return program
+
+    def _instance(self, name: str, host: str) -> Made:
+        def made(_: int) -> list[str]:
+            port = str(self._web_ports[name])
+            flags = ["-b", self.bootstrap_at(host), "-t", self.topic, "--web-port", port]
+            return marked(self.token, "multicast", "collectors", "run", *flags)
+
+        return made
+
+    def _consumer(self, name: str, host: str) -> Made:
+        def made(start: int) -> list[str]:
+            spec = self._spec("consume", name, host, start)
+            return marked(self.token, _PROGRAMS, "consume", json.dumps(spec))
+
+        return made
+
+    def _producer(self, name: str, host: str) -> Made:
+        def made(start: int) -> list[str]:
+            spec = self._spec("produce", name, host, start)
+            spec |= {"sets": SETS, "rate": self._rate / len(_PRODUCERS), "bytes": _BYTES}
+            return marked(self.token, _PROGRAMS, "produce", json.dumps(spec))
+
+        return made
+
+    def _spec(self, verb: str, name: str, host: str, start: int) -> dict[str, Any]:
+        return {
+            "bootstrap": self.bootstrap_at(host),
+            "topic": self.topic,
+            "driver": "kafka-python" if name in _ON_KAFKA_PYTHON else "librdkafka",
+            "client": {"client.id": name},
+            **_LIMITS.get(verb, {}),
+            "name": name,
+            "instance": str(start),
+            "history": str(self.folder / f"{verb}-{name}.{start}.jsonl"),
+        }
+
+    # --- while it runs ------------------------------------------------------------------------
+
+    @property
+    def instances(self) -> list[str]:
+        """Name the instances of collectors that are there from the start."""
+        return list(_INSTANCES)
+
+    @property
+    def consumers(self) -> list[str]:
+        """Name the consumers."""
+        return list(_CONSUMERS)
+
+    @property
+    def producers(self) -> list[str]:
+        """Name the producers."""
+        return list(_PRODUCERS)
+
+    @property
+    def spare(self) -> Program:
+        """One more instance of the collectors, that does not run."""
+        return self.programs[_SPARE[0]]
+
+    def spare_takes_part(self) -> bool:
+        """Whether that one has met the others by now."""
+        told = self._told(*_SPARE)
+        return told.get("member") in told.get("members", ())
+
+    def primaries(self) -> dict[str, list[str]]:
+        """Name of each instance that answers the collectors that it is the primary of."""
+        return {
+            name: [str(one["node"]) for one in nodes if one["role"] == "primary"]
+            for name, nodes in self._nodes().items()
+        }
+
+    def _nodes(self) -> dict[str, list[dict[str, Any]]]:
+        """Ask each instance that is there from the start what it runs."""
+        return {name: self._told(name, host).get("nodes", []) for name, host in _INSTANCES.items()}
+
+    def _told(self, name: str, host: str) -> dict[str, Any]:
+        """Ask an instance how it fares; nothing where it does not answer."""
+        try:
+            url = f"http://{self.address(host)}:{self._web_ports[name]}/status"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                told: dict[str, Any] = json.load(answer)
+        except (OSError, ValueError):
+            return {}
+        return told
+
+    def plans(self) -> list[Plan]:
+        """Give the plans of all epochs so far; the last is the running one's."""
+        with control_of("librdkafka", self.cluster.bootstrap, {}, self.topic) as (_, state):
+            return [state.plan(epoch) for epoch in range(1, state.epoch + 1)]
+
+    def leader_of(self, to: Sequence[str]) -> int:
+        """Give the broker that leads the log of a destination set; raises where none does."""
+        log = self.layouts[0].log("+".join(to))
+        for partition, leader, _, _ in self.admin.holders([log.topic])[log.topic]:
+            if partition == log.partition and leader >= 0:
+                return leader
+        raise TimedOut(f"nobody leads log {log.name}")
+
+    def whole(self) -> bool:
+        """Whether all brokers run, and every partition of ours has all its replicas in sync."""
+        try:
+            _, alive = self.admin.members()
+            topics = {log.topic for log in self.layouts[0].logs}
+            names = sorted({*topics, order_topic(self.topic), f"{self.topic}.topology"})
+            names.append("__consumer_offsets")
+            held = self.admin.holders(names)
+        except AmcastError:
+            return False
+        return alive == set(BROKERS) and all(
+            set(replicas) == set(in_sync)
+            for partitions in held.values()
+            for _, _, replicas, in_sync in partitions
+        )
+
+    def trouble(self) -> list[str]:
+        """Say which programs ended although nobody ended them."""
+        return [said for one in self.programs.values() if (said := one.trouble()) is not None]
+
+    def recovered(self, since_ns: int, *, timeout_s: float, brokers: bool = False) -> bool:
+        """Wait until each consumer delivered of each of its logs what was sent after a moment.
+
+        With `brokers` also until no replica is behind. Whether it came so far in time; a program
+        that has ended by itself ends the wait, too.
+        """
+
+        def done() -> bool:
+            return bool(self.trouble()) or not self.canary.behind(since_ns)
+
+        deadline = time.monotonic() + timeout_s
+        came = until(done, timeout_s=timeout_s)
+        if came and brokers:
+            left_s = deadline - time.monotonic()
+            came = until(self.whole, timeout_s=left_s, pause_s=0.2)
+        return came and not self.trouble()
+
+    def what_is_missing(self, since_ns: int) -> str:
+        """Say what `recovered` waits for."""
+        trouble = self.trouble()
+        if trouble:
+            return "; ".join(trouble)
+        behind = self.canary.behind(since_ns)
+        if behind:
+            return f"nothing new was delivered to {', '.join(behind)}"
+        return "some replica is not in sync"
+
+    def restore(self) -> None:
+        """Take back, as well as may be, whatever a fault that failed has left behind."""
+        self.proxy.disarm()
+        if self.network is not None:
+            self.network.heal()
+        for broker in self.cluster.status().brokers:
+            with suppress(AmcastError):
+                if broker.state == "paused":
+                    self.cluster.resume(broker.broker_id)
+                elif broker.state == "stopped":
+                    self.cluster.restart(broker.broker_id)
+        for name, program in self.programs.items():
+            if program.runs:
+                program.thaw()
+            elif name != _SPARE[0]:
+                program.start()
+
+    # --- end ----------------------------------------------------------------------------------
+
+    def finish(self) -> list[str]:
+        """Stop the load, let every consumer read to the end, audit; give what went wrong."""
+        wrong = self.trouble()
+        self.hand.close()
+        audits = []
+        for name in _CONSUMERS:
+            spec = self._spec("audit", name, "c3", 0)
+            argv = marked(self.token, _PROGRAMS, "audit", json.dumps(spec | {"instance": "audit"}))
+            audits.append(self._add(f"{name}.audit", "c3", partial(_same, argv)))
+        for some in (_PRODUCERS, _CONSUMERS):
+            wrong += self._stopped([self.programs[name] for name in some])
+        self.work = self._counted_work()
+        for audit in audits:  # one after the other: each is quick, and all at once are a crowd
+            audit.start()
+            try:
+                audit.wait()
+            except AmcastError as error:
+                wrong.append(str(error))
+        return wrong + self._stopped([self.programs[name] for name in _INSTANCES])
+
+    def _counted_work(self) -> dict[tuple[str, str], int]:
+        """Ask of which logs each collector of the running epoch has ordered how many records."""
+        work: dict[tuple[str, str], int] = {}
+        for nodes in self._nodes().values():
+            for node in nodes:
+                for log, records in node.get("ordered", {}).items():
+                    key = (str(node["node"]), log)
+                    # Its standby follows, and has counted the same.
+                    work[key] = max(work.get(key, 0), records)
+        return work
+
+    def _stopped(self, programs: Sequence[Program]) -> list[str]:
+        """Stop programs in order; give what went wrong."""
+        wrong = []
+        running = [program for program in programs if program.runs]
+        for program in running:
+            program.ask_to_stop()
+        for program in running:
+            try:
+                program.wait()
+            except AmcastError as error:
+                wrong.append(str(error))
+        return wrong
+
+    def _end_programs(self) -> None:
+        for program in self.programs.values():
+            program.end()
+
+
+def logs_of(interest: Sequence[str]) -> list[str]:
+    """Name the logs with load that an interest meets."""
+    return ["+".join(to) for to in SETS if set(to) & set(interest)]
+
+
+def _same(argv: Sequence[str], _: int) -> Sequence[str]:
+    return argv

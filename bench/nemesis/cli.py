@@ -6,6 +6,7 @@ guarantee was violated; then the folder with the histories is kept, and named.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,9 @@ def nemesis(
     kinds: Annotated[
         str | None, typer.Option("--kinds", help="Only these kinds of faults, by commas.")
     ] = None,
+    without: Annotated[
+        str | None, typer.Option("--without", help="Not these kinds, by commas; aside-* is many.")
+    ] = None,
     loopback: Annotated[
         bool, typer.Option("--loopback", help="Without namespaces: no fault of the network.")
     ] = False,
@@ -79,7 +83,7 @@ def nemesis(
     """
     if not (loopback or show or own_namespace()):
         _go_alone()
-    chosen = _kinds(kinds, frozenset() if loopback else frozenset({"network"}))
+    chosen = _kinds(kinds, without, frozenset() if loopback else frozenset({"network"}))
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     planned = schedule(seed, [one.card for one in chosen.values()], faults=faults or _FAULTS_MAX)
     if show:
@@ -149,17 +153,25 @@ def _go_alone() -> None:
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
-def _kinds(asked: str | None, having: frozenset[str]) -> dict[str, Kind]:
+def _kinds(asked: str | None, without: str | None, having: frozenset[str]) -> dict[str, Kind]:
     known = {one.name: one for one in usable(having)}
-    if asked is None:
-        return known
-    names = [name for name in asked.split(",") if name]
-    strange = [name for name in names if name not in known]
-    if strange or not names:
-        raise UsageError(
-            f"there is no kind {', '.join(strange) or 'of no name'}; there are {', '.join(known)}"
-        )
-    return {name: known[name] for name in sorted(set(names))}
+    chosen = set(known) if asked is None else _matching(known, asked)
+    chosen -= set() if without is None else _matching(known, without)
+    if not chosen:
+        raise UsageError("no kind of fault is left")
+    return {name: known[name] for name in sorted(chosen)}
+
+
+def _matching(known: Collection[str], patterns: str) -> set[str]:
+    found: set[str] = set()
+    for pattern in patterns.split(","):
+        matching = fnmatch.filter(known, pattern)
+        if not matching:
+            raise UsageError(
+                f"there is no kind {pattern or 'of no name'}; there are {', '.join(known)}"
+            )
+        found.update(matching)
+    return found
 
 
 def _folder(keep: Path | None) -> Path:

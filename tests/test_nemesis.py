@@ -1,4 +1,7 @@
-"""The nemesis itself: a short run, what it would find wrong, and what it leaves behind."""
+"""The nemesis itself: what it would find wrong, and what it leaves behind.
+
+`make nemesis` runs it.
+"""
 
 import io
 import json
@@ -23,19 +26,6 @@ from tests.system import amcast, until
 
 # Where no namespaces can be made, the faults of the network are left out.
 WHERE = [] if obstacle() is None else ["--loopback"]
-QUICK = [
-    "collector-killed",
-    "collector-frozen",
-    "collector-and-consumer-killed",
-    "consumer-killed",
-    "producer-killed",
-    "producer-killed-announced",
-    "leader-killed",
-    "produce-doubled",
-    "produce-stranded",
-    "replanned-apply-killed",
-]
-OF_THE_NETWORK = ["client-asymmetric", "connections-reset"]
 
 
 def write(folder, name, lines):
@@ -160,29 +150,6 @@ def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know()
     assert (done.returncode, "there is no kind meteor" in done.stderr) == (2, True)
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_short_run_under_real_faults_finds_no_violation():
-    kinds = QUICK if WHERE else QUICK + OF_THE_NETWORK
-    flags = ["--faults", "12", "--seed", "4", "--rate", "100", "--patience", "240", "-o", "json"]
-    done = amcast("bench", "nemesis", *WHERE, *flags, "--kinds", ",".join(kinds), timeout=1100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert (told["wrong"], told["unsafe"], told["findings"]) == ([], [], [])
-    assert told["totals"]["violations"] == 0
-    assert told["faults"] == 12
-    assert {one["kind"] for one in told["struck"]} <= set(kinds)
-    assert told["totals"]["acknowledged"] > 1000
-    assert told["quiet_share"] >= 0.24
-    for kind, row in told["kinds"].items():
-        assert row["measured"] == row["count"], kind
-        assert row["unrecovered"] == 0
-    verdicts = {one["guarantee"]: one["verdict"] for one in told["verdicts"]}
-    for guarantee in ("validity", "uniform acyclic order", "genuineness"):
-        assert verdicts[guarantee] == "holds", guarantee
-
-
 def naming(text):
     """The processes that name a text on their command line."""
     found = []
@@ -199,7 +166,7 @@ def naming(text):
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_whatever_ends_a_run_nothing_of_it_goes_on(tmp_path, number):
     folder = tmp_path / "kept"
     flags = ["--faults", "50", "--kinds", "consumer-frozen", "--rate", "20", "--keep", str(folder)]

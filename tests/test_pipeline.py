@@ -157,7 +157,9 @@ def test_places_rise_by_one_message_after_the_other_and_void_records_take_none()
 def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ended():
     plan, order = chain(), Order()
     first = plan_record(digest_of(b"amcast genesis\0A"), plan, attempt="a")
-    second = plan_record(digest_of(first[1]), chain(epoch=2), attempt="a")
+    moved = [replace(node, stream=node.stream + 2) for node in plan.collectors]
+    after = replace(chain(epoch=2), collectors=tuple(moved))
+    second = plan_record(digest_of(first[1]), after, attempt="a")
     third = plan_record(digest_of(second[1]), chain(epoch=3), attempt="a")
     ends = b'{"positions": {"P1": 7, "P2": 8, "P3": 9, "P4": 1}}'
     said = [first, second, (b"ends/1/x/a", ends), (b"ends/1/y/a", b'{"positions": {}}'), third]
@@ -167,6 +169,16 @@ def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ende
     ]  # fmt: skip
     assert order.rules[2].starts == {0: 7, 1: 8}
     assert order.alone == [("A", "C4"), ("A", "C4")]
+
+
+def test_a_collector_that_is_carried_over_goes_on_under_the_plan_in_which_it_began():
+    order = Order()
+    first = plan_record(digest_of(b"amcast genesis\0A"), chain(), attempt="a")
+    second = plan_record(digest_of(first[1]), chain(epoch=2), attempt="a")
+    said = [first, second, (b"ends/1/x/a", b'{"positions": {}}')]
+    read_control("A", [Statement(*one) for one in said], order)
+    assert [(rule.epoch, rule.collector) for rule in order.rules] == [(1, "K1"), (1, "K2")]
+    assert {(reader.epoch, reader.consumer) for reader in order.readers} == {(1, "C1"), (1, "C2")}
 
 
 # -- a real run -----------------------------------------------------------------------------

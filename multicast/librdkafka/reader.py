@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
@@ -28,6 +29,7 @@ from multicast.log import Driver, Fetched, Record, TopicPartition
 
 _SLICE_S = 0.25
 _KEPT_BYTES = 31 * 1024 * 1024  # of the 32 MB that glibc goes up to
+_LEADERS_S = 0.5
 _SHORTEST_S = 0.001  # librdkafka counts milliseconds: it does not wait for less
 
 _DENIED = frozenset(
@@ -61,6 +63,7 @@ class LibrdkafkaReader:
         self._questions = questions
         self._timeout_s = timeout_s
         self._positions: dict[TopicPartition, int] = {}
+        self._asked: set[str] = set()  # topics whose leaders we asked for
         self._trimmed: set[TopicPartition] = set()
         self._unproven: dict[TopicPartition, float] = {}  # nothing was heard of it since then
         self._paused: set[TopicPartition] = set()
@@ -89,6 +92,18 @@ class LibrdkafkaReader:
             )
             self._positions.update(starts)
             self._unproven.update(dict.fromkeys(starts, time.monotonic()))
+            self._find_leaders({at.topic for at in starts})
+
+    def _find_leaders(self, topics: set[str]) -> None:
+        """Ask who leads topics that are new to this consumer.
+
+        librdkafka itself asks for a topic that is assigned once it is connected when a timer of
+        one second finds it without leaders. Nothing depends on the answer.
+        """
+        for topic in topics - self._asked:
+            with suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=_LEADERS_S)
+                self._asked.add(topic)
 
     def remove(self, at: Sequence[TopicPartition]) -> None:
         """Read these no longer."""

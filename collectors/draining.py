@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from uuid import uuid4
 
 from collectors.filling import fill
@@ -68,6 +69,19 @@ def drain(
         steps.run(opened)
 
 
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    reader: Reader
+    places: Mapping[TopicPartition, OrderStream]
+
+    def read(self, timeout_s: float) -> None:
+        for fetched in self.reader.poll(timeout_s):
+            stream = self.places[fetched.at]
+            for record in fetched.records:
+                stream.read(record.offset, record.value)
+            stream.passed(fetched.position)
+
+
 class _Drain:
     def __init__(
         self,
@@ -94,12 +108,14 @@ class _Drain:
             return
         if epoch not in state.markers:
             self._wait_for_ready()
+        # Before anything freezes: what is opened later makes the pause longer.
+        streams = self._open_streams(opened)
+        if epoch not in state.markers:
             positions = self._mark()
             self._write(*markers_record(epoch, positions, attempt=uuid4().hex))
             state = self._control.refresh()
-        markers = state.markers[epoch]
         self._say(f"epoch {epoch}: its collectors freeze")
-        ends = self._wait_for_freeze(markers, opened)
+        ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
         self._fill(ends)
         if epoch not in self._control.refresh().ends:
             self._write(*ends_record(epoch, ends, attempt=uuid4().hex))
@@ -134,24 +150,32 @@ class _Drain:
         self._flush()
         return {name: _offset(outcomes.get(name), name) + 1 for name in names}
 
-    def _wait_for_freeze(self, markers: Mapping[str, int], opened: ExitStack) -> dict[str, int]:
-        """Read the streams until all are frozen; give where each log ends."""
+    def _open_streams(self, opened: ExitStack) -> _Streams:
+        """Begin to read the streams that have to freeze."""
         epoch = self._plan.epoch
-        streams: dict[str, OrderStream] = {}
         places: dict[TopicPartition, OrderStream] = {}
         for node in self._plan.collectors:
             if node.name not in self._carried.collectors:
                 at = stream_partition(self._plan, node.name)
                 end = self._driver.ends([at])[at]
-                opened_at = self._control.state.stream(epoch, node.name, below=end)
-                streams[node.name] = places[at] = opened_at
+                places[at] = self._control.state.stream(epoch, node.name, below=end)
         reader = self._driver.reader({at: stream.offset_next for at, stream in places.items()})
         opened.callback(reader.close)
+        streams = _Streams(reader, places)
+        streams.read(0.0)
+        return streams
+
+    def _wait_for_freeze(
+        self, streams: _Streams, markers: Mapping[str, int], opened: ExitStack
+    ) -> dict[str, int]:
+        """Read the streams until all are frozen; give where each log ends."""
+        epoch = self._plan.epoch
+        named = {stream.collector: stream for stream in streams.places.values()}
         help_at = time.monotonic() + _HELP_S
         helped = False
-        while (ends := ends_of(self._plan, streams, markers, self._carried)) is None:
+        while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
             now = time.monotonic()
-            waits = [name for name, stream in streams.items() if not stream.state.frozen]
+            waits = [name for name, stream in named.items() if not stream.state.frozen]
             if now >= self._deadline:
                 raise TimedOut(
                     f"epoch {epoch} has not ended in time: {', '.join(waits)} did not freeze; "
@@ -160,7 +184,7 @@ class _Drain:
             if now >= help_at and not helped:
                 helped = True
                 self._help(waits, opened)
-            _read(reader, places, min(_POLL_S, self._deadline - now))
+            streams.read(min(_POLL_S, self._deadline - now))
         return ends
 
     def _help(self, names: list[str], opened: ExitStack) -> None:
@@ -211,14 +235,6 @@ class _Drain:
     def _flush(self) -> None:
         if not self.appender.flush(max(0.0, self._deadline - time.monotonic())):
             raise TimedOut("the brokers did not acknowledge the records of the drain in time")
-
-
-def _read(reader: Reader, streams: Mapping[TopicPartition, OrderStream], timeout_s: float) -> None:
-    for fetched in reader.poll(timeout_s):
-        stream = streams[fetched.at]
-        for record in fetched.records:
-            stream.read(record.offset, record.value)
-        stream.passed(fetched.position)
 
 
 def _offset(outcome: AppendOutcome | None, name: str) -> int:

@@ -28,6 +28,7 @@ from multicast.reading import Bounds, Wanted, alone_end, earliest, follow, resum
 
 Start = Literal["earliest", "latest"]
 _ORDERS_MAX = 500
+_SHORTEST_S = 0.001  # a driver does not wait for less
 
 
 class Message:
@@ -184,7 +185,7 @@ class Consumer:
             else:
                 self._read(max(0.0, remaining))
                 self._read_payloads()
-            if time.monotonic() >= deadline:
+            if deadline - time.monotonic() < _SHORTEST_S:
                 return self._delivery.deliver(messages_max)
 
     def until_end(self, *, timeout: float = 30.0) -> Iterator[Batch]:

@@ -203,14 +203,13 @@ class Node:
             self._wait_for_begin()
             if self._stopped.is_set():
                 return
-            reader.add({at: stream.offset_next for at, stream in self._streams.items()})
-            control_at = control_partition(self.plan.topic)
-            reader.add({control_at: self._control.position})
-            feeders = self._feed(reader, watcher)
+            feeders = [self._feed_ends(watcher)]
             opened.callback(_join, feeders)
             opened.callback(self.stop)
             if self._listener is not None:
                 feeders.append(self._hear(self._listener))
+            feeders.append(self._feeder("same", self._refuse_made_again))
+            feeders.append(self._feed_streams(reader))
             self._keep_time()
 
     def _wait_for_begin(self) -> None:
@@ -225,8 +224,11 @@ class Node:
                 return
             self._control.follow(_ALONE_POLL_S)
 
-    def _feed(self, reader: Reader, watcher: Watcher) -> list[threading.Thread]:
-        """Start what reads streams and what watches logs."""
+    def _feed_streams(self, reader: Reader) -> threading.Thread:
+        """Start to read our own stream, the parent's, and the control topic."""
+        starts = {at: stream.offset_next for at, stream in self._streams.items()}
+        control_at = control_partition(self.plan.topic)
+        reader.add({**starts, control_at: self._control.position})
 
         def read() -> None:
             self._follow_own(reader)
@@ -239,18 +241,20 @@ class Node:
             if fetched or not acting:
                 self._take(self._records_came, fetched)
 
+        self._wakes.append(reader.wake)
+        return self._feeder("read", read)
+
+    def _feed_ends(self, watcher: Watcher) -> threading.Thread:
+        """Start to watch the logs."""
+
         def watch() -> None:
             ends = watcher.poll(_POLL_S)
             if ends:
                 watcher.spacing_s = self._spacing_s(ends)
                 self._take(self._ends_came, ends)
 
-        self._wakes += [reader.wake, watcher.wake]
-        return [
-            self._feeder("read", read),
-            self._feeder("watch", watch),
-            self._feeder("same", self._refuse_made_again),
-        ]
+        self._wakes.append(watcher.wake)
+        return self._feeder("watch", watch)
 
     def _follow_own(self, reader: Reader) -> None:
         """Read our own stream unless we are its only writer. For the reading thread alone."""

@@ -3,7 +3,9 @@
 A probe is a consumer of its own for each interest of the running plan. It begins at the end of the
 order before the change, and reads until the next epoch has begun and nothing is left.
 
-    delay    from the moment that a producer stamped a message to its delivery to a probe
+    delay    from the moment that a producer stamped a message to its delivery to a probe; of those
+             stamped while all probes read and had caught up: a probe that is opened, or reads what
+             came meanwhile, says nothing about delivery
     window   of a log, the messages that every probe of it has seen: only these are judged, because
              probes begin and end at different moments
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Self
@@ -30,6 +32,8 @@ from topology.tree import Plan
 
 _POLL_S = 0.1
 _QUIET_S = 1.0
+_NEW_MS = 100.0  # who delivers what is younger has caught up
+_CAUGHT_UP_S = 5.0
 _MESSAGES_MAX = 2_000_000
 
 
@@ -53,13 +57,16 @@ class _Probe:
         )
         self.interest = self.consumer.interest
         self.deliveries: list[tuple[str, int, tuple[str, ...]]] = []
-        self.delays: list[tuple[float, float]] = []  # when it was delivered, and the delay in ms
+        self.delays: list[tuple[float, float]] = []  # the producer's stamp, and the delay; in ms
+        self.caught_up = threading.Event()
         self.error: AmcastError | None = None
         self.epoch = 0
         self.quiet_since = time.monotonic()
 
-    def take(self, batches: Iterable[Batch]) -> None:
+    def take(self, batches: Sequence[Batch]) -> None:
         now_ms, now = time.time() * 1000, time.monotonic()
+        if not batches or now_ms - batches[-1].records[-1].timestamp_ms < _NEW_MS:
+            self.caught_up.set()
         for batch in batches:
             self.epoch = batch.epoch
             self.quiet_since = now
@@ -67,7 +74,7 @@ class _Probe:
                 continue
             for record in batch.records:
                 self.deliveries.append((batch.log.name, record.offset, batch.to))
-                self.delays.append((now, now_ms - record.timestamp_ms))
+                self.delays.append((record.timestamp_ms, now_ms - record.timestamp_ms))
 
 
 class Probes:
@@ -81,11 +88,16 @@ class Probes:
             threading.Thread(target=self._read, args=(probe,), daemon=True)
             for probe in self._probes
         ]
-        self._begun = time.monotonic()
+        self._begun_ms = 0.0
 
     def __enter__(self) -> Self:
+        """Read, and wait some seconds until all have caught up: on a busy system they may never."""
         for thread in self._threads:
             thread.start()
+        deadline = time.monotonic() + _CAUGHT_UP_S
+        for probe in self._probes:
+            probe.caught_up.wait(max(0.0, deadline - time.monotonic()))
+        self._begun_ms = time.time() * 1000
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,6 +116,7 @@ class Probes:
                 probe.take(probe.consumer.poll(_POLL_S))
         except AmcastError as error:
             probe.error = error
+            probe.caught_up.set()
 
     def judged(self, after: Plan, *, timeout_s: float = 10.0) -> Seen:
         """Read on until its epoch is seen or nothing comes any more; say what was seen.
@@ -115,10 +128,9 @@ class Probes:
         waiting = [one for one in self._probes if not _is_kept(one, kept)]
         while time.monotonic() < deadline and not all(_done(one, after.epoch) for one in waiting):
             self._stop.wait(_POLL_S)
-        until = time.monotonic()
         self._end()
         during = {
-            probe.name: [delay for at, delay in probe.delays if self._begun <= at <= until]
+            probe.name: [delay for stamp, delay in probe.delays if stamp >= self._begun_ms]
             for probe in self._probes
         }
         report = check_all(_history(self._probes))

@@ -50,7 +50,7 @@ _SETS = (("P1", "P3"), ("P2", "P3", "P4"))
 _TICK_S = 0.05  # all messages of a set in one batch: three brokers on two cores carry few requests
 _BYTES = 100
 _WINDOW_S = 3.0
-_WARM_S = 5.0
+_WARM_S = 15.0  # brokers that were just started compile their code for some ten seconds
 
 
 def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, float]:

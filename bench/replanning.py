@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench import figures
 from bench.hosts import Collectors, end
@@ -53,7 +54,7 @@ _WINDOW_S = 3.0
 _WARM_S = 15.0  # brokers that were just started compile their code for some ten seconds
 
 
-def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, float]:
+def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, Any]:
     """Change the tree to and fro; give the percentiles and what was seen in all."""
     # Another tree for the same consumers: one root that knows it all.
     other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
@@ -88,8 +89,8 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
         "violations": violations,
         "usual_p99_ms": round(statistics.median(usual), 1),
         "during_p99_ms": round(statistics.median(during), 1),
-        "during_p99_ms_least": round(min(during), 1),
-        "during_p99_ms_greatest": round(max(during), 1),
+        "usual_p99_ms_each": [round(one, 1) for one in usual],
+        "during_p99_ms_each": [round(one, 1) for one in during],
         "untouched_usual_p99_ms": round(statistics.median(untouched["usual"]), 1),
         "untouched_during_p99_ms": round(statistics.median(untouched["during"]), 1),
     }

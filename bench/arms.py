@@ -7,7 +7,7 @@ commands. Clients are processes and do not share an interpreter with each other.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,6 +100,11 @@ class Arm:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def pids(self) -> Mapping[str, Sequence[int]]:
+        """The processes' numbers by role: producers, consumers, collectors, brokers."""
+        return self._pids
 
     def warm_up(self) -> None:
         """Let every client meet the brokers, and a backlog come to be; measures nothing."""

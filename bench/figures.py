@@ -31,7 +31,7 @@ def parser(benchmark: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def document(
-    benchmark: str, figures: Mapping[str, float], *, kafka: str, arguments: Sequence[str]
+    benchmark: str, figures: Mapping[str, Any], *, kafka: str, arguments: Sequence[str]
 ) -> dict[str, Any]:
     """Put the figures of one run together; `kafka` is the brokers' version, or "none"."""
     module = benchmark.replace("-", "_")

@@ -31,11 +31,11 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from bench.threads import accounts
 from multicast.cli import main as amcast
 
 _TOLD_MAX = 300
 _ROOT = Path(__file__).resolve().parent.parent
-_NS = 10**9
 CLOCKS: Mapping[str, Callable[[], float]] = {"cpu": time.thread_time, "wall": time.perf_counter}
 PARTS = ("threads", "queued", "functions", "with_calls", "calls")
 Found = dict[str, defaultdict[str, float]]
@@ -114,13 +114,8 @@ def merged(profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _threads() -> Iterator[tuple[str, float, float]]:
     """Give each thread's name, and its seconds on a CPU and in the queue for one."""
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            used, queued, _ = (task / "schedstat").read_text(encoding="ascii").split()
-            name = (task / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:  # it has just ended
-            continue
-        yield names.get(int(task.name), f"({name})"), int(used) / _NS, int(queued) / _NS
+    for one in accounts("self"):
+        yield names.get(one.thread, f"({one.name})"), one.used, one.queued
 
 
 def _nothing() -> Found:

@@ -1,0 +1,38 @@
+"""What the threads of a process had of the CPUs: the kernel's /proc/PID/task/*/schedstat.
+
+used      seconds on a CPU
+queued    seconds ready to run while others had the CPUs: a wait that a freer machine would not
+          have
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_NS = 10**9
+
+
+class Account(NamedTuple):
+    """A thread's seconds so far; its kernel's name has 15 characters at most."""
+
+    thread: int
+    name: str
+    used: float
+    queued: float
+
+
+def accounts(pid: int | str) -> Iterator[Account]:
+    """Give the accounts of the threads that run; of a process that has ended, none."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            used, queued, _ = (task / "schedstat").read_text(encoding="ascii").split()
+            name = (task / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:  # it has just ended
+            continue
+        yield Account(int(task.name), name, int(used) / _NS, int(queued) / _NS)

@@ -34,6 +34,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from bench.events import PARTITIONS, events_topic
 from bench.hosts import end
 from bench.run import own_broker
 from bench.threads import accounts
-from bench.workload import BACKLOG, Workload
+from bench.workload import BACKLOG, SATURATE, Workload
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.log import Driver, TopicPartition
@@ -61,6 +62,8 @@ _ROLES = ("producers", "collectors", "consumers", "brokers")
 _TOLD_MAX = 10
 _TOLD_US = 1.0  # threads that spent less than this on a message are left out
 _READ_S = 30.0
+_HOT = 100_000  # messages in a round
+_HOT_ROUNDS = 5
 _SAMPLES_PER_S = 100
 Accounts = dict[tuple[str, int, str], tuple[float, float]]  # by role, thread and its name
 
@@ -119,6 +122,8 @@ def profile(
         driver = open_driver(workload.driver, brokers.bootstrap)
         stack.callback(driver.close)
         cluster = Cluster(brokers.bootstrap, driver, brokers.pids, folder, run)
+        progress("letting the broker compile its code")
+        _heat(workload, replace(cluster, run=None))
         arms = [stack.enter_context(Arm(workload, name, cluster)) for name in workload.arms]
         for arm in arms:
             progress(f"warming up {arm.name}")
@@ -145,6 +150,18 @@ def profile(
                 progress(f"sampling {arm.name}")
                 told[arm.name]["functions"] = _sampled(arm, workload, folder)
         return told, brokers.kafka
+
+
+def _heat(workload: Workload, cluster: Cluster) -> None:
+    """Keep the broker busy for some seconds: a new one's compiler takes more than its work."""
+    hot = replace(
+        workload, load=SATURATE, message_bytes=100, messages=_HOT, warm_up=0, arms=("plain",)
+    )
+    folder = cluster.folder / "heat"
+    folder.mkdir()
+    with Arm(hot, "plain", replace(cluster, folder=folder)) as arm:
+        for number in range(_HOT_ROUNDS):
+            arm.round(number)
 
 
 def _accounts(arm: Arm) -> Accounts:

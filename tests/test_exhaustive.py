@@ -1,4 +1,7 @@
-"""Every interleaving of small worlds: nothing is wrong in any; with a broken rule something is."""
+"""Every interleaving of small worlds: nothing is wrong in any; with a broken rule something is.
+
+The larger worlds are `make model`'s.
+"""
 
 import pytest
 
@@ -11,7 +14,6 @@ from bench.exhaustive import Explorer, main
     ("roots", "children", "messages", "crashes", "losses"),
     [
         (2, 1, 3, 0, 0),
-        (1, 2, 2, 0, 1),
         (1, 2, 1, 1, 1),
         (1, 1, 4, 0, 0),
     ],

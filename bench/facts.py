@@ -7,6 +7,8 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,12 @@ _PACKAGES = (
     "protobuf",
     "cryptography",
 )
+
+
+@cache
+def at_start() -> Mapping[str, Any]:
+    """Give `machine` and `source` as they were at the first call: call it before measuring."""
+    return {"machine": machine(), "source": source()}
 
 
 def machine() -> dict[str, Any]:

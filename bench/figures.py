@@ -21,6 +21,7 @@ SCHEMA_VERSION = 1
 
 def parser(benchmark: str, description: str | None) -> argparse.ArgumentParser:
     """Make the parser of `python -m bench.…`, with `-o table|json`."""
+    facts.at_start()
     made = argparse.ArgumentParser(
         prog=f"python -m bench.{benchmark}",
         description=description,
@@ -40,9 +41,8 @@ def document(
         "benchmark": benchmark,
         "figures": dict(figures),
         "command": " ".join(["python", "-m", f"bench.{module}", *arguments]),
-        "machine": facts.machine(),
         "versions": facts.versions(kafka),
-        "source": facts.source(),
+        **facts.at_start(),
     }
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from bench import facts
 from bench.cli import Output, OutputOption
 from bench.nemesis import report
 from bench.nemesis.kinds import Kind, usable
@@ -121,6 +122,7 @@ def _run(
     signal.signal(signal.SIGTERM, _interrupt)
     folder = _folder(keep)
     progress(f"seed {seed}")
+    facts.at_start()
     kept = keep is not None
     try:
         with ExitStack() as stack:

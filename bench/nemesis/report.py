@@ -66,9 +66,8 @@ def document(
         ],
         "kept": folder,
         "command": " ".join(["amcast", "bench", "nemesis", *arguments]),
-        "machine": facts.machine(),
         "versions": facts.versions(outcome.kafka),
-        "source": facts.source(),
+        **facts.at_start(),
     }
 
 

@@ -19,7 +19,7 @@ lint: .venv/ready
 # What fails is run once more, alone: a test that starved on a busy machine passes then, a broken one
 # does not. Both runs stand in the log.
 unit: .venv/ready
-	$(BIN)/python -m pytest || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -n 2 --dist loadfile || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.
 simulate: .venv/ready

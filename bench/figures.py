@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ def document(
         "schema_version": SCHEMA_VERSION,
         "benchmark": benchmark,
         "figures": dict(figures),
-        "command": " ".join(["python", "-m", f"bench.{module}", *arguments]),
+        "command": shlex.join(["python", "-m", f"bench.{module}", *arguments]),
         "versions": facts.versions(kafka),
         **facts.at_start(),
     }

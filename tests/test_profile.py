@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ from bench import profile as profiling
 from bench.profile import Spent, main, table
 from bench.threads import Account
 
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 ROLES = {"producers", "collectors", "consumers", "brokers"}
 
 
@@ -70,6 +73,17 @@ def test_what_cannot_be_profiled_is_one_sentence(arguments, said, capsys):
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+def test_what_is_said_of_missed_marks_names_a_profile_with_its_command():
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\(benchmarks/(profiles/[^)]+\.json)\)", text))
+    there = {f"profiles/{file.name}" for file in DOCS.glob("benchmarks/profiles/*.json")}
+    assert named == there
+    for name in there:
+        document = json.loads((DOCS / "benchmarks" / name).read_text(encoding="utf-8"))
+        assert document["command"].startswith("python -m bench.profile ")
+        assert set(document["figures"]["plain"]) <= set(document["figures"]["ordered"])
 
 
 @pytest.mark.slow

@@ -84,7 +84,10 @@ class LibrdkafkaReader:
         self.add(starts)
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Read these, too (or anew), each from that offset."""
+        """Read these, too (or anew), each from that offset.
+
+        Waits for half a second at most for each topic that is new and does not answer.
+        """
         self.remove(list(starts))
         if starts:
             self._consumer.incremental_assign(

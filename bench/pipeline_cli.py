@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,14 +60,10 @@ def pipeline(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compute latencies, rates and losses of runs by Spark, and judge their order anew."""
+    _refuse_without_spark()
     from bench.pipeline.report import Asked, report  # noqa: PLC0415 - pyspark may be missing
     from bench.pipeline.session import spark  # noqa: PLC0415
     from bench.pipeline.sources import Source, arms  # noqa: PLC0415
-
-    say = Console(stderr=True)
-
-    def progress(what: str) -> None:
-        say.print(f"{what} …", highlight=False)
 
     if not kafka:  # what else is to be set has Java's names
         Admin(bootstrap).close()  # raises in time where nobody answers; Spark asks for minutes
@@ -78,9 +75,9 @@ def pipeline(
             kept = False
         else:
             out, kept = str(Path(out).absolute()) if "://" not in out else out, True
-        session = stack.enter_context(spark(master=master, settings=settings, progress=progress))
+        session = stack.enter_context(spark(master=master, settings=settings, progress=_say))
         asked = Asked(out, follow if follow is not None else 0.0 if stream else None)
-        document = report(session, source, asked, progress=progress)
+        document = report(session, source, asked, progress=_say)
         topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()
     if not kept:
         del document["out"]
@@ -94,6 +91,10 @@ def pipeline(
         raise typer.Exit(AmcastError.exit_code)
     if remove_topics:
         _remove(bootstrap, sorted(topics), runs)
+
+
+def _say(what: str) -> None:
+    Console(stderr=True).print(f"{what} …", highlight=False)
 
 
 def _remove(bootstrap: str, topics: list[str], runs: list[str]) -> None:
@@ -147,3 +148,12 @@ def _print(document: dict[str, Any]) -> None:
         typer.echo(f"VIOLATED {witness}")
     if not document["complete"]:
         typer.echo("a run is not over: what is missing may still come, and is not called lost")
+
+
+def _refuse_without_spark() -> None:
+    try:
+        import_module("pyspark.sql")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "this command needs Spark, which is not installed: pip install 'amcast[bench]'"
+        ) from error

@@ -22,6 +22,7 @@ from multicast.control import (
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.drivers import open_driver
 from multicast.errors import ProtocolViolation, TimedOut
+from multicast.group_positions import GroupPositions
 from multicast.log import Driver, Headers, Reader, Record, TopicPartition
 from multicast.messages import MessageID
 from multicast.reading import Bounds, Wanted, alone_end, earliest, follow, resume
@@ -112,6 +113,8 @@ class Consumer:
         self._delivery: Delivery
         self._at_hand: Message | Batch | None = None
         self._sought = False
+        self._group_positions: GroupPositions
+        self._positions_known = False
         self._driver: Driver
         with ExitStack() as opened:
             if isinstance(driver, str):
@@ -174,7 +177,7 @@ class Consumer:
         """One loop on one screen: deliver, else read on."""
         deadline = time.monotonic() + timeout
         while True:
-            batches = self._delivery.deliver(messages_max)
+            batches = self._deliver(messages_max)
             if batches:
                 return batches
             waits_for_control = self._turn_epoch()
@@ -186,7 +189,22 @@ class Consumer:
                 self._read(max(0.0, remaining))
                 self._read_payloads()
             if deadline - time.monotonic() < _SHORTEST_S:
-                return self._delivery.deliver(messages_max)
+                return self._deliver(messages_max)
+
+    def _deliver(self, messages_max: int) -> list[Batch]:
+        """Take what can be delivered, and note for commits where each log stands then."""
+        if not self._positions_known and self._delivery.payload_starts is not None:
+            self._positions_known = True
+            self._group_positions.begins(self._delivery.position, self._log_offsets())
+        batches = self._delivery.deliver(messages_max)
+        for batch in batches:
+            self._group_positions.handed_out(batch)
+        return batches
+
+    def _log_offsets(self) -> dict[TopicPartition, int]:
+        """Give for each log of the interest the offset below which all is delivered or dropped."""
+        progress = self._delivery.progress()
+        return {log_partition(log): progress[log.name] for log in self._delivery.logs.values()}
 
     def until_end(self, *, timeout: float = 30.0) -> Iterator[Batch]:
         """Deliver everything that is in the interest's logs by now, then stop.
@@ -247,15 +265,27 @@ class Consumer:
             delivery = self._open(cursor)
         self._at_hand = None
         self._sought = True
+        self._group_positions = GroupPositions()
         self._begin(delivery)
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; blocks until Kafka has it.
 
         Commit the cursor of a message after it was processed: a restart begins right after it.
+        The cursor stands as the text of an offset of the control topic; beside it stand offsets
+        of the interest's logs, so that Kafka's own tools show the group's lag in messages.
         """
         what = cursor or self.position
-        self._driver.commit(self._group, {control_partition(self._topic): (what.record, str(what))})
+        offsets = self._group_positions.at(what)
+        if what == self._delivery.position and self._positions_known:
+            offsets.update(self._log_offsets())  # skips and markers after the last message, too
+        self._driver.commit(
+            self._group,
+            {
+                **{at: (offset, "") for at, offset in offsets.items()},
+                control_partition(self._topic): (self._control.position, str(what)),
+            },
+        )
 
     def close(self) -> None:
         """Release everything; commits nothing."""
@@ -300,6 +330,7 @@ class Consumer:
         self._places.clear()
         self._paused.clear()
         self._delivery = delivery
+        self._positions_known = False
         if delivery.order is not None:
             place = stream_partition(delivery.plan, delivery.order.collector)
             self._places[place] = -1

@@ -25,8 +25,14 @@ def open_driver(
     """Open a way to the cluster at `bootstrap` ("host:port,host:port").
 
     `client` are Kafka's client settings by their dotted names (`client_settings.KNOWN`). Raises
-    `UsageError` for an unknown name, `ClusterUnreachable` where nobody answers in time.
+    `UsageError` for an unknown name or addresses that are none, `ClusterUnreachable` where nobody
+    answers in time.
     """
+    if not isinstance(bootstrap, str) or not all(one.strip() for one in bootstrap.split(",")):
+        raise UsageError(
+            f"the bootstrap addresses are {bootstrap!r}; give one or more of the brokers' "
+            f'addresses as "host:port,host:port"'
+        )
     if name == "kafka-python":
         from multicast.kafka_python import KafkaPythonDriver  # noqa: PLC0415
 

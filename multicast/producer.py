@@ -168,6 +168,21 @@ class Receipts:
             self._producer._settled(self._route, len(self._offsets) - len(unsent))  # noqa: SLF001
 
 
+def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
+    """Give headers as pairs; raises `UsageError` for a pair that is not (text, bytes)."""
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for pair in pairs:
+        match pair:
+            case (str(name), bytes() | None):
+                if name.startswith("amcast."):
+                    raise UsageError('header names that begin with "amcast." are reserved')
+            case _:
+                raise UsageError(
+                    f"{pair!r} is not a header; a header is a name (text) and a value (bytes)"
+                )
+    return pairs
+
+
 class _Route(NamedTuple):
     """Where messages to the set `exact` go; `header` where it is a strict subset of the log's."""
 
@@ -249,25 +264,26 @@ class Producer:
         *,
         to: Iterable[str],
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: Headers | Mapping[str, bytes] = (),
         done: Callable[[AppendOutcome], None] | None = None,
     ) -> Receipt:
         """Multicast a message to a set of partitions; return at once with its receipt.
 
-        Payload, key and headers reach every consumer unchanged; header names that begin with
-        "amcast." are ours. A set that nobody declared travels in the log of the smallest declared
-        superset. Blocks while the buffer is full, for at most `block_s` seconds. `done` is called
-        once with what Kafka said, from the driver's thread: it must neither block nor raise.
+        Payload, key and headers (pairs, or a mapping) reach every consumer unchanged; header names
+        that begin with "amcast." are ours. A set that nobody declared travels in the log of the
+        smallest declared superset. Blocks while the buffer is full, for at most `block_s` seconds.
+        `done` is called once with what Kafka said, from the driver's thread: it must neither block
+        nor raise.
 
         Raises `UndeclaredDestination` where no declared set covers `to`, `UsageError` for a
-        partition that does not exist, `BufferFull`; after each of these nothing was sent.
+        partition that does not exist or for headers that are none, `BufferFull`; after each of
+        these nothing was sent.
         """
-        if headers and any(name.startswith("amcast.") for name, _ in headers):
-            raise UsageError('header names that begin with "amcast." are reserved')
+        pairs = _pairs(headers) if headers else ()
         route = self._route(to)
         receipt = Receipt(self, route, done)
         if route.header is not None:
-            headers = [*headers, route.header]
+            pairs = [*pairs, route.header]
         deadline = None
         while True:
             try:
@@ -275,7 +291,7 @@ class Producer:
                     route.at,
                     payload,
                     key=key,
-                    headers=headers,
+                    headers=pairs,
                     done=receipt._settle,  # noqa: SLF001
                 )
             except BufferFull:

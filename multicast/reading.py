@@ -46,6 +46,8 @@ class Wanted:
         """Check the two together; raises `UsageError` where neither is given."""
         if name is None and interest is None:
             raise UsageError("a consumer needs a name from the plan, or an interest")
+        if isinstance(interest, str):
+            raise UsageError(f"an interest is a set of names, like {{{interest!r}}}, not a text")
         wanted = None if interest is None else tuple(sorted(set(interest)))
         if wanted == ():
             raise UsageError("an interest names at least one partition")

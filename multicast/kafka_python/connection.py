@@ -19,13 +19,13 @@ from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from multicast.client_settings import check_client
 from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, UsageError
+from multicast.kafka_python.quiet import QuietSelector, quiet
 from multicast.log import TopicPartition
 
 RETRY_S = 0.03
@@ -118,7 +118,7 @@ def abort(transport: Any) -> None:
 
 def client_of_ours(**settings: Any) -> KafkaNetClient:
     """Make what the package's producer and admin client talk through (`kafka_client`)."""
-    net = NetworkSelector(**settings)
+    net = QuietSelector(**settings)
     return KafkaNetClient(net=net, manager=ConnectionManager(net, **settings), **settings)
 
 
@@ -145,7 +145,7 @@ class Connection:
         self.timeout_s = timeout_s
         self._turn = threading.Lock()
         self.selector = selectors.DefaultSelector()
-        self.net = NetworkSelector(client_id=settings["client_id"], selector=lambda: self.selector)
+        self.net = QuietSelector(client_id=settings["client_id"], selector=lambda: self.selector)
         try:
             self.manager = ConnectionManager(
                 self.net,
@@ -313,7 +313,8 @@ class Connection:
         try:
             manager = getattr(self, "manager", None)
             if manager is not None:
-                manager.close()
+                with quiet():
+                    manager.close()
             self.net.close()
         finally:
             if turn:

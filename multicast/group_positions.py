@@ -1,0 +1,79 @@
+"""Where a consumer group stands in each log, so that Kafka's own tools show its lag in messages.
+
+What a consumer goes on from is its cursor alone. Beside it a commit stores one offset for each log
+of the interest: what `kafka-consumer-groups` and lag exporters compare with the log's end.
+
+    trail    what was handed out and not committed yet, in the order of delivery
+    place    of a cursor: (epoch, record, run, next); places grow in the order of delivery
+
+Invariant: `_offsets` is true at every place from `_place` to the first entry of the trail.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from multicast.control import log_partition
+from multicast.delivery import Batch, Cursor
+from multicast.log import TopicPartition
+
+# A consumer that never commits must not fill its memory: one entry takes about 300 bytes.
+_ENTRIES_MAX = 10_000
+
+_Place = tuple[int, int, int, int]
+
+
+class _Entry(NamedTuple):
+    place: _Place
+    offsets: Mapping[TopicPartition, int]
+
+
+class GroupPositions:
+    """Turns a cursor into offsets of logs: feed it what is handed out, ask it at each commit."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[TopicPartition, int] = {}
+        self._place: _Place = (0, 0, 0, 0)
+        self._trail: deque[_Entry] = deque()
+
+    def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take where reading begins: at first, and in each epoch that follows."""
+        self._add(_Entry(_place(cursor), offsets))
+        if len(self._trail) == 1:
+            self._take(self._trail.popleft())
+
+    def handed_out(self, batch: Batch) -> None:
+        """Take what is delivered next."""
+        after = batch.records[-1].offset + 1
+        place = (batch.epoch, batch.record, batch.run, after)
+        self._add(_Entry(place, {log_partition(batch.log): after}))
+
+    def at(self, cursor: Cursor) -> dict[TopicPartition, int]:
+        """Give the next offset to deliver of each log at this cursor; forget what is before it.
+
+        Empty for a cursor before the last one asked about, or one that was never handed out.
+        """
+        place = _place(cursor)
+        if place < self._place:
+            return {}
+        while self._trail and self._trail[0].place <= place:
+            self._take(self._trail.popleft())
+        inside = dict(self._offsets)
+        if self._trail and self._trail[0].place[:3] == place[:3]:  # in the middle of a batch
+            inside.update(dict.fromkeys(self._trail[0].offsets, cursor.next))
+        return inside
+
+    def _add(self, entry: _Entry) -> None:
+        self._trail.append(entry)
+        if len(self._trail) > _ENTRIES_MAX:
+            self._take(self._trail.popleft())
+
+    def _take(self, entry: _Entry) -> None:
+        self._offsets.update(entry.offsets)
+        self._place = entry.place
+
+
+def _place(cursor: Cursor) -> _Place:
+    return (cursor.epoch, cursor.record, cursor.run, cursor.next)

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bench import profile as profiling
+from bench.cli import read_workload
 from bench.profile import Spent, main, table
 from bench.threads import Account
 
@@ -75,15 +77,16 @@ def test_what_cannot_be_profiled_is_one_sentence(arguments, said, capsys):
     assert told.count("\n") == 1
 
 
-def test_what_is_said_of_missed_marks_names_a_profile_with_its_command():
+def test_each_missed_mark_names_a_profile_whose_command_stands_below():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\(benchmarks/(profiles/[^)]+\.json)\)", text))
-    there = {f"profiles/{file.name}" for file in DOCS.glob("benchmarks/profiles/*.json")}
-    assert named == there
-    for name in there:
-        document = json.loads((DOCS / "benchmarks" / name).read_text(encoding="utf-8"))
-        assert document["command"].startswith("python -m bench.profile ")
-        assert set(document["figures"]["plain"]) <= set(document["figures"]["ordered"])
+    named = re.findall(r"^\| [^|`]+ \| `([a-zA-Z0-9-]+)` \| [^|]+ \| ", text, re.MULTILINE)
+    commands = dict(re.findall(r"^\| `([a-zA-Z0-9-]+)` \| `([^`]+)` \|$", text, re.MULTILINE))
+    assert set(named) == commands.keys()
+    assert len(named) == 8
+    for command in commands.values():
+        workload, *options = shlex.split(command)
+        assert set(options[::2]) == {"--set"}
+        assert read_workload(workload, options[1::2]).pairs == 3
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,14 @@ def test_files_and_functions_fit_on_a_few_screens():
                 if length > FUNCTION_LINES_MAX:
                     wrong.append(f"{source}:{node.lineno} {node.name} has {length} lines")
     assert not wrong, wrong
+
+
+def test_no_tracked_file_is_heavier_than_256_kb():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    assert listed.returncode == 0, listed.stderr.decode()
+    files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert len(files) > 300
+    assert [f.name for f in files if f.exists() and f.stat().st_size > 256_000] == []
 
 
 def test_every_file_says_what_it_is():

@@ -8,8 +8,9 @@ producer: from then on it sends again, under a new sequence, what the brokers ma
 before. So nothing here may make it do that (`driver.py` has the settings, docs/hazards.md the
 whole list), and a producer that has left a gap in its sequence sends no more:
 
-    overdue     the oldest append has waited for the delivery time-out: we settle what has no
-                outcome as unknown, and replace the producer. librdkafka's own time-out is off
+    overdue     an append has waited for the delivery time-out: we settle it as unknown, and
+                librdkafka, whose own time-out is off, still tries
+    stuck       librdkafka has tried for twice that time: the producer is replaced
     broken      an append failed, or librdkafka has given up on its producer: it is replaced, too
     replaced    no new append goes to it. It may deliver what it holds while acknowledgements
                 come; what is left is purged, settled as unknown, and never sent again by us
@@ -43,9 +44,8 @@ from multicast.log import AppendOutcome, Headers, TopicPartition
 _SERVED_EVERY = 32
 _BUSY_S = 0.002
 _IDLE_S = 0.25  # an outcome ends the wait at once; only `close` and the guard may wait so long
-# Of the delivery time-out: the oldest append's last part is for draining the others.
-_DRAIN_SHARE = 0.1
-_DRAIN_MAX_S = 1.0
+_STUCK_AFTER = 2  # delivery time-outs
+_DRAIN_S = 1.0
 _STALLED_S = 0.25  # no acknowledgement for so long: those that are left do not come soon
 _POLL_S = 0.05
 _PURGE_S = 0.5  # librdkafka's threads need milliseconds to give up what they hold
@@ -70,7 +70,7 @@ class LibrdkafkaAppender:
         self._held_max = int(settings["queue.buffering.max.messages"])
         self._held_bytes_max = int(settings["queue.buffering.max.kbytes"]) * 1024
         self._delivery_timeout_s = delivery_timeout_s
-        self._drain_s = min(_DRAIN_MAX_S, _DRAIN_SHARE * delivery_timeout_s)
+        self._served_s = time.monotonic()  # when outcomes were last taken
         self._producer = self._open()
         self._successor: Any = None
         self._ending: list[threading.Thread] = []
@@ -178,7 +178,7 @@ class LibrdkafkaAppender:
         self._given_up = self._given_up or "the appender was closed"
         with self._serving:
             self._give_up()
-            self._started.settle_all(
+            self._started.forget(
                 self._started.last, lambda at: not_sent(at, "the appender was closed")
             )
         self._held, self._successor = {}, None
@@ -317,18 +317,22 @@ class LibrdkafkaAppender:
 
     def _guard(self) -> None:
         """Hold the delivery time-out, and go on with a new producer where one is needed."""
-        due_s = time.monotonic() - self._delivery_timeout_s
+        # What was overdue before outcomes were taken: they may have come while we were frozen.
+        due_s = self._served_s - self._delivery_timeout_s
+        stuck_s = _STUCK_AFTER * self._delivery_timeout_s
+        self._served_s = now = time.monotonic()
+        oldest = self._started.oldest()
         if self._given_up:  # and its successor could not be opened yet
             with self._serving:
                 self._succeed()
-            return
-        oldest = self._started.oldest()
-        if self._broken:
+        elif self._broken:
             self._replace(self._broken)
-        elif oldest is not None and oldest.since_s <= due_s + self._drain_s:
-            self._replace(
-                f"{name(oldest.at)} acknowledged nothing for {self._delivery_timeout_s:g} s"
-            )
+        elif oldest is not None and oldest.since_s <= due_s:
+            if oldest.since_s <= now - stuck_s:
+                self._replace(f"{name(oldest.at)} acknowledged nothing for {stuck_s:g} s")
+            why = f"no broker acknowledged it within {self._delivery_timeout_s:g} s"
+            with self._serving:
+                self._started.give_up(due_s, lambda at: unknown(at, why))
 
     def _replace(self, why: str) -> None:
         """Settle all that the producer holds, and let another one take its place."""
@@ -345,10 +349,7 @@ class LibrdkafkaAppender:
     def _drain(self) -> None:
         """Let the producer deliver what it can, while acknowledgements come."""
         now = heard = time.monotonic()
-        oldest = self._started.oldest()
-        end = now + self._drain_s
-        if oldest is not None:
-            end = min(end, max(oldest.since_s + self._delivery_timeout_s, now + _STALLED_S))
+        end = now + _DRAIN_S
         while self._started.waits(self._last_sent) and not self._closed.is_set():
             if now >= end or now - heard >= _STALLED_S:
                 return
@@ -359,11 +360,13 @@ class LibrdkafkaAppender:
     def _give_up(self) -> None:
         """Purge what the producer holds, and settle it as unknown."""
         end = time.monotonic() + _PURGE_S
-        while self._started.waits(self._last_sent) and time.monotonic() < end:
+        while True:
             # With the setting for gapless sequences this ends the producer: it sends no more.
             self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+            if not self._started.waits(self._last_sent) or time.monotonic() >= end:
+                break
             self._poll(_POLL_S)
-        self._started.settle_all(self._last_sent, lambda at: unknown(at, self._given_up))
+        self._started.forget(self._last_sent, lambda at: unknown(at, self._given_up))
 
     def _prepare(self) -> bool:
         """Open the successor; there is none while too many others are still being closed."""

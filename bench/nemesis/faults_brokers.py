@@ -1,17 +1,20 @@
 """Faults of brokers: the leader of a log, the KRaft controller, any one; killed or frozen.
 
 Three brokers hold every log, and two must have a message before it is acknowledged, so that one
-may be missing at any time.
+may be missing at any time. Followers are frozen for longer than every time-out of the producers
+(`system.DELIVERY_S`; 10 s for a request): what their leader stores is not acknowledged in time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bench.nemesis.faults_programs import busy_instance
 from bench.nemesis.kinds import kind
 from bench.nemesis.system import BROKERS, SETS, System
+
+_LONG_S = (12.0, 16.0)
 
 
 @kind("leader-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True, times=2)
@@ -44,6 +47,38 @@ def broker_frozen(system: System, pick: random.Random) -> Iterator[str]:
     system.cluster.pause(leader)
     yield f"broker {leader}"
     system.cluster.resume(leader)
+
+
+@kind("follower-frozen", hold_s=_LONG_S, brokers=True)
+def follower_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP one follower of a log's leader, until every append in flight has been given up.
+
+    The leader waits for it, until the controller takes it for dead.
+    """
+    followers = _followers(system, pick)
+    yield from _frozen(system, [pick.choice(followers)])
+
+
+@kind("followers-frozen", hold_s=_LONG_S, brokers=True)
+def followers_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP both followers of a log's leader, and with them the KRaft quorum.
+
+    The leader stores what it gets, and acknowledges it long after its producer has given it up.
+    """
+    yield from _frozen(system, _followers(system, pick))
+
+
+def _followers(system: System, pick: random.Random) -> list[int]:
+    leader = system.leader_of(pick.choice(SETS))
+    return [broker for broker in BROKERS if broker != leader]
+
+
+def _frozen(system: System, brokers: Sequence[int]) -> Iterator[str]:
+    for broker in brokers:
+        system.cluster.pause(broker)
+    yield f"brokers {' and '.join(map(str, brokers))}"
+    for broker in brokers:
+        system.cluster.resume(broker)
 
 
 @kind("broker-restarted", hold_s=(0.0, 0.5), brokers=True)

@@ -61,6 +61,12 @@ def produce_answer_lost(system: System, _: random.Random) -> Iterator[str]:
     yield from _spoiled(system, Api.PRODUCE, Action.LOSE_ANSWER, None)
 
 
+@kind("produce-answer-held", hold_s=(11.0, 14.0))
+def produce_answer_held(system: System, _: random.Random) -> Iterator[str]:
+    """Hold each Produce's answer until its producer has given it up: stored, and told too late."""
+    yield from _spoiled(system, Api.PRODUCE, Action.HOLD_ANSWER, None)
+
+
 @kind("produce-stranded", hold_s=(2.0, 4.0))
 def produce_stranded(system: System, _: random.Random) -> Iterator[str]:
     """Break the connection at a Produce; the broker gets it later, after it was sent again."""

@@ -62,10 +62,11 @@ class Action(enum.Enum):
     LOSE_ANSWER = (
         "lose answer"  # the broker carries it out; the connection breaks instead of an answer
     )
+    HOLD_ANSWER = "hold answer"  # carried out; the answer, and all behind it, comes as with DELAY
     STRAND = "strand"  # the connection breaks at once, and the broker gets it later, as with DELAY
 
 
-_LATE = (Action.DELAY, Action.STRAND)
+_LATE = (Action.DELAY, Action.HOLD_ANSWER, Action.STRAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Rule:
     """One fault at one request.
 
     `nth`         which of the requests that fit, from 1 on; None: every one
-    `delay_s`     with DELAY and STRAND: seconds; None: until it is released
+    `delay_s`     with DELAY, HOLD_ANSWER and STRAND: seconds; None: until it is released
     `broker`      the number of the broker; None: any
     `client_id`   as the client gives it; None: any
     `contains`    bytes that stand in the request, such as the name of a topic

@@ -135,6 +135,8 @@ class _Line:
                 owed.armed.answered.set()
             if owed.armed.rule.action is Action.LOSE_ANSWER:
                 raise _Broken
+            if owed.armed.rule.action is Action.HOLD_ANSWER:
+                await owed.armed.until_due()
             if not self.owed:
                 self.settled.set()
         if passes and not self.gone:
@@ -325,6 +327,9 @@ class Proxy:
                 raise _Broken
             case Action.LOSE_ANSWER:
                 line.owe(request, armed, passing=0)
+                await line.forward(request.frame)
+            case Action.HOLD_ANSWER:
+                line.owe(request, armed)
                 await line.forward(request.frame)
             case Action.STRAND:
                 line.gone = True

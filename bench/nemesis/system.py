@@ -52,6 +52,8 @@ BROKERS = (1, 2, 3)
 _INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
 _SPARE = ("i4", "c1")
 _PRODUCERS = {"p1": "c3", "p2": "c4"}
+# Low enough that some faults outlive them: what is in flight then is stored, and not acknowledged.
+DELIVERY_S = {"p1": 4.0, "p2": 10.0}
 _CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4"}
 _ON_KAFKA_PYTHON = ("C4",)
 CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
@@ -263,6 +265,7 @@ class System:
         def made(start: int) -> list[str]:
             spec = self._spec("produce", name, host, start)
             spec |= {"sets": SETS, "rate": self._rate / len(_PRODUCERS), "bytes": _BYTES}
+            spec["delivery_timeout_s"] = DELIVERY_S[name]
             return marked(self.token, _PROGRAMS, "produce", json.dumps(spec))
 
         return made

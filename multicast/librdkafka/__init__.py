@@ -6,6 +6,8 @@ librdkafka offers for them is slower, or blocks without a time-out.
 
     settings.py     what producers and consumers have in common
     appender.py     the idempotent producer and the thread that serves its callbacks
+    started.py      the appends that have no outcome yet
+    outcomes.py     what its errors say about an append
     reader.py       the consumer
     driver.py       the driver
 

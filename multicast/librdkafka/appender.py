@@ -1,74 +1,91 @@
 """Appends through librdkafka's idempotent producer.
 
 In go records; out come outcomes, each once. librdkafka itself bounds what is in flight and says
-at once when that is full.
+at once when that is full. What its errors mean stands in `outcomes.py`.
 
-    definite    the brokers or the client refused the record: it does not stand in the log
-    unknown     anything else, above all time running out
+No record is ever stored twice. librdkafka's own promise ends where it *bumps the epoch* of its
+producer: from then on it sends again, under a new sequence, what the brokers may have stored
+before. So nothing here may make it do that (`driver.py` has the settings, docs/hazards.md the
+whole list), and a producer that has left a gap in its sequence sends no more:
+
+    overdue     an append has waited for the delivery time-out: we settle it as unknown, and
+                librdkafka, whose own time-out is off, still tries
+    stuck       librdkafka has tried for twice that time: the producer is replaced
+    broken      an append failed, or librdkafka has given up on its producer: it is replaced, too
+    replaced    no new append goes to it. It may deliver what it holds while acknowledgements
+                come; what is left is purged, settled as unknown, and never sent again by us
+    held        appends that are started meanwhile; the next producer gets them, in their order
     busy        appends come so fast that the appending thread serves the callbacks itself: the
                 package takes the interpreter's lock once for each, and two threads that fight
                 for it halve the rate
-    fatal       librdkafka has given up on its producer id; a new producer takes its place
 
-The package tells no message's persistence (`rd_kafka_message_status`), so a code must do.
-Invariant: an append that was started is settled once, at the latest by `close`.
+Invariants: an append that was started is settled once, at the latest by `close`. Of all producers
+of an appender one at most sends; at most `_ENDING_MAX` more are being closed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from multicast.errors import AmcastError, AppendRefused, AppendUnknown, BufferFull, UsageError
+from multicast.errors import BufferFull, UsageError
+from multicast.librdkafka.outcomes import Outcomes, name, not_sent, unknown
 from multicast.librdkafka.settings import LOG
-from multicast.log import Appended, AppendFailed, AppendOutcome, Headers, TopicPartition
+from multicast.librdkafka.started import Many, One, Started
+from multicast.log import AppendOutcome, Headers, TopicPartition
 
-_DEFINITE = frozenset(
-    {
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_RECORD,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    }
-)
-_UNKNOWN_TOPIC = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-    }
-)
-
-
-# Raised on, it would end the serving thread, and with it all outcomes to come.
-_DONE_FAILED = "what was called with the outcome of an append failed"
 _SERVED_EVERY = 32
 _BUSY_S = 0.002
-_IDLE_S = 0.25  # an outcome ends the wait at once; only `close` may wait so long
+_IDLE_S = 0.25  # an outcome ends the wait at once; only `close` and the guard may wait so long
+_STUCK_AFTER = 2  # delivery time-outs
+_DRAIN_S = 1.0
+_STALLED_S = 0.25  # no acknowledgement for so long: those that are left do not come soon
+_POLL_S = 0.05
+_PURGE_S = 0.5  # librdkafka's threads need milliseconds to give up what they hold
+_END_S = 5.0
+_ENDING_MAX = 2
+
+
+class _Append(NamedTuple):
+    since_s: float
+    at: TopicPartition
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
 
 
 class LibrdkafkaAppender:
     """An appender with a producer of its own, whose callbacks a thread of ours serves."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], *, delivery_timeout_s: float) -> None:
         self._settings = dict(settings)
         self._bootstrap = settings["bootstrap.servers"]
+        self._held_max = int(settings["queue.buffering.max.messages"])
+        self._held_bytes_max = int(settings["queue.buffering.max.kbytes"]) * 1024
+        self._delivery_timeout_s = delivery_timeout_s
+        self._served_s = time.monotonic()  # when outcomes were last taken
         self._producer = self._open()
-        self._reached: set[TopicPartition] = set()  # a log that was there may be there again
-        self._replacing = threading.Lock()
+        self._successor: Any = None
+        self._ending: list[threading.Thread] = []
+        self._outcomes = Outcomes(self._bootstrap)
+        self._started = Started(LOG)
+        self._lock = threading.Lock()  # to start an append, and to change the producer
+        self._serving = threading.Lock()  # to settle; it is taken before the other one
+        # By number, while the producer is being replaced: appends that the next one gets.
+        self._held: dict[int, _Append] | None = None
+        self._held_bytes = 0
+        self._last_sent = 0  # the last number that went to a producer that is being replaced
+        self._broken = ""  # why the producer may be used no longer
+        self._given_up = ""  # why what it holds was purged
+        self._closing = False
         self._closed = threading.Event()
-        self._count = 0
-        self._serving = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="amcast-appender", daemon=True)
         self._thread.start()
 
@@ -82,26 +99,27 @@ class LibrdkafkaAppender:
         done: Callable[[AppendOutcome], None],
     ) -> None:
         """Start an append; outcomes come on the serving thread, or on one that appends."""
-        if self._closed.is_set():
-            raise UsageError("This appender was closed before.")
-        producer = self._producer
-        settled = partial(self._settled, producer, done, at)
         try:
-            if headers:
-                producer.produce(at.topic, value, key, at.partition, settled, headers=list(headers))
-            else:
-                producer.produce(at.topic, value, key, at.partition, settled)
+            with self._lock:
+                self._check_open()
+                append = _Append(time.monotonic(), at, value, key, headers)
+                number = self._started.enter(One(at, append.since_s, done))
+                try:
+                    refused = self._start(number, append)
+                except BaseException:
+                    self._started.drop(number)
+                    raise
+                if refused is not None:
+                    self._started.drop(number)
         except BufferError as error:
-            self._serve_here(producer)
+            self._serve_here()
             raise BufferFull(
-                f"{len(producer)} appends to {self._bootstrap} are in flight already."
+                f"{len(self._producer)} appends to {self._bootstrap} are in flight already."
             ) from error
-        except KafkaException as error:
-            # It was not taken, so it certainly does not stand in the log.
-            done(self._not_taken(producer, at, error.args[0]))
-        self._count += 1
-        if self._count % _SERVED_EVERY == 0:
-            self._serve_here(producer)
+        if refused is not None:
+            done(not_sent(at, refused.str()))
+        if number % _SERVED_EVERY == 0:
+            self._serve_here()
 
     def append_all(
         self,
@@ -110,48 +128,174 @@ class LibrdkafkaAppender:
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
-        """Start appends in one call of the package, which takes them up to where it is full."""
-        if self._closed.is_set():
-            raise UsageError("This appender was closed before.")
-        producer = self._producer
+        """Start appends in one call of the package, which takes them up to where it is full.
 
-        def settled(index: int, error: Any, message: Any) -> None:
-            outcome = self._outcome(producer, at, error, message)
-            try:
-                done(index, outcome)
-            except Exception:  # noqa: BLE001
-                LOG.exception(_DONE_FAILED)
-
-        messages: list[dict[str, Any]] = [
-            {"value": value, "callback": partial(settled, index)}
-            for index, value in enumerate(values)
-        ]
-        taken = len(messages)
-        if producer.produce_batch(at.topic, messages, at.partition) < taken:
-            for index, message in enumerate(messages):
-                error = message.get("_error")
-                if error is None:
-                    continue
-                # What stands behind the first that found the queue full was not taken, either.
-                if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
-                    taken = index
-                    break
-                done(index, self._not_taken(producer, at, error))
-        self._count += taken
-        self._serve_here(producer)
+        It takes none while the producer is being replaced.
+        """
+        taken = 0
+        refused: list[tuple[int, Any]] = []
+        with self._lock:
+            self._check_open()
+            if values and self._held is None:
+                many = Many(at, time.monotonic(), done, len(values))
+                number = self._started.enter(many)
+                try:
+                    taken, refused = self._start_all(number, at, values)
+                except BaseException:
+                    self._started.drop(number)
+                    raise
+                not_started = [*(index for index, _ in refused), *range(taken, len(values))]
+                self._started.drop_some(number, not_started)
+        for index, error in refused:
+            done(index, not_sent(at, error.str()))
+        self._serve_here()
         return taken
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is in flight."""
-        return self._drain(self._producer, timeout_s)
+        """Wait until nothing is in flight, and each outcome was taken."""
+        deadline = time.monotonic() + timeout_s
+        while self._started:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            if self._serving.acquire(timeout=min(left_s, _BUSY_S)):
+                try:
+                    self._poll(min(left_s, 0.1))
+                finally:
+                    self._serving.release()
+        return True
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Flush, then give up what is left."""
-        if self._closed.is_set():
-            return
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self.flush(timeout_s)
         self._closed.set()
-        self._give_up(self._producer, timeout_s)
         self._thread.join()
+        self._stop_sending(self._started.last)
+        self._given_up = self._given_up or "the appender was closed"
+        with self._serving:
+            self._give_up()
+            self._started.forget(
+                self._started.last, lambda at: not_sent(at, "the appender was closed")
+            )
+        self._held, self._successor = {}, None
+
+    # -- under the lock that starts appends ---------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise UsageError("This appender was closed before.")
+
+    def _start(self, number: int, append: _Append) -> Any:
+        """Hand an append over; give the error of one that the package refuses for good."""
+        if self._held is None:
+            try:
+                self._produce(number, append)
+            except KafkaException as error:
+                if not _is_fatal(error.args[0]):
+                    return error.args[0]
+                self._break(error.args[0])
+                self._stop_sending(number - 1)
+            else:
+                return None
+        self._hold(number, append)
+        return None
+
+    def _produce(self, number: int, append: _Append) -> None:
+        _, at, value, key, headers = append
+        settled = partial(self._settled, number)
+        if headers:
+            self._producer.produce(
+                at.topic, value, key, at.partition, settled, headers=list(headers)
+            )
+        else:
+            self._producer.produce(at.topic, value, key, at.partition, settled)
+
+    def _hold(self, number: int, append: _Append) -> None:
+        """Keep an append for the next producer; raises `BufferError` as the package does."""
+        assert self._held is not None, "only where a producer is being replaced, another one comes"
+        size = len(append.value or b"") + len(append.key or b"")
+        full = self._held and self._held_bytes + size > self._held_bytes_max
+        if full or len(self._held) >= self._held_max:
+            raise BufferError
+        self._held[number] = append
+        self._held_bytes += size
+
+    def _start_all(
+        self, number: int, at: TopicPartition, values: Sequence[bytes | None]
+    ) -> tuple[int, list[tuple[int, Any]]]:
+        """Say how many were taken, and which of these the package refuses for good."""
+        messages: list[dict[str, Any]] = [
+            {"value": value, "callback": partial(self._settled_of_many, number, index)}
+            for index, value in enumerate(values)
+        ]
+        refused: list[tuple[int, Any]] = []
+        if self._producer.produce_batch(at.topic, messages, at.partition) == len(messages):
+            return len(messages), refused
+        for index, message in enumerate(messages):
+            error = message.get("_error")
+            if error is None:
+                continue
+            # What stands behind the first that found the queue full was not taken, either.
+            if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
+                return index, refused
+            if _is_fatal(error):
+                self._break(error)
+                self._stop_sending(self._started.last)
+                return index, refused
+            refused.append((index, error))
+        return len(messages), refused
+
+    def _stop_sending(self, last_sent: int) -> None:
+        if self._held is None:
+            self._held = {}
+            self._held_bytes = 0
+            self._last_sent = last_sent
+
+    def _break(self, error: Any) -> None:
+        self._broken = self._broken or f"an error ended its sequence ({error.str()})"
+
+    # -- on whatever thread settles, one at a time --------------------------------------------
+
+    def _poll(self, timeout_s: float) -> int:
+        """Have the package call back with outcomes; say how many came."""
+        try:
+            return int(self._producer.poll(timeout_s))
+        except KafkaException as error:
+            # So the package tells, once, that librdkafka has given up on its producer.
+            self._break(error.args[0])
+            return 1
+
+    def _serve_here(self) -> None:
+        # One thread at a time, so that outcomes come in the order of their offsets. A callback
+        # that appends again finds the lock held, too: nothing nests.
+        if self._serving.acquire(blocking=False):
+            try:
+                self._poll(0)
+            finally:
+                self._serving.release()
+
+    def _settled(self, number: int, error: Any, message: Any) -> None:
+        at = self._started.at(number)
+        if at is not None:  # else it was given up, and a closed producer tells about it
+            self._started.settle(number, self._outcome(at, error, message))
+
+    def _settled_of_many(self, number: int, index: int, error: Any, message: Any) -> None:
+        at = self._started.at(number)
+        if at is not None:
+            self._started.settle_of_many(number, index, self._outcome(at, error, message))
+
+    def _outcome(self, at: TopicPartition, error: Any, message: Any) -> AppendOutcome:
+        if error is None:
+            return self._outcomes.stored(at, message.offset())
+        if self._outcomes.breaks(at, error):
+            self._break(error)
+        return self._outcomes.failed(at, error, self._given_up or self._broken)
+
+    # -- on the serving thread ----------------------------------------------------------------
 
     def _open(self) -> Any:
         try:
@@ -159,93 +303,125 @@ class LibrdkafkaAppender:
         except (KafkaException, ValueError) as error:
             raise UsageError(f"librdkafka refuses the client settings: {error}.") from error
 
-    def _serve_here(self, producer: Any) -> None:
-        # One thread at a time, so that outcomes come in the order of their offsets. A callback
-        # that appends again finds the lock held, too: nothing nests.
-        if self._serving.acquire(blocking=False):
-            try:
-                producer.poll(0)
-            finally:
-                self._serving.release()
-
     def _serve(self) -> None:
         seen = 0
         while not self._closed.is_set():
-            count = self._count
+            count = self._started.last
             if count - seen > _SERVED_EVERY:
                 self._closed.wait(_BUSY_S)
             else:
                 with self._serving:
-                    self._producer.poll(_IDLE_S)
+                    self._poll(_IDLE_S)
             seen = count
+            self._guard()
 
-    def _drain(self, producer: Any, timeout_s: float) -> bool:
-        """Wait until the producer holds nothing, which it does until a callback has returned."""
-        deadline = time.monotonic() + timeout_s
-        while len(producer):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return False
-            if self._serving.acquire(timeout=min(left_s, _BUSY_S)):
-                try:
-                    producer.poll(min(left_s, 0.1))
-                finally:
-                    self._serving.release()
-        return True
+    def _guard(self) -> None:
+        """Hold the delivery time-out, and go on with a new producer where one is needed."""
+        # What was overdue before outcomes were taken: they may have come while we were frozen.
+        due_s = self._served_s - self._delivery_timeout_s
+        stuck_s = _STUCK_AFTER * self._delivery_timeout_s
+        self._served_s = now = time.monotonic()
+        oldest = self._started.oldest()
+        if self._given_up:  # and its successor could not be opened yet
+            with self._serving:
+                self._succeed()
+        elif self._broken:
+            self._replace(self._broken)
+        elif oldest is not None and oldest.since_s <= due_s:
+            if oldest.since_s <= now - stuck_s:
+                self._replace(f"{name(oldest.at)} acknowledged nothing for {stuck_s:g} s")
+            why = f"no broker acknowledged it within {self._delivery_timeout_s:g} s"
+            with self._serving:
+                self._started.give_up(due_s, lambda at: unknown(at, why))
 
-    def _settled(
-        self,
-        producer: Any,
-        done: Callable[[AppendOutcome], None],
-        at: TopicPartition,
-        error: Any,
-        message: Any,
-    ) -> None:
-        outcome = self._outcome(producer, at, error, message)
-        try:
-            done(outcome)
-        except Exception:  # noqa: BLE001
-            LOG.exception(_DONE_FAILED)
+    def _replace(self, why: str) -> None:
+        """Settle all that the producer holds, and let another one take its place."""
+        LOG.warning("A producer is replaced: %s", why)
+        with self._lock:
+            self._stop_sending(self._started.last)
+        self._prepare()  # it connects while the other one is drained
+        with self._serving:
+            self._drain()
+            self._given_up = f"its producer was replaced, since {why}"
+            self._give_up()
+            self._succeed()
 
-    def _outcome(
-        self, producer: Any, at: TopicPartition, error: Any, message: Any
-    ) -> AppendOutcome:
-        if error is None:
-            self._reached.add(at)
-            return Appended(message.offset())
-        self._replace_if_fatal(producer, error)
-        return AppendFailed(self._explained(at, error))
-
-    def _not_taken(self, producer: Any, at: TopicPartition, why: Any) -> AppendFailed:
-        self._replace_if_fatal(producer, why)
-        return AppendFailed(AppendRefused(f"A record for {_name(at)} was not sent: {why.str()}."))
-
-    def _explained(self, at: TopicPartition, error: Any) -> AmcastError:
-        if error.code() in _UNKNOWN_TOPIC and at not in self._reached:
-            return AppendRefused(f"{_name(at)} does not exist at {self._bootstrap}.")
-        if error.code() in _DEFINITE:
-            return AppendRefused(f"The record for {_name(at)} was refused: {error.str()}.")
-        return AppendUnknown(f"Whether {_name(at)} holds the record is unknown: {error.str()}.")
-
-    def _replace_if_fatal(self, producer: Any, error: Any) -> None:
-        """Go on with a new producer id where librdkafka has given up on the old one."""
-        if not (error.fatal() or error.code() == KafkaError._FATAL):  # noqa: SLF001
-            return
-        with self._replacing:
-            if self._producer is not producer or self._closed.is_set():
+    def _drain(self) -> None:
+        """Let the producer deliver what it can, while acknowledgements come."""
+        now = heard = time.monotonic()
+        end = now + _DRAIN_S
+        while self._started.waits(self._last_sent) and not self._closed.is_set():
+            if now >= end or now - heard >= _STALLED_S:
                 return
-            LOG.warning("A producer is replaced after a fatal error: %s", error.str())
-            self._producer = self._open()
-        threading.Thread(
-            target=self._give_up, args=(producer, 1.0), name="amcast-appender-end", daemon=True
-        ).start()
+            served = self._poll(_POLL_S)
+            now = time.monotonic()
+            heard = now if served else heard
 
-    def _give_up(self, producer: Any, timeout_s: float) -> None:
-        """Flush for so long; what is left then is settled as unknown."""
-        if not self._drain(producer, timeout_s):
-            producer.purge(in_queue=True, in_flight=True, blocking=True)
-            self._drain(producer, 1.0)
+    def _give_up(self) -> None:
+        """Purge what the producer holds, and settle it as unknown."""
+        end = time.monotonic() + _PURGE_S
+        while True:
+            # With the setting for gapless sequences this ends the producer: it sends no more.
+            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+            if not self._started.waits(self._last_sent) or time.monotonic() >= end:
+                break
+            self._poll(_POLL_S)
+        self._started.forget(self._last_sent, lambda at: unknown(at, self._given_up))
+
+    def _prepare(self) -> bool:
+        """Open the successor; there is none while too many others are still being closed."""
+        self._ending = [thread for thread in self._ending if thread.is_alive()]
+        if self._successor is None and len(self._ending) < _ENDING_MAX:
+            try:
+                self._successor = self._open()
+            except UsageError as error:
+                LOG.warning("No producer can take the place of one that was given up: %s", error)
+        return self._successor is not None
+
+    def _succeed(self) -> None:
+        """Hand over to the successor what was held; without one, see that its time runs out."""
+        failed: dict[int, str] = {}
+        with self._lock:
+            assert self._held is not None, "nothing is appended to a producer that was given up"
+            held = self._held
+            if self._prepare():
+                self._close_later(self._producer)
+                self._producer, self._successor = self._successor, None
+                self._held, self._broken, self._given_up = None, "", ""
+                for number, append in held.items():
+                    try:
+                        self._produce(number, append)
+                    except (BufferError, KafkaException) as error:
+                        failed[number] = str(error)
+            else:
+                due_s = time.monotonic() - self._delivery_timeout_s
+                for number in [key for key, append in held.items() if append.since_s <= due_s]:
+                    failed[number] = "no producer could be opened in time"
+                    del held[number]
+        for number, why in failed.items():
+            at = self._started.at(number)
+            if at is not None:
+                self._started.settle(number, not_sent(at, why))
+
+    def _close_later(self, producer: Any) -> None:
+        """Close a producer in a thread: that may take as long as one of its addresses is sought."""
+        held = [producer]
+        thread = threading.Thread(
+            target=_end, args=(held,), name="amcast-appender-end", daemon=True
+        )
+        self._ending.append(thread)
+        thread.start()
 
 
-def _name(at: TopicPartition) -> str:
-    return f"{at.topic}/{at.partition}"
+def _is_fatal(error: Any) -> bool:
+    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001
+
+
+def _end(held: list[Any]) -> None:
+    """Give up what a producer still holds; with the last reference to it the package closes it."""
+    producer = held.pop()
+    end = time.monotonic() + _END_S
+    while len(producer) and time.monotonic() < end:
+        producer.purge(in_queue=True, in_flight=True, blocking=False)
+        with contextlib.suppress(KafkaException):  # its end is told once more
+            producer.poll(_POLL_S)

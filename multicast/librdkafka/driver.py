@@ -53,14 +53,21 @@ class LibrdkafkaDriver:
                 **self._settings,
                 "acks": "all",
                 "enable.idempotence": True,
+                # Whatever makes librdkafka bump its producer's epoch makes it send again what the
+                # brokers may have stored: a time-out of its own, a record that is refused ...
+                "message.timeout.ms": 0,
+                "enable.gapless.guarantee": True,
+                # ... and a request that was sent behind one which is then refused for a while.
+                # A broker serves one request of a connection after the other in any case.
+                "max.in.flight.requests.per.connection": 1,
                 "linger.ms": linger_ms,
-                "delivery.timeout.ms": int(self._delivery_timeout_s * 1000),
                 "request.timeout.ms": int(self._timeout_s * 1000),
                 "retry.backoff.ms": 20,
                 "message.max.bytes": MESSAGE_BYTES_MAX,
                 "queue.buffering.max.messages": in_flight_max,
                 "queue.buffering.max.kbytes": max(1, in_flight_bytes_max // 1024),
-            }
+            },
+            delivery_timeout_s=self._delivery_timeout_s,
         )
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> LibrdkafkaReader:

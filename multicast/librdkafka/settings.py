@@ -15,6 +15,16 @@ LOG = logging.getLogger("amcast.librdkafka")
 LOG.addHandler(logging.NullHandler())
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    # Both speak of the setting by which a producer that must not go on stops; that it is replaced,
+    # and why, we say ourselves (`appender.py`).
+    text = record.getMessage()
+    return "enable.gapless.guarantee" not in text and "GAPLESS" not in text.upper().replace("-", "")
+
+
+LOG.addFilter(_is_news)
+
+
 def librdkafka_settings(
     bootstrap: str, client: Mapping[str, str], *, timeout_s: float
 ) -> dict[str, Any]:

@@ -306,14 +306,14 @@ class LibrdkafkaAppender:
     def _serve(self) -> None:
         seen = 0
         while not self._closed.is_set():
-            count = self._started.last
-            if count - seen > _SERVED_EVERY:
+            busy = self._started.last - seen > _SERVED_EVERY
+            seen = self._started.last
+            if busy:
                 self._closed.wait(_BUSY_S)
-            else:
+            if not busy or time.monotonic() - self._served_s > _IDLE_S:
                 with self._serving:
-                    self._poll(_IDLE_S)
-            seen = count
-            self._guard()
+                    self._poll(0 if busy else _IDLE_S)
+                self._guard()
 
     def _guard(self) -> None:
         """Hold the delivery time-out, and go on with a new producer where one is needed."""

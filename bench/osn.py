@@ -4,7 +4,7 @@
     python -m bench.osn broadcast  [--transactions 30000] [--streams 2] [--window 128]
     python -m bench.osn latency    [--rate 750] [--timeout 100ms]
     python -m bench.osn deliver    [--readers 100]
-    python -m bench.osn many       [--transactions 200000] [--kills 12] [--spanning-every 20]
+    python -m bench.osn many       [--transactions 200000] [--kills 12]
 
     ordering   transactions/s from a log that is full to three ledgers
     broadcast  transactions/s from signed envelopes, through gRPC, filters and verification, to
@@ -58,7 +58,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--readers", type=int, default=100, help="deliver: at once")
     made.add_argument("--processes", type=int, default=2, help="deliver: that the readers are in")
     made.add_argument("--kills", type=int, default=12, help="many: of nodes, one after the other")
-    made.add_argument("--spanning-every", type=int, default=20, help="many: for all chains; 0: no")
     made.add_argument("--profile", type=Path, metavar="FILE", help="write the nodes' profile here")
     made.add_argument("--clock", choices=list(CLOCKS), default="cpu", help="of the profile")
     made.add_argument("--material", type=Path, default=FOLDER, help="blocks, envelopes and keys")
@@ -71,7 +70,7 @@ def service(asked: argparse.Namespace) -> Service:
     many = asked.measurement == "many"
     return Service(
         chains=("chain-a", "chain-b") if many else ("chain-a",),
-        spanning=many and asked.spanning_every > 0,
+        collectors=many,
         nodes=1 if asked.measurement == "deliver" else 3,
         messages_max=asked.messages_max,
         timeout=asked.timeout,
@@ -96,9 +95,7 @@ def measure(stage: Stage, asked: argparse.Namespace) -> osn_measure.Figures:
             return osn_measure.deliver(
                 stage, count, readers=asked.readers, processes=asked.processes
             )
-    return osn_many.many(
-        stage, count, kills=asked.kills, spanning_every=asked.spanning_every
-    ).figures()
+    return osn_many.many(stage, count, kills=asked.kills).figures()
 
 
 def checked(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,13 +1,12 @@
 """Was everything that was acknowledged delivered, once, in one order, by all nodes? Pure.
 
-Goes in: which transaction was acknowledged for which chains, and what each node delivered of each
+Goes in: which transaction was acknowledged for which chain, and what each node delivered of each
 chain. Comes out: sentences, each a witness; none where all is well.
 
     lost        acknowledged, and not in a chain that it was for
     doubled     twice in one chain
     strange     in a chain, and never acknowledged for it
     fork        two nodes differ about a block of one chain
-    crossed     two chains differ about the order of two transactions that both hold
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 _WITNESSES_MAX = 3
 
@@ -29,20 +28,16 @@ class Delivered:
 
 
 def judge(
-    acknowledged: Mapping[str, Sequence[str]],
+    acknowledged: Mapping[str, str],
     delivered: Mapping[str, Mapping[str, Delivered]],
 ) -> list[str]:
-    """Give what is wrong; `acknowledged` is chains by ID, `delivered` node by chain and name."""
+    """Give what is wrong; `acknowledged` is chain by ID, `delivered` node by chain and name."""
     found: list[str] = []
     for chain, nodes in delivered.items():
-        wanted = {one for one, chains in acknowledged.items() if chain in chains}
+        wanted = {one for one, its in acknowledged.items() if its == chain}
         found += _forks(chain, nodes)
         for node, told in nodes.items():
             found += _contents(f"{chain} at {node}", wanted, told.transactions)
-    for one, other in combinations(delivered, 2):
-        for first in delivered[one].items():
-            for second in delivered[other].items():
-                found += _crossed((one, *first), (other, *second))
     return found
 
 
@@ -62,16 +57,6 @@ def _forks(chain: str, nodes: Mapping[str, Delivered]) -> Iterator[str]:
             if pair[0] != pair[1]:
                 yield f"fork: block {number} of {chain} differs between {one} and {other}"
                 break
-
-
-def _crossed(first: tuple[str, str, Delivered], second: tuple[str, str, Delivered]) -> list[str]:
-    places = {one: place for place, one in enumerate(second[2].transactions)}
-    shared = [one for one in first[2].transactions if one in places]
-    for before, after in pairwise(shared):
-        if places[before] > places[after]:
-            where, elsewhere = f"{first[0]} at {first[1]}", f"{second[0]} at {second[1]}"
-            return [f"crossed: {where} has {before} before {after}, {elsewhere} has it after"]
-    return []
 
 
 def _some(what: str, found: Sequence[str]) -> Iterator[str]:

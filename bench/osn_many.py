@@ -8,6 +8,7 @@ down; when its successor is healthy, and so many more are acknowledged, the next
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +38,6 @@ class Outcome:
     """A run in which all was well."""
 
     acknowledged: int
-    spanning: int
     retried: int
     streams_ended: int
     kills: int
@@ -50,7 +50,7 @@ class Outcome:
         return asdict(self)
 
 
-def many(stage: Stage, transactions: int, *, kills: int, spanning_every: int) -> Outcome:
+def many(stage: Stage, transactions: int, *, kills: int) -> Outcome:
     """Run it. Raises `OrderViolated` with witnesses, `TimedOut` where something does not come."""
     nodes, folder = stage.nodes, stage.nodes.folder
     service = nodes.service
@@ -60,7 +60,6 @@ def many(stage: Stage, transactions: int, *, kills: int, spanning_every: int) ->
         chains=service.chains,
         transactions=transactions,
         material=str(service.material),
-        spanning_every=spanning_every,
         window=128,
         prepared=False,
         sent=str(folder / "sent"),
@@ -97,7 +96,6 @@ def many(stage: Stage, transactions: int, *, kills: int, spanning_every: int) ->
         raise OrderViolated("\n".join(wrong))
     return Outcome(
         acknowledged=len(acknowledged),
-        spanning=sum(len(chains) > 1 for chains in acknowledged.values()),
         retried=sent.retried,
         streams_ended=sent.streams_ended + read.streams_ended,
         kills=killed,
@@ -109,11 +107,8 @@ def many(stage: Stage, transactions: int, *, kills: int, spanning_every: int) ->
 
 def expected_of(order: osn_send.Order) -> dict[str, int]:
     """Say how many transactions of an order each chain comes to hold."""
-    found = dict.fromkeys(order.chains, 0)
-    for channel in osn_send.channels(order):
-        for chain in channel.split("+"):
-            found[chain] += 1
-    return found
+    counts = Counter(osn_send.channels(order))
+    return {chain: counts[chain] for chain in order.chains}
 
 
 def _with_kills(nodes: Nodes, sender: Sender, transactions: int, kills: int) -> int:
@@ -130,9 +125,9 @@ def _with_kills(nodes: Nodes, sender: Sender, transactions: int, kills: int) -> 
     return killed
 
 
-def _acknowledged(file: Path) -> dict[str, list[str]]:
+def _acknowledged(file: Path) -> dict[str, str]:
     lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-    return {words[0]: words[1].split("+") for words in lines}
+    return {words[0]: words[1] for words in lines}
 
 
 def _delivered(

@@ -1,8 +1,8 @@
 """An ordering service of one's own: a broker, a topic with its plan, collectors, and the nodes.
 
-    chain    a channel, and the partition of the same name
-    spanning whether there is a log for transactions of all chains at once (then collectors run)
-    node     a process `amcast osn run`, with a folder, a gRPC and an operations address of its own
+    chain        a channel, and the partition of the same name
+    collectors   whether collectors order the chains: the plan has a log for all of them at once
+    node         a process `amcast osn run`, with a folder and addresses of its own
 
 Everything ends with the context. A node may be killed, started again, frozen and released.
 """
@@ -52,7 +52,7 @@ class Service:
     """What is to stand: chains, and their batch settings (`timeout` as Fabric's, "2s")."""
 
     chains: Sequence[str] = ("chain-a",)
-    spanning: bool = False
+    collectors: bool = False
     nodes: int = NODES
     messages_max: int = 500
     bytes_preferred: int = 2 << 20
@@ -252,7 +252,7 @@ def staged(service: Service, bootstrap: str | None = None) -> Iterator[Stage]:
             {
                 "topic": f"osn-{time.time_ns()}",
                 "partitions": list(service.chains),
-                "destinations": [list(service.chains)] if service.spanning else [],
+                "destinations": [list(service.chains)] if service.collectors else [],
                 "consumer": [{"name": chain, "interest": [chain]} for chain in service.chains],
             }
         )

@@ -100,7 +100,7 @@ class Times:
         with self._file.open("w", encoding="ascii") as lines:
             for came, raw in self._blocks[1:]:
                 for envelope in Block.FromString(raw).data.data:
-                    lines.write(f"{_id(envelope)} {came}\n")
+                    lines.write(f"{transaction_id(envelope)} {came}\n")
 
 
 class History:
@@ -116,7 +116,7 @@ class History:
         check_next(block, self._previous)
         genesis = self._previous is None
         self._previous = block.header
-        found = [] if genesis else [_id(envelope) for envelope in block.data.data]
+        found = [] if genesis else [transaction_id(envelope) for envelope in block.data.data]
         self._lines.write(" ".join([header_hash(block.header).hex(), *found]) + "\n")
         return len(found)
 
@@ -189,11 +189,6 @@ class Reading:
             except (AmcastError, OSError):
                 told.streams_ended += 1
             await asyncio.sleep(_RECONNECT_S)
-
-
-def _id(envelope: bytes) -> str:
-    """Give a transaction's ID without the chains that it spans."""
-    return transaction_id(envelope).partition("@")[0]
 
 
 def _say(told: dict[str, Any]) -> None:

@@ -38,7 +38,6 @@ _TOLD_EVERY_S = 0.2
 class Order:
     """What to send: so many transactions, in turns for these chains, over these nodes.
 
-    `spanning_every`  each so manieth is for all chains at once; 0: none is
     `streams`         to each node
     `window`          how many of a stream may be unanswered at once
     `rate`            transactions/s, at intended times; None: as fast as the answers come
@@ -50,7 +49,6 @@ class Order:
     chains: Sequence[str]
     transactions: int
     material: str
-    spanning_every: int = 0
     streams: int = 1
     window: int = 64
     rate: float | None = None
@@ -268,12 +266,8 @@ class _Attempt:
 
 
 def channels(order: Order) -> Iterator[str]:
-    """Name the channel of each transaction, in their order."""
-    turns = itertools.cycle(order.chains)
-    every = order.spanning_every
-    for number in range(1, order.transactions + 1):
-        spans = every and number % every == 0
-        yield "+".join(sorted(order.chains)) if spans else next(turns)
+    """Name the channel of each transaction, in their order: the chains take turns."""
+    return itertools.islice(itertools.cycle(order.chains), order.transactions)
 
 
 def transactions(order: Order) -> Iterator[tuple[str, Made]]:

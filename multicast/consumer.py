@@ -243,6 +243,15 @@ class Consumer:
         )
 
     @property
+    def by_collector(self) -> bool:
+        """Whether a collector makes the order; else the interest is one log, which is its own."""
+        return self._delivery.order is not None
+
+    def progress(self) -> dict[str, int]:
+        """For each log of the interest: all that stands below this offset is behind us."""
+        return self._delivery.progress()
+
+    @property
     def interest(self) -> tuple[str, ...]:
         """The partitions subscribed to, sorted."""
         return tuple(sorted(self._delivery.interest))

@@ -24,8 +24,10 @@ Invariants:
     each transaction stands at most once in any `window_max` consecutive ones;
     ingress is open if, and only if, last_resubmitted_config <= last_original.
 
-A transaction of several chains (`spans`) is judged at ingress and never again, whatever config is
-in force when it is ordered: one chain alone would drop it, and tear it.
+A transaction of several chains (`spans`) was judged at ingress and is never judged again, whatever
+config is in force when it is ordered: one chain alone would drop it, and tear it. Ingress accepts
+none any more; what an earlier version stored is ordered as that version did, so that every node,
+new or old, makes the same blocks of one log.
 """
 
 from __future__ import annotations

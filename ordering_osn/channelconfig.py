@@ -137,6 +137,11 @@ class ChannelConfig:
         return state == int(ConsensusType.STATE_MAINTENANCE)
 
     @property
+    def orderer_msp_ids(self) -> tuple[str, ...]:
+        """The MSP IDs of the orderer group's organisations, sorted."""
+        return tuple(sorted({msp for at, msp in self.organisations.items() if at[0] == "Orderer"}))
+
+    @property
     def orderer_addresses(self) -> tuple[str, ...]:
         """The channel's addresses of orderers, then those of the orderer organisations."""
         found = list(self.values["OrdererAddresses"].addresses)

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import settings
 from ordering_osn import ledger_cli
@@ -26,17 +26,20 @@ from ordering_osn.identity import SigningIdentity
 from ordering_osn.inspect import describe
 from ordering_osn.joining import join as join_chain
 from ordering_osn.ledger_cli import Channel, Folder, Output, OutputOption
-from ordering_osn.pieces import LENGTH_BYTES, pieces
+from ordering_osn.pieces import LENGTH_BYTES, check, pieces
 from ordering_osn.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.serving import Address, Options, serve
 from ordering_osn.transactions import Malformed, channel_header, transaction_id
 from ordering_osn.waits import receipt_envelope
-from ordering_osn.wire import Client, TlsFiles
+from ordering_osn.wire import Client, StatusAnswer, TlsFiles
 
 app = typer.Typer(
     no_args_is_help=True, help="Order transactions into blocks, as Hyperledger Fabric's orderer."
 )
 app.registered_commands += ledger_cli.app.registered_commands
+
+
+_LOG_LEVELS = ("error", "warning", "info", "debug")
 
 
 class Fsync(enum.StrEnum):
@@ -110,6 +113,8 @@ def run(
     those that a system channel creates. Each channel is a partition of the topic. Prints its
     addresses on stderr.
     """
+    if log_level not in _LOG_LEVELS:
+        raise UsageError(f"--log-level {log_level!r} is none of {', '.join(_LOG_LEVELS)}")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if log_level != "debug":  # the clients report each attempt to reach a broker; we say the result
         for client in ("kafka", "amcast.librdkafka"):
@@ -184,10 +189,13 @@ def broadcast(
     """Send signed envelopes to a node, to be ordered.
 
     With --wait prints a JSON line for each: its transaction ID, block and index. The first that is
-    refused ends it, with 1, or with 4 where its fate is unknown.
+    refused ends it, with 1. The first that stands in no block within --timeout ends it, too, with
+    4: it may be ordered later.
     """
-    if file is not None and not file.is_file():  # before a node is asked
-        raise UsageError(f"{file} is no file")
+    if file is not None:  # before a node is asked
+        if not file.is_file():
+            raise UsageError(f"{file} is no file")
+        check(file)
     tls = _client_tls(tls_ca, tls_cert, tls_key)
     asker = None
     if wait:
@@ -236,12 +244,32 @@ async def _broadcast(
         if asker is not None:
             for channel, transaction in waits[:accepted]:
                 request = receipt_envelope(
-                    asker, channel.partition("+")[0], transaction, int(timeout_s * 1000),
+                    asker, channel, transaction, int(timeout_s * 1000),
                     tls_hash=tls_hash,
                 )  # fmt: skip
                 found = await client.wait(request, timeout_s=timeout_s + 5.0)
                 typer.echo(json.dumps({"transaction": transaction, **found}))
+                _refuse_unordered(transaction, found, timeout_s)
     return accepted, refused
+
+
+def _refuse_unordered(transaction: str, receipt: dict[str, Any], timeout_s: float) -> None:
+    """Raise where an accepted transaction has no receipt."""
+    status, channel = receipt["status"], receipt["chain"]
+    if status == Status.NOT_FOUND and channel is not None:
+        raise TimedOut(
+            f"transaction {transaction} was accepted, and stood in no block of {channel} within "
+            f"{timeout_s:g} s; it may be ordered later: ask again, or see the node's /healthz"
+        )
+    if status != Status.SUCCESS:
+        why = receipt.get("info") or "it does not say why"
+        raise _Refused(f"the receipt of transaction {transaction} was refused: {status}: {why}")
+
+
+def _named_status(answer: StatusAnswer) -> str:
+    """Put a status into words."""
+    name = next((one.name for one in Status if int(one) == int(answer)), "a status of no name")
+    return f"{int(answer)} ({name})" + (f": {answer.info}" if answer.info else "")
 
 
 @app.command()
@@ -287,8 +315,8 @@ async def _deliver(client: Client, request: bytes, timeout_s: float | None, *, r
     async with client:
         async for answer in client.deliver(request, timeout_s=timeout_s):
             if isinstance(answer, int):
-                if answer != Status.SUCCESS:
-                    raise _Refused(f"the node answers {answer}")
+                if isinstance(answer, StatusAnswer):
+                    raise _Refused(f"the node answered {_named_status(answer)}")
             elif raw:
                 sys.stdout.buffer.write(len(answer).to_bytes(LENGTH_BYTES, "big") + answer)
                 sys.stdout.buffer.flush()
@@ -324,7 +352,7 @@ def _address(text: str) -> Address:
 def _position(text: str) -> Position:
     if text in ("oldest", "newest", "next"):
         return text
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) > ENDLESS:
         raise UsageError(f"{text!r} is no block: give a number, oldest, newest or next")
     return int(text)
 

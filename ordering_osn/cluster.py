@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from multicast.consumer import Consumer
 from multicast.control import ControlReader, log_partition
+from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.log import Driver, TopicPartition
 from multicast.producer import Producer
@@ -24,6 +25,21 @@ _PLAN_EVERY_S = 30.0
 # of the CPU while requests were unanswered: three nodes at 750/s 1.1 cores instead of 0.75, and a
 # p99 of 3.5 s instead of 0.16 (python -m bench.osn latency).
 _LINGER_MS = 20
+
+
+class After:
+    """The cursor right after a delivered record; its text is made only when a block needs it."""
+
+    __slots__ = ("_batch", "_next")
+
+    def __init__(self, batch: Batch, offset: int) -> None:
+        self._batch = batch
+        self._next = offset + 1
+
+    def __str__(self) -> str:
+        """Give the text that a `Consumer` resumes from."""
+        batch = self._batch
+        return f"{batch.epoch}/{batch.source}/{batch.record}/{batch.run}/{self._next}"
 
 
 class Cluster:
@@ -42,6 +58,7 @@ class Cluster:
     ) -> None:
         self.topic = topic
         self.doubt: str | None = None  # why the log may take no records, although it answers
+        self.ends: Mapping[str, Mapping[str, int]] = {}  # by chain and log, when last asked
         self._open_driver = open_driver
         self._open_replicas = open_replicas
         self._announce = announce
@@ -91,17 +108,21 @@ class Cluster:
     def troubles(self, chains: Sequence[str]) -> dict[str, str]:
         """Say for which chains the log takes no records, and why. Asks, and writes nothing.
 
-        For one thread.
+        Afterwards `ends` says how far the logs of the chains reach. For one thread.
         """
         try:
             logs = self._logs(chains)
             driver = self.driver()
         except AmcastError as error:
             return dict.fromkeys(chains, str(error))
-        every = sorted({at for places in logs.values() for at in places})
+        every = sorted({at for places in logs.values() for at in places.values()})
         silent: dict[str, str] = {}
         try:
-            driver.ends(every)
+            ends = driver.ends(every)
+            self.ends = {
+                chain: {log: ends[at] for log, at in places.items()}
+                for chain, places in logs.items()
+            }
         except AmcastError as error:
             silent = self._asked_singly(driver, logs, str(error))
             if len(silent) == len(logs):
@@ -110,7 +131,7 @@ class Cluster:
         lacking = {
             chain: f"log {at.topic}/{at.partition} {short[at]}"
             for chain, places in logs.items()
-            for at in places
+            for at in places.values()
             if at in short
         }
         return lacking | silent
@@ -126,21 +147,21 @@ class Cluster:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _logs(self, chains: Sequence[str]) -> dict[str, list[TopicPartition]]:
-        """Give the logs that each chain reads; a chain without a partition is left out."""
+    def _logs(self, chains: Sequence[str]) -> dict[str, dict[str, TopicPartition]]:
+        """Give the logs that each chain reads, by name; a chain without a partition is left out."""
         now = time.monotonic()
         if self._plan is None or now - self._plan_at > _PLAN_EVERY_S:
             self._plan, self._plan_at = self.plan(), now
         plan = self._plan
         return {
-            chain: [log_partition(log) for log in plan.logs_of((chain,))]
+            chain: {log.name: log_partition(log) for log in plan.logs_of((chain,))}
             for chain in chains
             if chain in plan.partitions
         }
 
     @staticmethod
     def _asked_singly(
-        driver: Driver, logs: Mapping[str, Sequence[TopicPartition]], why: str
+        driver: Driver, logs: Mapping[str, Mapping[str, TopicPartition]], why: str
     ) -> dict[str, str]:
         """Find out which chains' logs do not answer, where some do not; `why` for the last ones."""
         found = {}
@@ -150,7 +171,7 @@ class Cluster:
                 found[chain] = why
                 continue
             try:
-                driver.ends(places)
+                driver.ends(list(places.values()))
             except AmcastError as error:
                 found[chain] = str(error)
         return found

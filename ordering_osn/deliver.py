@@ -117,17 +117,21 @@ class Deliver:
         self._room = Room()
         self._closing = False
 
-    async def serve(self, stream: Stream, tls_hash: bytes | None) -> None:
-        """Answer one request after another, until the client ends or one ends in no SUCCESS."""
+    async def serve(self, stream: Stream, tls_hash: bytes | None) -> str:
+        """Answer one request after another, until the client ends or one ends in no SUCCESS.
+
+        Gives why the last one ended so; the answer itself has no room for it.
+        """
         self._metrics.deliver_streams_opened.add()
         try:
             while (raw := await stream.read()) is not None:
-                status = await self._request(stream, raw, tls_hash)
+                status, why = await self._request(stream, raw, tls_hash)
                 await stream.write(status_answer(status))
                 if status != Status.SUCCESS:
-                    return
+                    return why
         finally:
             self._metrics.deliver_streams_closed.add()
+        return ""
 
     def close(self) -> None:
         """Send the waiting streams away (503)."""
@@ -137,7 +141,9 @@ class Deliver:
             tail.wake()
         self._shelf.close()
 
-    async def _request(self, stream: Stream, raw: bytes, tls_hash: bytes | None) -> Status:
+    async def _request(
+        self, stream: Stream, raw: bytes, tls_hash: bytes | None
+    ) -> tuple[Status, str]:
         try:
             request = opened(raw, now=self._clock(), tls_hash=tls_hash)
             channel = found(self._channels, request)
@@ -145,15 +151,15 @@ class Deliver:
             return _refusal("a request", refused)
         labels = (channel.name, "false", "block")
         self._metrics.deliver_requests_received.add(*labels)
-        status = Status.INTERNAL_SERVER_ERROR  # where the client goes away while it waits
+        status, why = Status.INTERNAL_SERVER_ERROR, ""  # where the client leaves while it waits
         try:
             status = await self._blocks(stream, channel, request)
         except Refused as refused:
-            status = _refusal(channel.name, refused)
+            status, why = _refusal(channel.name, refused)
         finally:
             success = "true" if status == Status.SUCCESS else "false"
             self._metrics.deliver_requests_completed.add(*labels, success)
-        return status
+        return status, why
 
     async def _blocks(self, stream: Stream, channel: Channel, request: Request) -> Status:
         info = seek_info(request.data)
@@ -202,9 +208,9 @@ class Deliver:
         return tail
 
 
-def _refusal(what: str, refused: Refused) -> Status:
+def _refusal(what: str, refused: Refused) -> tuple[Status, str]:
     _log.info("%s: %s %s", what, refused.status.name, refused)
-    return refused.status
+    return refused.status, str(refused)
 
 
 def _without_data(answer: bytes) -> bytes:

@@ -6,16 +6,13 @@ judged and posted in the order in which they came.
 
     200   all in-sync replicas hold the record
     503   the chain does not take envelopes now, or Kafka said nothing in time
-
-A transaction of several chains passes the filters of every one of them, or of none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,14 +37,16 @@ from ordering_osn.transactions import channel_header
 from topology.tree import Plan
 
 READY_S = 30.0
+_HEADER_TYPES = frozenset(HeaderType.values())
+_UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A record that passed the filters, and the chains that it goes to, sorted."""
+    """A record that passed the filters, and the chain that it goes to."""
 
     record: bytes
-    chains: Sequence[ChainNode]
+    chain: ChainNode
     creates: str | None = None  # the channel that it makes
 
 
@@ -77,15 +76,14 @@ class Ingress:
 
     async def submit(self, envelope: bytes) -> tuple[int, str]:
         """Do what Broadcast does with one envelope; its status, and why where it is not 200."""
-        channel, kind = "", "UNKNOWN"
+        channel, kind = "", _UNKNOWN
         status, info = Status.SUCCESS, ""
         began = time.monotonic()
         judged_s = None
         try:
-            found, names = route(envelope)
-            channel = "+".join(names)
-            kind = HeaderType.Name(channel_header(envelope).type)
-            admitted = self._admit(found, names, envelope)
+            found, channel = route(envelope)
+            kind = _type_name(channel_header(envelope).type)
+            admitted = self._admit(found, channel, envelope)
             judged_s = time.monotonic() - began
             await self._post(admitted)
         except Refusal as refusal:
@@ -102,15 +100,12 @@ class Ingress:
 
     # -- judging: nothing here waits ----------------------------------------------------------
 
-    def _admit(self, found: MessageClass, names: tuple[str, ...], envelope: bytes) -> _Admitted:
+    def _admit(self, found: MessageClass, name: str, envelope: bytes) -> _Admitted:
         if found is MessageClass.CONFIG_UPDATE:
-            return self._admit_update(names[0], envelope)
-        chains = [self._chain(name) for name in names]
-        now = self._clock()
-        sequences = [admit_normal(chain.config, envelope, now=now) for chain in chains]
-        # A record for several chains is never judged again, so it carries no one's sequence.
-        sequence = sequences[0] if len(chains) == 1 else 0
-        return _Admitted(encode(Regular(envelope, sequence, Kind.NORMAL)), chains)
+            return self._admit_update(name, envelope)
+        chain = self._chain(name)
+        sequence = admit_normal(chain.config, envelope, now=self._clock())
+        return _Admitted(encode(Regular(envelope, sequence, Kind.NORMAL)), chain)
 
     def _admit_update(self, name: str, envelope: bytes) -> _Admitted:
         chain = self._chains.get(name)
@@ -121,9 +116,9 @@ class Ingress:
             made, sequence = admit_creation(
                 chain.config, envelope, now=now, signer=self._signer, channels=len(self._chains)
             )
-            return _Admitted(encode(Regular(made, sequence, Kind.CONFIG)), [chain], creates=name)
+            return _Admitted(encode(Regular(made, sequence, Kind.CONFIG)), chain, creates=name)
         made, sequence = admit_update(chain.config, envelope, now=now, signer=self._signer)
-        return _Admitted(encode(Regular(made, sequence, Kind.CONFIG)), [chain])
+        return _Admitted(encode(Regular(made, sequence, Kind.CONFIG)), chain)
 
     def _chain(self, name: str) -> ChainNode:
         chain = self._chains.get(name)
@@ -147,25 +142,21 @@ class Ingress:
     # -- posting: in the order of the calls ---------------------------------------------------
 
     async def _post(self, admitted: _Admitted) -> None:
-        chains = admitted.chains
-        async with AsyncExitStack() as turns:
-            for chain in chains:  # sorted by name, so that two callers never wait for each other
-                await turns.enter_async_context(chain.turn_to_post)
-            for chain in chains:
-                await self._ready(chain)
+        chain = admitted.chain
+        async with chain.turn_to_post:
+            await self._ready(chain)
             if admitted.creates is not None:
                 await self._refuse_undeclared(admitted.creates)
             try:
-                stored = await self._posts.start(
-                    admitted.record, tuple(chain.name for chain in chains)
-                )
-            except UsageError as error:  # no log holds messages to these chains
+                stored = await self._posts.start(admitted.record, (chain.name,))
+            except UsageError as error:  # no log holds messages to this chain
                 raise Refusal(Status.NOT_FOUND, str(error)) from error
             except AmcastError as error:
                 raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
         outcome = await stored
         if isinstance(outcome, AppendFailed):
             raise Refusal(Status.SERVICE_UNAVAILABLE, explained(outcome))
+        chain.order.stored(outcome.offset)
 
     async def _refuse_undeclared(self, name: str) -> None:
         """Raise `Refusal` where there is no partition for a new channel."""
@@ -187,3 +178,8 @@ class Ingress:
             return
         why = chain.trouble() or "a config update is judged again, and takes long"
         raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {chain.name}: {why}")
+
+
+def _type_name(number: int) -> str:
+    """Name a header type for the metrics; clients may send any number, so others share a name."""
+    return HeaderType.Name(number) if number in _HEADER_TYPES else _UNKNOWN

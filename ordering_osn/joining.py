@@ -21,8 +21,8 @@ GENESIS = "genesis.block"
 def join(folder: Path, raw: bytes) -> str:
     """Put the chain of this genesis block into a node's folder; give its name.
 
-    Raises `UsageError` for what is no genesis block of a channel, and `Conflict` where the folder
-    has the chain with another one.
+    Raises `UsageError` for what is no genesis block of a channel, or a folder that cannot be
+    written, and `Conflict` where the folder has the chain with another one.
     """
     try:
         block = Block.FromString(raw)
@@ -31,7 +31,11 @@ def join(folder: Path, raw: bytes) -> str:
         check_channel_id(name)
     except (DecodeError, BrokenChain, InvalidConfig, InvalidUpdate) as error:
         raise UsageError(f"this is no genesis block of a channel: {error}") from error
-    _place(folder, name, raw)
+    try:
+        _place(folder, name, raw)
+    except OSError as error:
+        where = error.filename or folder
+        raise UsageError(f"{where} cannot be written: {error.strerror}") from error
     return name
 
 

@@ -19,7 +19,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from multicast.consumer import Consumer
@@ -27,9 +26,8 @@ from multicast.delivery import Batch
 from multicast.errors import ClusterUnreachable, TimedOut, Trimmed, UsageError
 from multicast.log import Appended, AppendOutcome
 from ordering_osn.blockcutter import FillTimes
-from ordering_osn.blocks import Signer, is_config, last_config_of, seal
+from ordering_osn.blocks import is_config, last_config_of, seal
 from ordering_osn.chain import (
-    WINDOW_MAX,
     Action,
     Chain,
     Ignore,
@@ -41,21 +39,24 @@ from ordering_osn.chain import (
     state_from,
 )
 from ordering_osn.channelconfig import ChannelConfig
+from ordering_osn.cluster import After
 from ordering_osn.creation import created_channel
-from ordering_osn.fetching import ForgedBlock, NoPeer, Peers, verified
+from ordering_osn.fetching import ForgedBlock, NoPeer, verified
 from ordering_osn.filters import ChannelRules
 from ordering_osn.ledger import Ledger, LedgerFull
-from ordering_osn.metrics import Metrics
+from ordering_osn.order_watch import OrderWatch
 from ordering_osn.posting import Done, Outbox
 from ordering_osn.protos import Block, KafkaMetadata
 from ordering_osn.receipts import Receipts
-from ordering_osn.records import TimeToCut, encode
+from ordering_osn.records import Connect, TimeToCut, encode
 from ordering_osn.resting import read_rest, write_rest
+from ordering_osn.surroundings import Surroundings
 
 _log = logging.getLogger("amcast.osn")
 _POLL_S = 0.5  # the loop looks this often whether it is to stop
 _AGAIN_S = 1.0
 _HUNG_S = 60.0
+_WATCH_S = 0.2  # a moving order is counted through no more often than this
 _REST_S = 5.0
 _STOP_S = 10.0
 
@@ -66,36 +67,6 @@ class _Stopped(Exception):
 
 class _Interrupted(Exception):
     """The log cannot be followed now, for a reason that may pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a chain's loop needs of its node."""
-
-    signer: Signer
-    rules: Callable[[ChannelConfig], ChannelRules]
-    connect: Callable[[], None]  # reaches the log, so that `post` works; may raise
-    consumer: Callable[[str, str], Consumer]  # of a chain, from a cursor
-    post: Callable[[bytes, str, Done], None]  # a record to one chain's log
-    created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
-    peers: Peers
-    metrics: Metrics
-    window_max: int = WINDOW_MAX
-
-
-class After:
-    """The cursor right after a delivered record; its text is made only when a block needs it."""
-
-    __slots__ = ("_batch", "_next")
-
-    def __init__(self, batch: Batch, offset: int) -> None:
-        self._batch = batch
-        self._next = offset + 1
-
-    def __str__(self) -> str:
-        """Give the text that a `Consumer` resumes from."""
-        batch = self._batch
-        return f"{batch.epoch}/{batch.source}/{batch.record}/{batch.run}/{self._next}"
 
 
 class ChainNode:
@@ -111,6 +82,7 @@ class ChainNode:
         self.receipts = Receipts()
         self.turn_to_post = asyncio.Lock()  # clients' envelopes go out in the order they came
         self.ingress_open = False  # closed while a config is on its second way through the log
+        self.order = OrderWatch(name, stalled_s=around.stalled_s, probe_s=around.probe_s)
         self._dead: str | None = None
         self._waits: str | None = "it has not started yet"  # what the loop waits for
         self._silent: str | None = None  # why the log does not answer
@@ -130,6 +102,7 @@ class ChainNode:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._turned_at = time.monotonic()
+        self._watch_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"osn-{name}", daemon=True)
         self.config = self._config_in_force()
 
@@ -137,12 +110,15 @@ class ChainNode:
 
     @property
     def errored(self) -> bool:
-        """Whether strict readers are to be sent away: the chain does not follow its log."""
-        return self.trouble() is not None
+        """Whether strict readers are to be sent away: the chain does not follow its log.
+
+        Not where the order stands still: there every node has the same blocks.
+        """
+        return (self._dead or self._waits or self._silent) is not None
 
     def trouble(self) -> str | None:
-        """Say what keeps this chain from taking envelopes and following its log; None: nothing."""
-        return self._dead or self._waits or self._silent
+        """Say what keeps this chain from taking envelopes that are ordered soon; None: nothing."""
+        return self._dead or self._waits or self._silent or self.order.trouble
 
     def unhealthy(self) -> str | None:
         """Say what is wrong with this chain; None where nothing is."""
@@ -276,6 +252,7 @@ class ChainNode:
                     for action in chain.step(place, record.value, spans=spans):
                         self._carry_out(action)
                     self._place = place
+            self._watch_order(consumer)
             self._wait_for(None)  # a log that no longer holds our place would have said so
             self._look_at_the_clock(chain)
             self._rest(chain, _REST_S)
@@ -296,6 +273,20 @@ class ChainNode:
             return []
         except (TimedOut, UsageError) as error:  # as where an epoch leaves the chain out
             raise _Interrupted(str(error)) from error
+
+    def _watch_order(self, consumer: Consumer) -> None:
+        """Judge whether the order moves; post a probe where nothing else can tell."""
+        now = time.monotonic()
+        if now < self._watch_at:
+            return
+        self._watch_at = now + _WATCH_S
+        order, before, stalled = self.order, self.order.trouble, self.order.stalled
+        if order.look(consumer.progress(), now, by_collector=consumer.by_collector):
+            self._outbox.put(encode(Connect()), self._probe_posted, needed=lambda: True)
+        if order.stalled != stalled:
+            _log.warning("chain %s: %s", self.name, order.trouble or "its order moves again")
+        if order.trouble != before:
+            self._changed()
 
     # -- time-to-cut --------------------------------------------------------------------------
 
@@ -416,6 +407,7 @@ class ChainNode:
         self.ingress_open = self._chain.ingress_open
         self._place = Place(max(0, state.place.position), state.place.cursor)
         self._outbox = Outbox(self._post)
+        self.order.probe_lost()
         self._wanted = self._asked = None
         self._metrics.ledger_blockchain_height.labels(self.name).set(self.ledger.height)
 
@@ -475,9 +467,17 @@ class ChainNode:
         self._metrics.timers_posted.add(self.name, "stored" if stored else "failed")
         self._posted(outcome)
 
+    def _probe_posted(self, outcome: AppendOutcome) -> None:
+        """Note where a probe stands in the log."""
+        if isinstance(outcome, Appended):
+            self.order.probe_stored(outcome.offset)
+        self._posted(outcome)
+
     def _posted(self, outcome: AppendOutcome) -> None:
-        """Say where a posting failed; it is made again."""
-        if not isinstance(outcome, Appended):
+        """Note where a record stands in the log; say where a posting failed: it is made again."""
+        if isinstance(outcome, Appended):
+            self.order.posted(outcome.offset)
+        else:
             _log.warning("chain %s posts again: %s", self.name, outcome.error)
 
     def _wait_for(self, what: str | None) -> None:

@@ -9,17 +9,20 @@
 
 With TLS, `/metrics` and `/logspec` want a client certificate (401 without), or every path does
 (`client_required`). The answers come from threads of their own: a stuck event loop does not hide.
-At most `CONNECTIONS_MAX` clients are served at a time, each for `CLIENT_S` at most between bytes.
+At most `CONNECTIONS_MAX` clients are served at a time. Each must have sent its whole request within
+`CLIENT_S`, and have taken the answer within as long.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
@@ -74,7 +77,9 @@ class Operations:
         try:
             self._server = _Server((self.host, self.port), self, self._context)
         except OSError as error:
-            raise UsageError(f"cannot listen on {self.host}:{self.port}: {error}") from error
+            raise UsageError(
+                f"cannot listen on {self.host}:{self.port}: {error.strerror}"
+            ) from error
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
@@ -134,10 +139,36 @@ class _Server(ThreadingHTTPServer):
         _log.info("operations: a client went away", exc_info=True)
 
 
+class _Request(io.RawIOBase):
+    """A request as it comes in; raises `TimeoutError` where that takes longer than `CLIENT_S`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline = time.monotonic() + CLIENT_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request did not come in time")
+        self._connection.settimeout(left_s)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(CLIENT_S)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "amcast"
     sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection))
 
     def do_GET(self) -> None:
         paths = {

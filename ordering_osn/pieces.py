@@ -16,6 +16,12 @@ LENGTH_BYTES = 4
 PIECE_BYTES_MAX = 100 << 20
 
 
+def check(file: Path) -> None:
+    """Raise `UsageError` where a file does not hold whole byte strings, one after the other."""
+    for _ in pieces(file):
+        pass
+
+
 def pieces(file: Path | None) -> Iterator[bytes]:
     """Read a file's byte strings; None: standard input's. Raises `UsageError` where one is torn."""
     name = str(file) if file else "standard input"
@@ -28,9 +34,15 @@ def pieces(file: Path | None) -> Iterator[bytes]:
         while head := source.read(LENGTH_BYTES):
             length = int.from_bytes(head, "big")
             if len(head) < LENGTH_BYTES or length > PIECE_BYTES_MAX:
-                raise UsageError(f"{name}: what follows number {count} is no length of 4 bytes")
+                raise UsageError(
+                    f"{name} does not hold byte strings behind their lengths: what follows number "
+                    f"{count} is no length of 4 bytes up to {PIECE_BYTES_MAX}"
+                )
             piece = source.read(length)
             if len(piece) < length:
-                raise UsageError(f"{name}: ends within number {count + 1}")
+                raise UsageError(
+                    f"{name} ends within number {count + 1}: it says {length} bytes and has "
+                    f"{len(piece)}; was the file cut off?"
+                )
             count += 1
             yield piece

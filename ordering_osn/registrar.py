@@ -14,6 +14,7 @@ the log, and again and again where it is away, is each chain's own thread.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from multicast.errors import AmcastError, Conflict
+from multicast.errors import AmcastError, Conflict, UsageError
 from ordering_osn.blocks import CorruptMetadata, Signer
 from ordering_osn.chain import WINDOW_MAX
 from ordering_osn.channelconfig import ChannelConfig, InvalidConfig
@@ -32,12 +33,19 @@ from ordering_osn.ingress import READY_S, Ingress
 from ordering_osn.joining import genesis_of, joined, ledger_folder, place_created, rest_file
 from ordering_osn.ledger import Ledger
 from ordering_osn.metrics import Metrics
-from ordering_osn.node import ChainNode, Surroundings
+from ordering_osn.node import ChainNode
+from ordering_osn.order_watch import PROBE_S, STALLED_S
 from ordering_osn.posting import Posts
+from ordering_osn.protos import SerializedIdentity
+from ordering_osn.surroundings import Surroundings
 
 _log = logging.getLogger("amcast.osn")
 _LOOK_S = 1.0
 _AGAIN_S = 10.0
+
+
+class StrangeSigner(UsageError):
+    """A channel has no orderers of this node's organisation."""
 
 
 def _utc_now() -> datetime:
@@ -60,6 +68,8 @@ class Registrar:
         window_max: int = WINDOW_MAX,
         look_s: float = _LOOK_S,
         ready_s: float = READY_S,
+        stalled_s: float = STALLED_S,
+        probe_s: float = PROBE_S,
     ) -> None:
         self._folder = folder
         self._cluster = cluster
@@ -71,8 +81,11 @@ class Registrar:
         self._look_s = look_s
         self._posts = Posts(cluster.producer)
         self._window_max = window_max
+        self._stalled_s = stalled_s
+        self._probe_s = probe_s
         self._chains: dict[str, ChainNode] = {}
         self._failed: dict[str, str] = {}  # chains whose ledger cannot be opened, and why
+        self._strange: dict[str, StrangeSigner] = {}
         self._again_at: dict[str, float] = {}
         self._ingress = Ingress(
             self._chains,
@@ -91,8 +104,21 @@ class Registrar:
     # -- its life -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start every chain of the folder; then look for new ones, and at the log."""
+        """Start every chain of the folder; then look for new ones, and at the log.
+
+        Raises `UsageError` where the folder cannot be used, or no chain knows this node's MSP ID.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise UsageError(f"{self._folder} is a file, not a node's folder") from error
+        except OSError as error:
+            raise UsageError(f"{self._folder} cannot be made: {error.strerror}") from error
         self._start_joined()
+        if self._strange and not self._chains:
+            raise self._strange[min(self._strange)]
+        for strange in self._strange.values():
+            _log.error("%s", strange)
         self._thread.start()
 
     def stop(self) -> None:
@@ -133,9 +159,12 @@ class Registrar:
         try:
             chain = self._opened(name)
         except (AmcastError, InvalidConfig, CorruptMetadata, OSError) as error:
-            if self._failed.get(name) != str(error):
+            starts = self._thread.ident is None and isinstance(error, StrangeSigner)
+            if self._failed.get(name) != str(error) and not starts:
                 _log.error("chain %s cannot be started: %s", name, error)
             self._failed[name] = str(error)
+            if isinstance(error, StrangeSigner):
+                self._strange[name] = error
             return
         self._failed.pop(name, None)
         self._chains[name] = chain
@@ -148,10 +177,12 @@ class Registrar:
             self.metrics.torn_tails.add(name, amount=float(ledger.torn_bytes > 0))
             if ledger.height == 0:
                 ledger.append(0, genesis)
-            return ChainNode(name, ledger, rest_file(self._folder, name), self._surroundings())
+            chain = ChainNode(name, ledger, rest_file(self._folder, name), self._surroundings())
+            _refuse_strange(self._signer, chain.config)
         except BaseException:
             ledger.close()
             raise
+        return chain
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
@@ -164,6 +195,9 @@ class Registrar:
             peers=self._peers,
             metrics=self.metrics,
             window_max=self._window_max,
+            stalled_s=self._stalled_s,
+            # Nodes that all post at the same moment would each post for nothing.
+            probe_s=self._probe_s * random.uniform(1.0, 1.5),  # noqa: S311
         )
 
     def _rules(self, config: ChannelConfig) -> ChannelRules:
@@ -187,6 +221,7 @@ class Registrar:
         told = self._cluster.troubles([chain.name for chain in chains])
         for chain in chains:
             chain.log_answers(told.get(chain.name))
+            chain.order.grown(self._cluster.ends.get(chain.name, {}))
 
     # -- what the wire asks -------------------------------------------------------------------
 
@@ -222,3 +257,14 @@ class Registrar:
         """
         chain = self._chains.get(channel)
         return None if chain is None else await chain.receipt(transaction, timeout_s)
+
+
+def _refuse_strange(signer: Signer, config: ChannelConfig) -> None:
+    """Raise `StrangeSigner` where nobody would accept a block that this node signs."""
+    msp_id = SerializedIdentity.FromString(signer.creator).mspid
+    known = config.orderer_msp_ids
+    if known and msp_id not in known:
+        raise StrangeSigner(
+            f"channel {config.channel_id} knows no orderers of the MSP ID {msp_id!r}, only of "
+            f"{', '.join(known)}: give the --msp and --msp-id of one of these"
+        )

@@ -96,7 +96,7 @@ def found(channels: Channels, request: Request) -> Channel:
     """Give the channel that a request names; raises `Refused`."""
     channel = channels.get(request.channel)
     if channel is None:
-        raise Refused(Status.NOT_FOUND, f"no channel {request.channel}")
+        raise Refused(Status.NOT_FOUND, f"this node has no channel {request.channel!r}")
     return channel
 
 
@@ -152,9 +152,9 @@ class Seek:
         else:
             number = {"oldest": base, "newest": height - 1, "next_commit": height}[kind]
         if number > height:
-            raise Refused(Status.NOT_FOUND, f"block {number} is beyond the next one, {height}")
+            raise Refused(Status.NOT_FOUND, f"there is no block {number}: the next one is {height}")
         if number < base:
-            raise Refused(Status.NOT_FOUND, f"block {number} is no longer kept; {base} is")
+            raise Refused(Status.NOT_FOUND, f"block {number} was pruned: the oldest one is {base}")
         return number
 
     def _stop(self, info: Any, height: int) -> int:
@@ -168,16 +168,21 @@ class Seek:
             return stop
         if kind is None:  # Fabric's: it means block 0, which only a start at 0 meets
             return 0
+        if kind == "next_commit":
+            # Who does not wait gets what is there now. (Fabric takes such a stop for block 0, as
+            # where it names none.)
+            fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
+            return height - 1 if fail and self.number < height else height
         # As a stop, "oldest" is the start itself. Start and stop are resolved at one height: from
         # newest to newest is one block, though another lands meanwhile.
-        return {"oldest": self.number, "newest": height - 1, "next_commit": height}[kind]
+        return {"oldest": self.number, "newest": height - 1}[kind]
 
     def next(self, height: int) -> int | None:
         """Give the number to deliver now; None: wait until the chain grows. Raises `Refused`."""
         if self.number < height:
             return self.number
         if self._fail:
-            raise Refused(Status.NOT_FOUND, f"block {self.number} is not there yet")
+            raise Refused(Status.NOT_FOUND, f"there is no block {self.number} yet")
         return None
 
     def delivered(self) -> bool:

@@ -23,7 +23,7 @@ def snapshot(ledger: Ledger, to: Path, *, base: int) -> None:
     ledger may grow meanwhile; where it is pruned meanwhile, beyond `base`, this raises `Pruned`.
     """
     if to.exists():
-        raise UsageError(f"{to} is there already")
+        raise UsageError(f"{to} exists already; name a folder that does not")
     height = ledger.height
     if not ledger.base <= base < height:
         raise UsageError(
@@ -31,7 +31,10 @@ def snapshot(ledger: Ledger, to: Path, *, base: int) -> None:
         )
     draft = to.with_name(to.name + segments.DRAFT)
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    try:
+        draft.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"{draft} cannot be made: {error.strerror}") from error
     try:
         segments.write_base(draft, ledger.base_at(base))
         with Ledger.open(draft, fsync="never") as copy:

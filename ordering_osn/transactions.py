@@ -8,8 +8,10 @@ no signature is checked here.
                      take another's ID, and a payload signed twice has one ID. A config has the
                      ID of the update that it was made of.
     several chains   a channel ID of chain names, sorted and joined by "+" (no channel's name has
-                     one). The ID of such a transaction is followed by "@" and this channel ID: then
-                     two transactions of one ID never count as one at some of their chains only.
+                     one). Nodes no longer accept such transactions, and order those that stand in
+                     a log already as they always did. The ID of such a transaction is followed by
+                     "@" and this channel ID: then two transactions of one ID never count as one at
+                     some of their chains only.
 """
 
 from __future__ import annotations

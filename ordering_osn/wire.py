@@ -13,7 +13,11 @@ Everything runs on the event loop that started it; what blocks does so elsewhere
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
+import socket
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +38,11 @@ from ordering_osn.waits import wait
 
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, each way
+_INFO = "amcast-info-bin"  # the trailer that says why a request for blocks ended
+_USUAL_BYTES_MAX = 4 << 20  # what a client of gRPC accepts by default
+_TRAILER_S = 5.0
+_SENDER_S = 1.0
+_log = logging.getLogger("amcast.osn.wire")
 STREAMS_MAX = 10_000
 _SIZES = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -77,15 +86,21 @@ class TlsFiles:
         key: Path | None = None,
         authorities: Iterable[Path] = (),
     ) -> Self:
-        """Read the files that are named; raises `UsageError`."""
+        """Read the files that are named; raises `UsageError`, which names the file."""
+        signers = list(authorities)
         try:
-            return cls(
+            read = cls(
                 certificate.read_bytes() if certificate else b"",
                 key.read_bytes() if key else b"",
-                b"\n".join(path.read_bytes() for path in authorities),
+                b"\n".join(path.read_bytes() for path in signers),
             )
         except OSError as error:
-            raise UsageError(f"TLS: {error}") from error
+            raise UsageError(f"TLS: {error.filename}: {error.strerror}") from error
+        if certificate is not None and key is not None:
+            _check_pair(certificate, key)
+        for path in signers:
+            _check_authority(path)
+        return read
 
     @property
     def tls_hash(self) -> bytes:
@@ -93,8 +108,52 @@ class TlsFiles:
         return fingerprint(self.certificate) if self.certificate else b""
 
 
+def _check_pair(certificate: Path, key: Path) -> None:
+    """Raise `UsageError` where the key is not that of the certificate; gRPC would not say why."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(
+                f"TLS: {key} is not the key of the certificate {certificate}"
+            ) from error
+        raise UsageError(
+            f"TLS: {certificate} and {key} are no certificate and its key without a password, "
+            f"in PEM: {error.reason or error}"
+        ) from error
+
+
+def _check_authority(path: Path) -> None:
+    """Raise `UsageError` where a file holds no certificates."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"TLS: {path} holds no certificates in PEM: {error.reason or error}"
+        ) from error
+
+
 class ConnectionLost(ClusterUnreachable):
     """The node cannot be reached, or ended the stream without a word."""
+
+
+class StatusAnswer(int):
+    """A status that ended a request for blocks; `info` says why, where the node said it."""
+
+    info: str = ""
+
+
+class _ClientLeft(Exception):
+    """The call ended while a message was written to it."""
+
+    def __init__(self, peer: str, size: int) -> None:
+        text = f"client {peer} left while {size} bytes were sent to it"
+        self.level = logging.INFO
+        if size > _USUAL_BYTES_MAX:
+            self.level = logging.WARNING
+            text += f"; clients of gRPC accept {_USUAL_BYTES_MAX} unless they are told otherwise"
+        super().__init__(text)
 
 
 class _Stream:
@@ -102,6 +161,7 @@ class _Stream:
 
     def __init__(self, context: Any, count: Callable[[str], None]) -> None:
         self._context, self._count = context, count
+        self._peer = context.peer()  # nobody knows it after the call has ended
 
     async def read(self) -> bytes | None:
         message = await self._context.read()
@@ -112,7 +172,10 @@ class _Stream:
         return raw
 
     async def write(self, message: bytes) -> None:
-        await self._context.write(message)
+        try:
+            await self._context.write(message)
+        except aio.InternalError as error:
+            raise _ClientLeft(self._peer, len(message)) from error
         self._count("sent")
 
 
@@ -162,6 +225,7 @@ class Server:
         )
         host = f"[{self.host}]" if ":" in self.host else self.host
         address = f"{host}:{self.port}"
+        await asyncio.to_thread(_check_address, self.host, self.port)
         try:
             if self._tls is None:
                 self.port = self._server.add_insecure_port(address)
@@ -199,7 +263,9 @@ class Server:
             await context.abort(grpc.StatusCode.INTERNAL, "the envelope could not be handled")
 
     async def _deliver_stream(self, stream: _Stream, context: Any) -> None:
-        await self._deliver.serve(stream, self._tls_hash(context))
+        why = await self._deliver.serve(stream, self._tls_hash(context))
+        if why:
+            context.set_trailing_metadata(((_INFO, why.encode()),))
 
     async def _serve_stream(self, method: str, context: Any, serve: Any) -> None:
         metrics, name = self._metrics, (_SERVICE, method)
@@ -215,6 +281,11 @@ class Server:
         except asyncio.CancelledError:
             code = "Canceled"
             raise
+        except _ClientLeft as left:
+            code = "Canceled"
+            _log.log(left.level, "%s: %s", method, left)
+            # As gRPC says it where it notices itself; else it would try to send a status.
+            raise asyncio.CancelledError from left
         finally:
             metrics.grpc_server_stream_requests_completed.add(*name, code)
 
@@ -235,6 +306,27 @@ class Server:
             return None
         (certificate,) = context.auth_context()["x509_pem_cert"]
         return fingerprint(certificate)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raise `UsageError` where nothing can listen there; gRPC would not say why."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        refused: OSError | None = None
+        for family, kind, protocol, _, at in found:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    tried.bind(at)
+                    tried.listen(1)
+                except OSError as error:
+                    refused = error
+                else:
+                    return
+        if refused is not None:
+            raise refused
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 class Client:
@@ -283,6 +375,7 @@ class Client:
             while True:
                 answer = await self._read(answers, timeout_s)
                 if answer is None:
+                    await asyncio.wait({sender}, timeout=_SENDER_S)
                     if sender.done() and (error := sender.exception()) is not None:
                         raise error  # the caller's own: of its envelopes
                     return
@@ -307,7 +400,11 @@ class Client:
         sender = asyncio.create_task(_send(call, requests))
         try:
             while (answer := await self._read(answers, timeout_s)) is not None:
-                yield read_answer(answer)
+                found = read_answer(answer)
+                if isinstance(found, int) and found != Status.SUCCESS:
+                    found = StatusAnswer(found)
+                    found.info = await _info(call)
+                yield found
         finally:
             sender.cancel()
             call.cancel()
@@ -335,8 +432,22 @@ class Client:
         return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
 
 
+async def _info(call: Any) -> str:
+    """Give why a node ended a call, where it says so; Fabric's orderer does not."""
+    with contextlib.suppress(aio.AioRpcError, TimeoutError):
+        async with asyncio.timeout(_TRAILER_S):
+            for name, value in await call.trailing_metadata() or ():
+                if name == _INFO:
+                    return bytes(value).decode(errors="replace")
+    return ""
+
+
 async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> None:
-    """Write as flow control lets; the reader hears of a broken stream."""
+    """Write as flow control lets; the reader hears of a broken stream.
+
+    Where the messages end in an error, what was sent before is answered first.
+    """
+    failed = None
     try:
         if isinstance(messages, AsyncIterable):
             async for message in messages:
@@ -344,6 +455,11 @@ async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> 
         else:
             for message in messages:
                 await call.write(message)
-        await call.done_writing()
     except (aio.AioRpcError, asyncio.InvalidStateError):
         return
+    except Exception as error:  # noqa: BLE001 - of the messages: raised below
+        failed = error
+    with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
+        await call.done_writing()
+    if failed is not None:
+        raise failed

@@ -151,21 +151,19 @@ class SmallChannels:
     async def submit(self, envelope):
         self.submitted.append(envelope)
         try:
-            _, names = route(envelope)
-            if any(name not in self._channels for name in names):
-                return 404, f"no channel {names}"
-            channels = [self._channels[name] for name in names]
-            for channel in channels:
-                admit_normal(channel.config, envelope, now=datetime.now(UTC))
+            _, name = route(envelope)
+            if name not in self._channels:
+                return 404, f"no channel {name}"
+            channel = self._channels[name]
+            admit_normal(channel.config, envelope, now=datetime.now(UTC))
         except Refusal as refusal:
             return refusal.status, refusal.info
-        if any(channel.errored for channel in channels):
+        if channel.errored:
             return 503, "the chain is not ready"
         if self.stored is not None:
             await self.stored.wait()
-        for channel in channels:
-            place = (channel.add(envelope), 0)
-            self._places[channel.name, transaction_id(envelope)] = place
+        place = (channel.add(envelope), 0)
+        self._places[name, transaction_id(envelope)] = place
         return 200, ""
 
     async def receipt(self, channel, transaction, timeout_s):

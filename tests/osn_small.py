@@ -29,7 +29,10 @@ _numbers = itertools.count()
 
 
 def chains_plan(*names: str, spanning=(), topic="chains"):
-    """Plan a topic with a partition for each chain, and a log for each set that is spanned."""
+    """Plan a topic with a partition for each chain, and a log for each set in `spanning`.
+
+    Where there is such a set, collectors order its chains.
+    """
     return solve(
         from_document(
             {
@@ -62,11 +65,11 @@ def quick(name="chain-a", *, timeout="100ms", **sizes) -> bytes:
     return genesis(osn_configs.changed(osn_configs.genesis(name), change), name)
 
 
-def transaction(*chains: str, data=None) -> bytes:
-    """Make a fresh envelope of User1 for a chain, or several."""
+def transaction(chain="chain-a", *, data=None, kind=HeaderType.ENDORSER_TRANSACTION) -> bytes:
+    """Make a fresh envelope of User1 for a chain."""
     return signed_envelope(
-        HeaderType.ENDORSER_TRANSACTION,
-        "+".join(chains or ("chain-a",)),
+        kind,
+        chain,
         data or b"transaction %d" % next(_numbers),
         signer=osn_configs.org_user(),
         now=datetime.now(UTC),

@@ -194,8 +194,8 @@ def test_each_measurement_has_its_own_usual_numbers_and_what_is_asked_is_stronge
     usual, asked = osn.checked(["broadcast"]), osn.checked(["broadcast", "--timeout", "1s"])
     assert (usual.transactions, usual.timeout, asked.timeout) == (30_000, "250ms", "1s")
     assert osn.service(osn.checked(["ordering"])).nodes == 3
-    many = osn.service(osn.checked(["many", "--spanning-every", "0"]))
-    assert (many.chains, many.spanning) == (("chain-a", "chain-b"), False)
+    many = osn.service(osn.checked(["many"]))
+    assert (many.chains, many.collectors) == (("chain-a", "chain-b"), True)
 
 
 # -- what a profile says ---------------------------------------------------------------------

@@ -159,11 +159,12 @@ def transactions(blocks) -> list[bytes]:
 
 
 @contextmanager
-def network(cluster, folder, plan, *genesis_blocks, nodes=3, waits=True):
+def network(cluster, folder, plan, *genesis_blocks, nodes=3, waits=True, collectors=True):
     """Start nodes that have joined these channels."""
     service = Service(chains=plan.partitions, nodes=nodes)
     with System(cluster.bootstrap, plan, folder) as system:
-        system.collectors().wait_healthy(PATIENCE_S)
+        if collectors:
+            system.collectors().wait_healthy(PATIENCE_S)
         with Nodes(service, cluster.bootstrap, system.topic, folder) as running:
             for number in range(nodes):
                 for raw in genesis_blocks:
@@ -205,19 +206,19 @@ def test_forty_real_transactions_are_ordered_once_while_nodes_are_killed(kafka_c
         assert row["sound"]
 
 
-def test_two_chains_agree_on_what_spans_them_while_a_config_changes_and_nodes_die(
+def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes_die(
     kafka_cluster, tmp_path
 ):
     plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
     raws = [quick(name, timeout="50ms", max_message_count=5) for name in plan.partitions]
     with network(kafka_cluster, tmp_path, plan, *raws) as net:
         chance = random.Random(3)
-        sent = {"chain-a": [], "chain-b": [], "chain-a+chain-b": []}
+        sent = {"chain-a": [], "chain-b": []}
         for turn in range(60):
             some = []
             for _ in range(chance.randrange(1, 4)):
                 to = chance.choice(list(sent))
-                some.append(transaction(*to.split("+")))
+                some.append(transaction(to))
                 sent[to].append(some[-1])
             while some:  # sent again to the next node, until it was accepted
                 some = some[net.send(chance.randrange(3), *some).count(200) :]
@@ -230,25 +231,49 @@ def test_two_chains_agree_on_what_spans_them_while_a_config_changes_and_nodes_di
                 )
                 net.send_all(1, update)
         net.nodes.wait_healthy(PATIENCE_S)
-        spanning = set(sent["chain-a+chain-b"])
         seen = {}
         for name, configs in (("chain-a", 1), ("chain-b", 0)):
-            count = len(sent[name]) + len(spanning) + configs
-            seen[name] = net.until_ordered(name, count)
-            assert set(sent[name]) | spanning <= set(seen[name])
-        orders = [[one for one in found if one in spanning] for found in seen.values()]
-        assert orders[0] == orders[1]
+            seen[name] = net.until_ordered(name, len(sent[name]) + configs)
+            assert set(sent[name]) <= set(seen[name])
         blocks = [Block.FromString(raw) for raw in net.deliver(0, "chain-a")]
         sizes = [len(block.data.data) for block in blocks]
         assert max(sizes) <= 5
         changed = next(n for n, block in enumerate(blocks) if n and is_config(block))
         assert max(sizes[changed:]) <= 3
         # What stands in a block is not ordered again, whoever sends it to whom.
-        assert net.send(2, sent["chain-a"][0], *sent["chain-a+chain-b"][:2]) == [200] * 3
-        last = transaction("chain-a", "chain-b")
-        assert net.send(0, last) == [200]
+        assert net.send(2, *sent["chain-a"][:2], sent["chain-b"][0]) == [200] * 3
         for name, found in seen.items():
+            last = transaction(name)
+            assert net.send(0, last) == [200]
             assert net.until_ordered(name, len(found) + 1) == [*found, last]
+
+
+def test_without_collectors_nodes_are_unhealthy_and_answer_503_until_they_run(
+    kafka_cluster, tmp_path
+):
+    plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
+    raws = [quick(name, timeout="50ms") for name in plan.partitions]
+    with network(
+        kafka_cluster, tmp_path, plan, *raws, nodes=1, waits=False, collectors=False
+    ) as net:
+        until(lambda: "was ordered since this node started" in net.unhealthy(0), PATIENCE_S, 0.2)
+        assert net.send(0, transaction()) == [503]
+        assert len(net.deliver(0, "chain-a")) == 1  # what there is can be read
+        collectors = net.system.collectors()
+        net.nodes.wait_healthy(PATIENCE_S)
+        sent = [transaction() for _ in range(2)]
+        assert net.send(0, sent[0]) == [200]
+        until(lambda: net.ordered("chain-a") == sent[:1], PATIENCE_S, 0.1)
+        for node in net.system.plan.collectors:
+            collectors.kill(node.name)
+        net.send(0, sent[1])  # accepted, for nobody can know it yet, or 503
+        until(lambda: "log chain-a holds records" in net.unhealthy(0), PATIENCE_S, 0.2)
+        assert net.send(0, transaction()) == [503]
+        for node in net.system.plan.collectors:
+            collectors.start(node.name)
+        net.nodes.wait_healthy(PATIENCE_S)
+        net.send_all(0, sent[1])
+        until(lambda: net.ordered("chain-a") == sent, PATIENCE_S, 0.1)
 
 
 def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_cluster, tmp_path):
@@ -273,7 +298,7 @@ def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_
         net.genuine(2, "chain-a")
 
 
-def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_is_spanned(
+def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_collectors_order_both(
     kafka_cluster, tmp_path
 ):
     raws = [quick(name, timeout="50ms") for name in ("chain-a", "chain-b")]
@@ -293,13 +318,11 @@ def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_is_spann
         system.collectors("b").wait_healthy(PATIENCE_S)
         net.nodes.start(1)
         net.nodes.wait_healthy(PATIENCE_S)
-        both = [transaction("chain-a", "chain-b") for _ in range(5)]
+        more = [transaction() for _ in range(5)]
         sent["chain-b"] = [transaction("chain-b") for _ in range(4)]
-        assert net.send(1, *both[:3], *sent["chain-b"], *both[3:]) == [200] * 9
-        found = net.until_ordered("chain-a", 18)
-        assert found[:13] == sent["chain-a"]
-        assert found[13:] == both
-        assert [one for one in net.until_ordered("chain-b", 9) if one in set(both)] == both
+        assert net.send(1, *more[:3], *sent["chain-b"], *more[3:]) == [200] * 9
+        assert net.until_ordered("chain-a", 18) == [*sent["chain-a"], *more]
+        assert net.until_ordered("chain-b", 4) == sent["chain-b"]
         net.restart(2)
         net.nodes.wait_healthy(PATIENCE_S)
         assert net.send(2, transaction()) == [200]

@@ -284,3 +284,28 @@ def test_more_streams_than_a_server_takes_are_told_so(runner, channels):
                         await asyncio.sleep(0.01)
 
     assert runner.run(ask()) == ["block 0", 200]
+
+
+# To the next block, without waiting for it.
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("oldest", ["block 0", "block 1", "block 2", 200]),
+        (1, ["block 1", "block 2", 200]),
+        ("newest", ["block 2", 200]),
+        ("next", [404]),
+    ],
+)
+def test_to_the_next_block_and_not_to_wait_is_what_there_is_now(
+    runner, channels, channel, start, found
+):
+    channel.grow(3)
+
+    async def ask():
+        async with served(channels) as client:
+            request = seek_envelope(USER, "chain-a", start, "next", block_until_ready=False)
+            return numbers(await gathered(client.deliver(request)))
+
+    assert runner.run(ask()) == found

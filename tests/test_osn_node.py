@@ -228,10 +228,10 @@ def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
         (lambda: b"", 400, ""),
         (lambda: b"garbage", 400, ""),
         (lambda: transaction("chain-x"), 404, "no channel 'chain-x'"),
-        (lambda: transaction("chain-a", "chain-x"), 404, "no channel 'chain-x'"),
-        (lambda: transaction("chain-b", "chain-a"), 400, "sorted"),
+        (lambda: transaction("chain-a+chain-x"), 400, "names several chains"),
+        (lambda: transaction("chain-b+chain-a"), 400, "names several chains"),
     ],
-    ids=["empty", "garbage", "unknown", "partly unknown", "not sorted"],
+    ids=["empty", "garbage", "unknown", "several", "several not sorted"],
 )
 def test_what_cannot_be_ordered_is_answered_with_its_status(tmp_path, envelope, status, text):
     with Nodes(LONE, tmp_path) as osn:

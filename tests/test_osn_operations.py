@@ -29,6 +29,7 @@ from tests.osn_chains import (
     gathered,
     served,
 )
+from tests.small import until
 
 
 @pytest.fixture
@@ -308,6 +309,30 @@ def test_clients_that_say_nothing_do_not_lock_out_the_others(started, monkeypatc
     finally:
         for connection in idle:
             connection.close()
+
+
+@pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["plain", "TLS"])
+def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkeypatch, tls):
+    monkeypatch.setattr(operations, "CLIENT_S", 0.5)
+    server = started(tls=tls)
+    context = client_context(certificate=False) if tls else None
+    plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    slow = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
+    with slow:
+        slow.sendall(b"GET /healthz HTTP/1.0\r\nX-Long: ")
+        slow.settimeout(0.1)  # between bytes: shorter than what a request may take
+
+        def is_ended():
+            try:
+                slow.sendall(b"x")
+                return not slow.recv(1)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        until(is_ended, timeout=20)
+    assert ask(server, "GET", "/healthz", context=context)[0] == 200
 
 
 # TLS.

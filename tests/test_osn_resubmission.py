@@ -2,6 +2,7 @@
 
 import pytest
 
+from ordering_osn.blocks import header_hash
 from ordering_osn.chain import Cause, Ignore, Repost, state_from
 from ordering_osn.records import Kind, Regular, TimeToCut, decode
 from tests.osn_cores import (
@@ -411,4 +412,25 @@ def test_one_id_at_one_chain_and_at_several_tears_none():
         "",
         "chain-a+chain-b",
         "chain-a+chain-c",
+    ]
+
+
+def test_blocks_of_a_log_with_transactions_of_several_chains_are_those_of_earlier_versions():
+    """Nodes accept none any more; the digests were made by the last version that did."""
+    stepped = Stepped(rules(messages_max=3))
+    for number in range(8):
+        if number % 3:
+            spanning(stepped, f"t{number}")
+        else:
+            stepped.normal(f"t{number}")
+    stepped.config("c1", messages_max=2)
+    spanning(stepped, "t8")
+    stepped.step(TimeToCut(stepped.chain.height))
+
+    assert [header_hash(write.block.header).hex()[:16] for write in stepped.writes] == [
+        "10dbbc28e6a26736",
+        "1270a2a25c841a9a",
+        "90a2bc3b78c45cc4",
+        "921d76a0fa773c07",
+        "fa0ad823d36083cf",
     ]

@@ -75,6 +75,7 @@ PURE = [
     "ordering_osn/filters.py",
     "ordering_osn/identity/msp.py",
     "ordering_osn/maintenance.py",
+    "ordering_osn/order_watch.py",
     "ordering_osn/policies.py",
     "ordering_osn/records.py",
     "ordering_osn/seek.py",

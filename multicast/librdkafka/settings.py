@@ -32,6 +32,8 @@ def librdkafka_settings(
     check_client(client)
     return {
         "client.id": "amcast",
+        # A partition that was added is refused as unknown until this; the default is five minutes.
+        "topic.metadata.refresh.interval.ms": 10_000,
         **client,
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": False,

@@ -14,7 +14,7 @@ Invariant: the ends are written once every collector is frozen and every log rea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from uuid import uuid4
@@ -57,16 +57,18 @@ def drain(
     *,
     timeout_s: float,
     say: Callable[[str], None],
-) -> None:
+) -> bool:
     """Bring an epoch to its end; return once the next one can begin.
 
     The plan of the next epoch stands in the control topic already. Blocks for at most `timeout_s`
-    seconds, then raises `TimedOut`: run it again. `say` hears of each step, in a sentence.
+    seconds, then raises `TimedOut`: run it again. `say` hears of each step, in a sentence. Returns
+    whether the epoch's own collectors did it, without help.
     """
     with ExitStack() as opened:
         steps = _Drain(driver, control, epoch, deadline=time.monotonic() + timeout_s, say=say)
         opened.callback(steps.appender.close)
         steps.run(opened)
+        return not steps.helped
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class _Drain:
         say: Callable[[str], None],
     ) -> None:
         self.appender = driver.appender()
+        self.helped = False
         self._driver = driver
         self._control = control
         self._plan: Plan = control.state.plan(epoch)
@@ -174,24 +177,23 @@ class _Drain:
         epoch = self._plan.epoch
         named = {stream.collector: stream for stream in streams.places.values()}
         help_at = time.monotonic() + _HELP_S
-        helped = False
         while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
             now = time.monotonic()
             waits = [name for name, stream in named.items() if not stream.state.frozen]
             if now >= self._deadline:
                 raise TimedOut(
-                    f"epoch {epoch} has not ended in time: {_some(waits)} did not freeze; "
+                    f"epoch {epoch} has not ended in time: {some(waits)} did not freeze; "
                     f"run 'amcast topology apply' again"
                 )
-            if now >= help_at and not helped:
-                helped = True
+            if now >= help_at and not self.helped:
+                self.helped = True
                 self._help(waits, opened)
             streams.read(min(_POLL_S, self._deadline - now))
         return ends
 
     def _help(self, names: list[str], opened: ExitStack) -> None:
         """Run collectors that did not freeze in time: perhaps nobody else does."""
-        self._say(f"{_some(names)} did not freeze in time; an instance of each runs here")
+        self._say(f"{some(names)} did not freeze in time; an instance of each runs here")
         engine = opened.enter_context(Engine(self._driver, self._plan.topic))
         for name in names:
             node = Node(engine, name, epoch=self._plan.epoch)
@@ -244,7 +246,7 @@ def _offset(outcome: AppendOutcome | None, name: str) -> int:
     raise AppendUnknown(f"{name} did not acknowledge a record")
 
 
-def _some(names: list[str]) -> str:
+def some(names: Sequence[str]) -> str:
     """Name the first few."""
     more = len(names) - _NAMED_MAX
     return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -393,8 +393,10 @@ class Node:
             else:
                 streams.unsubscribe(self, [self.own_at])
         if self._parent_at is not None:
-            self._paused = self.core.parent_paused(paused=self._paused)
-            streams.pause(self, self._parent_at, paused=self._paused)
+            paused = self.core.parent_paused(paused=self._paused)
+            if paused is not self._paused:
+                self._paused = paused
+                streams.pause(self, self._parent_at, paused=paused)
 
     def _append(self, raw: bytes) -> None:
         def done(outcome: AppendOutcome) -> None:

@@ -1,8 +1,9 @@
 """The Faust worker that hosts collectors: lifecycle, supervision and the web; no Kafka of its own.
 
 `amcast collectors run` and `faust -A collectors.app worker` start the same. Faust's own consumer,
-producer and tables stay off: each node polls Kafka itself, in a thread, on one of our drivers
-(a Faust agent cannot append a merge exactly once; our acceptance rule needs no transaction).
+producer and tables stay off: an engine (`engine.py`) with a fixed number of threads polls Kafka for
+all nodes of the process, on one of our drivers. (A Faust agent cannot append a merge exactly once;
+our acceptance rule needs no transaction.)
 
     AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as everywhere; `amcast.toml` serves, too
     AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where announcements are taken
@@ -15,7 +16,8 @@ others. Who is there is asked of a consumer group (`members.py`); who then runs 
 reckons alone (`placement.py`). Until the group has answered, an instance stands by for all. What
 is no longer its share an instance gives up when another's records count, or after a while.
 
-`/healthz` answers 200 while every node's loop runs, else 503. `/status` describes each node.
+`/healthz` answers 200 while every node runs, else 503. `/status` describes each node. They are
+served at AMCAST_WEB_HOST (127.0.0.1) and at no other address.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from http import HTTPStatus
+from typing import Any, TypeVar
 
 import faust
 from faust.app.base import BootStrategy
@@ -41,15 +44,19 @@ from collectors.members import Members
 from collectors.node import Node
 from collectors.placement import share_out
 from collectors.starting import StartCheck
+from collectors.web import WebServer, address_of, listen_at
 from multicast.control import ControlState
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.log import Driver
-from multicast.settings import Settings, settings
+from multicast.settings import settings
 
 _log = logging.getLogger("amcast.collectors")
 # Of the group's client all that matters is told in our sentences, at /status.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
+_T = TypeVar("_T")
+_DEFAULT_PORT = 6066
+_PORT_MAX = 65535
 _RETRY_S = (0.1, 0.5, 2.0, 5.0)
 _EPOCH_EVERY_S = 1.0
 _CHECK_EVERY_S = 3.0
@@ -62,12 +69,16 @@ _STEADY_S = 10.0  # who ran for so long is started at once where it fails
 class Worker(faust.Worker):
     """A worker that writes nothing to stdout, and ends when its loops have.
 
-    Faust's own turns a spinner on stdout, and rests for a second before it goes.
+    Faust's own turns a spinner on stdout, and rests for a second before it goes. It opens the web
+    port, too.
     """
 
     def __init__(self, *services: Any, **options: Any) -> None:
         super().__init__(*services, **{**options, "stdout": sys.stderr})
         self.spinner = None
+        if app.conf.web_enabled:
+            # At once: who cannot have the port is to be told so before anything is started.
+            _or_exit(_web.bind)
 
     async def _sentinel_task(self) -> None:
         await asyncio.sleep(0)
@@ -88,9 +99,9 @@ class _Shell(faust.App):
         """Make no directories: a collector's state is its own order stream."""
 
 
-def _settings_or_exit() -> Settings:
+def _or_exit(what: Callable[[], _T]) -> _T:
     try:
-        return settings()
+        return what()
     except UsageError as error:
         sys.stderr.write(f"amcast: {error}\n")
         sys.exit(error.exit_code)
@@ -103,21 +114,22 @@ def _listen() -> str:
 
 def _web_port() -> int:
     """Read AMCAST_WEB_PORT; 0 asks for any free port."""
-    asked = int(os.environ.get("AMCAST_WEB_PORT", "6066"))
-    if asked:
-        return asked
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    asked = os.environ.get("AMCAST_WEB_PORT", str(_DEFAULT_PORT))
+    if not asked.isdecimal() or int(asked) > _PORT_MAX:
+        raise UsageError(f"AMCAST_WEB_PORT is {asked!r}; it has to be a port from 0 to {_PORT_MAX}")
+    return int(asked)
 
 
-_settings = _settings_or_exit()
+_settings = _or_exit(settings)
+_asked_port = _or_exit(_web_port)
+_web_host = os.environ.get("AMCAST_WEB_HOST", "127.0.0.1")
 app = _Shell(
     f"amcast-collectors-{_settings.topic}",
     broker=[f"kafka://{address}" for address in _settings.bootstrap.split(",")],
     store="memory",
-    web_host=os.environ.get("AMCAST_WEB_HOST", "127.0.0.1"),
-    web_port=_web_port(),
+    web_host=_web_host,
+    web_bind=_web_host,  # where that is not said, Faust listens on all addresses
+    web_port=_asked_port or _DEFAULT_PORT,  # Faust knows no port 0
     web_enabled=True,
     worker_redirect_stdouts=False,
     Worker=Worker,
@@ -247,9 +259,13 @@ class Host(Service):
         # and stops the loops for a tenth of a second.
         gc.collect()
         gc.freeze()
-        self._driver = await asyncio.to_thread(
-            open_driver, _settings.driver, _settings.bootstrap, _settings.client
-        )
+        try:
+            self._driver = await asyncio.to_thread(
+                open_driver, _settings.driver, _settings.bootstrap, _settings.client
+            )
+        except AmcastError as error:
+            sys.stderr.write(f"amcast: {error}\n")
+            raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
             self.members = Members(_settings.bootstrap, _settings.client, _settings.topic)
             self.members.start()
@@ -360,23 +376,17 @@ class Host(Service):
 hosts: list[Host] = []
 
 
-@app.page("/healthz")
-async def healthz(view: Any, _request: Any) -> Any:
-    """Tell whether every node's loop runs: 200 or 503."""
-    told = _status()
+def _healthz() -> tuple[HTTPStatus, dict[str, Any]]:
+    """Tell whether every node runs: 200 or 503."""
+    nodes = _status()["nodes"]
     idle = bool(hosts) and all(host.idle for host in hosts)  # no node of this epoch is ours
-    healthy = idle or bool(told["nodes"])
-    healthy = healthy and all(n["state"] == "running" for n in told["nodes"])
-    return view.json({"healthy": healthy}, status=200 if healthy else 503)
-
-
-@app.page("/status")
-async def status(view: Any, _request: Any) -> Any:
-    """Describe every node in this process."""
-    return view.json(_status())
+    healthy = (idle or bool(nodes)) and all(node["state"] == "running" for node in nodes)
+    status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
+    return status, {"healthy": healthy}
 
 
 def _status() -> dict[str, Any]:
+    """Describe every node in this process."""
     nodes = [node for host in hosts for node in host.status()]
     told = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
     told["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
@@ -386,3 +396,43 @@ def _status() -> dict[str, Any]:
         told["members"] = list(met.members) if met else []
         told["group_error"] = members.error
     return told
+
+
+@app.web_server
+class Web(Service):
+    """Serves the pages, in place of Faust's own server, which bounds neither time nor number."""
+
+    def __post_init__(self) -> None:
+        self._server = WebServer(
+            {"/healthz": _healthz, "/status": lambda: (HTTPStatus.OK, _status())}
+        )
+
+    async def on_start(self) -> None:
+        """Begin to answer."""
+        await self._server.start(_web.bind())
+
+    async def on_stop(self) -> None:
+        """Answer no longer."""
+        await self._server.stop()
+
+
+class _WebAddress:
+    """The socket that the pages are served at, bound once."""
+
+    def __init__(self) -> None:
+        self._listening: socket.socket | None = None
+
+    def bind(self) -> socket.socket:
+        """Listen at the host and port of the settings; raises `UsageError`."""
+        if self._listening is None:
+            free = not _asked_port and app.conf.web_port == _DEFAULT_PORT
+            self._listening = listen_at(app.conf.web_bind, 0 if free else app.conf.web_port)
+        return self._listening
+
+
+_web = _WebAddress()
+
+
+def web_address() -> str:
+    """Give HOST:PORT of the web pages; raises `UsageError` where they cannot be served there."""
+    return address_of(_web.bind())

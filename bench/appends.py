@@ -28,8 +28,9 @@ _RECORD = bytes(60)
 def measure(rig: Rig, *, rounds: int, records: int) -> dict[str, float]:
     """Give the medians of the rounds' p50s, in microseconds, and the spread of their ratios."""
     appender = rig.driver.appender()
-    direct = rig.driver.direct(rig.places[0])
+    direct = rig.driver.direct()
     assert direct is not None
+    direct.add([rig.places[0]])
     direct.mend()
     came = threading.Event()
 
@@ -41,7 +42,7 @@ def measure(rig: Rig, *, rounds: int, records: int) -> dict[str, float]:
         assert came.wait(_ANSWER_S), "the producer was not answered"
 
     def directly() -> None:
-        assert direct.append(_RECORD, done=told), "there is no line to the broker"
+        assert direct.append(rig.places[0], _RECORD, done=told), "there is no line to the broker"
         _hear(direct, came)
 
     by_producer()  # the first one finds the leader

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -17,6 +18,7 @@ from collectors.findings import Weight, of_brokers, of_changed_topics, refuse
 from collectors.looking import look_at_brokers, of_settings, overtaken_groups, topic_ids_of
 from multicast.control import (
     ControlReader,
+    ControlState,
     bells_topic,
     control_partition,
     log_partition,
@@ -38,6 +40,8 @@ from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan
 
+_OPENING_S = 10.0
+_POLL_S = 0.05
 _FOR_EVER = "-1"
 _DAY_MS = 24 * 3600 * 1000
 # A bell is not replicated, and never removed.
@@ -51,11 +55,16 @@ _BELL_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `apply` did: the plan as it counts, and the topics it made."""
+    """What `apply` did: the plan as it counts, and the topics it made.
+
+    `not_running` names the plan's collectors that no instance has opened; of a first epoch that is
+    normal.
+    """
 
     plan: Plan
     topics_made: tuple[str, ...]
     changed: bool
+    not_running: tuple[str, ...]
 
 
 def apply(
@@ -95,7 +104,9 @@ def apply(
             refuse(of_changed_topics(running, topic_ids_of(admin, running)))
             hang_bells(driver, admin, plan.topic, timeout_s)
             drained = _drain(driver, control, timeout_s, say)
-            return Applied(running, tuple(made), changed=drained)
+            return Applied(
+                running, tuple(made), changed=drained, not_running=not_opened(control.state)
+            )
         if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
             raise Conflict(
                 f"the plan goes from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
@@ -123,20 +134,38 @@ def apply(
             raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
         say(f"epoch {plan.epoch} stands in the control topic")
         _drain(driver, control, timeout_s, say)
+        return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
     finally:
         control.close()
-    return Applied(filled, tuple(made), changed=True)
 
 
 def _drain(
     driver: Driver, control: ControlReader, timeout_s: float, say: Callable[[str], None]
 ) -> bool:
-    """End the epoch before the newest where it has not ended; say whether it had to be."""
+    """End the epoch before the newest where it has not ended; say whether it had to be.
+
+    Where collectors run at all, the newest epoch's may take a moment to open all theirs.
+    """
     newest = control.state.epoch
     if newest == 1 or newest - 1 in control.state.ends:
         return False
-    drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
+    unhelped = drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
+    new = {node.name for node in control.state.plan().collectors}
+    new -= control.state.carried(newest - 1).collectors
+    until = time.monotonic() + _OPENING_S
+    while time.monotonic() < until and (waiting := new.intersection(not_opened(control.state))):
+        if not unhelped and waiting == new:
+            break  # nobody runs any
+        control.follow(_POLL_S)
     return True
+
+
+def not_opened(state: ControlState) -> tuple[str, ...]:
+    """Name the newest plan's collectors that no instance has opened since their epoch stands."""
+    plan = state.plan()
+    first = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
+    opened = {epoch: state.opened(epoch) for epoch in set(first.values())}
+    return tuple(name for name, epoch in first.items() if name not in opened[epoch])
 
 
 def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:

@@ -84,12 +84,11 @@ def run(
                         f"epoch {state.epoch} of topic {chosen.topic} has no collector {name}"
                     )
     # The worker reads its settings from the environment when it is imported.
-    from collectors.app import Worker  # noqa: PLC0415
+    from collectors.app import Worker, web_address  # noqa: PLC0415
     from collectors.app import app as worker_app  # noqa: PLC0415
 
-    address = f"http://127.0.0.1:{worker_app.conf.web_port}/status"
-    sys.stderr.write(f"collectors of topic {chosen.topic}: {address}\n")
     worker = Worker(worker_app, loglevel=log_level, quiet=True)
+    sys.stderr.write(f"collectors of topic {chosen.topic}: http://{web_address()}/status\n")
     worker.execute_from_commandline()
 
 

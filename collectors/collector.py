@@ -288,9 +288,13 @@ class Collector:
         """How many of our records are in flight."""
         return len(self._pending)
 
-    def parent_paused(self) -> bool:
-        """Whether to read no more of the parent's stream for now."""
-        return len(self._relay) >= self.limits.relay_max
+    def parent_paused(self, *, paused: bool = False) -> bool:
+        """Whether to read no more of the parent's stream for now.
+
+        Who has `paused` goes on once half of the relay is free: to begin again costs something.
+        """
+        most = self.limits.relay_max
+        return len(self._relay) > most // 2 if paused else len(self._relay) >= most
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Goes in: a driver and a control topic whose newest plan has not begun. What is t
 step says `replan.py`; here it is carried out. Every step looks first at what stands in the logs, so
 a drain that was killed anywhere is simply run again, and several at once do no harm.
 
-    ready     a collector of the next epoch that has told its address: it waits for the end only
+    ready     a collector of the next epoch that an instance has opened: it waits for the end only
     helped    a collector of the old epoch that did not freeze in time: it is run here (any process
               may run any collector at any time)
 
@@ -13,13 +13,13 @@ Invariant: the ends are written once every collector is frozen and every log rea
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from uuid import uuid4
 
+from collectors.engine import Engine
 from collectors.filling import fill
 from collectors.node import Node
 from collectors.replan import ends_of, logs_to_mark
@@ -31,7 +31,7 @@ from multicast.control import (
     markers_record,
     stream_partition,
 )
-from multicast.errors import AmcastError, AppendUnknown, TimedOut
+from multicast.errors import AppendUnknown, TimedOut
 from multicast.log import (
     Appended,
     AppendFailed,
@@ -47,7 +47,7 @@ from topology.tree import Plan
 _READY_S = 3.0
 _HELP_S = 1.5
 _POLL_S = 0.05
-_HELPER_STOP_S = 5.0
+_NAMED_MAX = 10
 
 
 def drain(
@@ -57,16 +57,18 @@ def drain(
     *,
     timeout_s: float,
     say: Callable[[str], None],
-) -> None:
+) -> bool:
     """Bring an epoch to its end; return once the next one can begin.
 
     The plan of the next epoch stands in the control topic already. Blocks for at most `timeout_s`
-    seconds, then raises `TimedOut`: run it again. `say` hears of each step, in a sentence.
+    seconds, then raises `TimedOut`: run it again. `say` hears of each step, in a sentence. Returns
+    whether the epoch's own collectors did it, without help.
     """
     with ExitStack() as opened:
         steps = _Drain(driver, control, epoch, deadline=time.monotonic() + timeout_s, say=say)
         opened.callback(steps.appender.close)
         steps.run(opened)
+        return not steps.helped
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class _Drain:
         say: Callable[[str], None],
     ) -> None:
         self.appender = driver.appender()
+        self.helped = False
         self._driver = driver
         self._control = control
         self._plan: Plan = control.state.plan(epoch)
@@ -124,14 +127,12 @@ class _Drain:
     def _wait_for_ready(self) -> None:
         """Let the next epoch's collectors come up first: then the pause is short.
 
-        Nothing depends on it; who takes no announcements tells no address.
+        Nothing depends on it.
         """
         until = min(self._deadline, time.monotonic() + _READY_S)
         names = {node.name for node in self._next.collectors} - self._carried.collectors
         while time.monotonic() < until:
-            told = self._control.state.addresses
-            ready = {name for name in names if told.get(name, (0, None))[0] == self._next.epoch}
-            if ready == names:
+            if names <= self._control.state.opened(self._next.epoch):
                 return
             self._control.follow(_POLL_S)
 
@@ -153,12 +154,16 @@ class _Drain:
     def _open_streams(self, opened: ExitStack) -> _Streams:
         """Begin to read the streams that have to freeze."""
         epoch = self._plan.epoch
-        places: dict[TopicPartition, OrderStream] = {}
-        for node in self._plan.collectors:
-            if node.name not in self._carried.collectors:
-                at = stream_partition(self._plan, node.name)
-                end = self._driver.ends([at])[at]
-                places[at] = self._control.state.stream(epoch, node.name, below=end)
+        names = {
+            stream_partition(self._plan, node.name): node.name
+            for node in self._plan.collectors
+            if node.name not in self._carried.collectors
+        }
+        ends = self._driver.ends(list(names))
+        places: dict[TopicPartition, OrderStream] = {
+            at: self._control.state.stream(epoch, name, below=ends[at])
+            for at, name in names.items()
+        }
         reader = self._driver.reader({at: stream.offset_next for at, stream in places.items()})
         opened.callback(reader.close)
         streams = _Streams(reader, places)
@@ -172,37 +177,33 @@ class _Drain:
         epoch = self._plan.epoch
         named = {stream.collector: stream for stream in streams.places.values()}
         help_at = time.monotonic() + _HELP_S
-        helped = False
         while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
             now = time.monotonic()
             waits = [name for name, stream in named.items() if not stream.state.frozen]
             if now >= self._deadline:
                 raise TimedOut(
-                    f"epoch {epoch} has not ended in time: {', '.join(waits)} did not freeze; "
+                    f"epoch {epoch} has not ended in time: {some(waits)} did not freeze; "
                     f"run 'amcast topology apply' again"
                 )
-            if now >= help_at and not helped:
-                helped = True
+            if now >= help_at and not self.helped:
+                self.helped = True
                 self._help(waits, opened)
             streams.read(min(_POLL_S, self._deadline - now))
         return ends
 
     def _help(self, names: list[str], opened: ExitStack) -> None:
         """Run collectors that did not freeze in time: perhaps nobody else does."""
-        self._say(f"{', '.join(names)} did not freeze in time; an instance of each runs here")
+        self._say(f"{some(names)} did not freeze in time; an instance of each runs here")
+        engine = opened.enter_context(Engine(self._driver, self._plan.topic))
         for name in names:
-            node = Node(self._driver, self._plan.topic, name, epoch=self._plan.epoch)
+            node = Node(engine, name, epoch=self._plan.epoch)
 
-            def run(node: Node = node) -> None:
-                try:
-                    node.run()
-                except AmcastError as error:
-                    self._say(f"{node.name}: {error}")
+            def ended(node: Node = node) -> None:
+                if node.error is not None:
+                    self._say(f"{node.name}: {node.error}")
 
-            thread = threading.Thread(target=run, name=f"amcast-drain-{name}", daemon=True)
-            thread.start()
-            opened.callback(thread.join, _HELPER_STOP_S)
-            opened.callback(node.stop)
+            node.on_end = ended
+            engine.add(node)
 
     def _fill(self, ends: Mapping[str, int]) -> None:
         """Fill every log to where its epoch ends: an early run may have gone further."""
@@ -243,6 +244,12 @@ def _offset(outcome: AppendOutcome | None, name: str) -> int:
     if isinstance(outcome, AppendFailed):
         raise outcome.error
     raise AppendUnknown(f"{name} did not acknowledge a record")
+
+
+def some(names: Sequence[str]) -> str:
+    """Name the first few."""
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _ignore(_: int | None) -> None:

@@ -1,7 +1,8 @@
-"""Where a collector takes announcements: one datagram socket.
+"""Where the collectors of a process take announcements: one datagram socket for all of them.
 
 Out come datagrams as they arrived; whether they are announcements, and for whom, is decided by
-`multicast.announcements`. Whoever can send to the socket can at most make it busy.
+`multicast.announcements`: each collector has a token of its own. Whoever can send to the socket can
+at most make it busy.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Listener:
-    """Listens at a free port of that host, with a token of its own. `poll` is for one thread."""
+    """Listens at a free port of that host. `poll` is for one thread.
 
-    def __init__(self, host: str) -> None:
+    A poll also returns early where there is something to read at `also`, another descriptor (-1:
+    none).
+    """
+
+    def __init__(self, host: str, *, also: int = -1) -> None:
         try:
             family, kind, protocol, _, at = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
             with ExitStack() as opened:
@@ -35,24 +40,19 @@ class Listener:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._socket.setblocking(False)
-        self._also = -1
         self._ready = select.poll()
         self._ready.register(self._socket, select.POLLIN)
-        port = int(self._socket.getsockname()[1])
-        self.address = Address(host, port, secrets.token_bytes(TOKEN_BYTES))
+        if also >= 0:
+            self._ready.register(also, select.POLLIN)
+        self._host = host
+        self._port = int(self._socket.getsockname()[1])
 
-    def poll(self, timeout_s: float, *, also: int = -1) -> list[bytes]:
-        """Give the datagrams that are there; wait for the first one, at most so long.
+    def address(self) -> Address:
+        """Give an address here with a token that no other has."""
+        return Address(self._host, self._port, secrets.token_bytes(TOKEN_BYTES))
 
-        Returns early, too, where there is something to read at another socket (its number; -1:
-        none).
-        """
-        if also != self._also:
-            if self._also >= 0:
-                self._ready.unregister(self._also)
-            if also >= 0:
-                self._ready.register(also, select.POLLIN)
-            self._also = also
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Give the datagrams that are there; wait for the first one, at most so long."""
         found: list[bytes] = []
         if self._ready.poll(1000 * timeout_s):
             with contextlib.suppress(OSError):

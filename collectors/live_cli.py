@@ -1,7 +1,7 @@
 """The verbs of `amcast topology` that need a cluster: apply, verify, history, rollback.
 
-stdout is data, stderr says each step. Exit code 1: what runs is not what was applied; 3: probes saw
-a violation; 4: not in time; 5: another plan came first.
+stdout is data, stderr says each step. Exit code 1: what runs is not what was applied, or collectors
+of a new epoch do not run; 3: probes saw a violation; 4: not in time; 5: another plan came first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from collectors.apply import Applied, apply, refuse_unsound, same_layout
 from collectors.cli import Output, OutputOption, control_of, describe
+from collectors.draining import some
 from collectors.probes import Probes, Seen
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
@@ -50,7 +51,7 @@ def apply_plan(
         bool, typer.Option("--uncovered", help="Consumers that the plan leaves out have gone.")
     ] = False,
     probes: Annotated[
-        bool, typer.Option(help="Read along as every consumer, and judge what they see.")
+        bool, typer.Option(help="Read along as consumers, and judge what they see.")
     ] = True,
     rollback: Annotated[
         Path | None,
@@ -60,9 +61,10 @@ def apply_plan(
 ) -> None:
     """Make the plan's topics and start its epoch, under load; doing it twice is doing it once.
 
-    A run that was interrupted is finished by the next. Ends with 3 where a consumer saw a
-    violation, with 4 where the running epoch did not end in time (run it again), and with 5 where
-    the plan was made for another cluster or epoch, or another operator was quicker.
+    A run that was interrupted is finished by the next. Ends with 1 where collectors of a later
+    epoch than the first do not run, with 3 where a consumer saw a violation, with 4 where the
+    running epoch did not end in time (run it again), and with 5 where the plan was made for another
+    cluster or epoch, or another operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
@@ -119,6 +121,7 @@ def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Outpu
         "epoch": done.plan.epoch,
         "changed": done.changed,
         "topics_made": list(done.topics_made),
+        "collectors_not_running": list(done.not_running),
     }
     if seen is not None and before is not None:
         document["probes"] = {
@@ -127,6 +130,8 @@ def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Outpu
             "deliveries": seen.deliveries,
             "violations": list(seen.violations),
             "delay_p99_ms": seen.delay_p99_ms,
+            "consumers_probed": len(seen.delay_p99_ms_of),
+            "consumers": seen.consumers,
             "stopped": list(seen.unread),
         }
     if output is Output.JSON:
@@ -138,17 +143,38 @@ def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Outpu
             pause = (
                 "no message came" if seen.delay_p99_ms is None else f"{seen.delay_p99_ms:.0f} ms"
             )
+            probed = len(seen.delay_p99_ms_of)
+            of = "" if probed == seen.consumers else f" ({probed} of {seen.consumers} consumers)"
             typer.echo(
                 f"{len(seen.violations)} violations over {seen.messages} messages, "
-                f"epochs {before.epoch}→{done.plan.epoch}, pause p99 {pause}"
+                f"epochs {before.epoch}→{done.plan.epoch}, pause p99 {pause}{of}"
             )
     if seen is not None:
         for sentence in seen.unread:
             _say(f"a probe stopped: {sentence}")
         for sentence in seen.violations:
             _say(sentence)
-        if seen.violations:
-            raise typer.Exit(3)
+    _say_not_running(done)
+    if seen is not None and seen.violations:
+        raise typer.Exit(3)
+    if done.not_running and done.plan.epoch > 1:
+        raise typer.Exit(1)
+
+
+def _say_not_running(done: Applied) -> None:
+    """Say which collectors nobody has opened; all of them is normal before the first start."""
+    names, count = done.not_running, len(done.plan.collectors)
+    epoch, topic = done.plan.epoch, done.plan.topic
+    if len(names) == count:
+        _say(
+            f"no collector of epoch {epoch} of topic {topic} runs: start 'amcast collectors run', "
+            f"or read the log of the one that was started"
+        )
+    elif names:
+        _say(
+            f"{len(names)} of {count} collectors of epoch {epoch} of topic {topic} do not run: "
+            f"{some(names)}; read the log of 'amcast collectors run', or start another one"
+        )
 
 
 @contextmanager

@@ -31,6 +31,11 @@ class Standby:
         self._others = 0  # records of somebody else that have counted
         self._waits: float | None = None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether something is due that nobody has appended yet, and we wait for it."""
+        return self._waits is not None and not self.acting
+
     def acts(self, core: Collector, now: float) -> bool:
         """Say whether to append now; `now` is in seconds, of a clock that never goes back."""
         others = core.counted - core.ours

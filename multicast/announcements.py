@@ -71,6 +71,14 @@ def decode(token: bytes, raw: bytes) -> Announcement | None:
     return Announcement(producer, counts)
 
 
+def token_of(raw: bytes) -> bytes | None:
+    """Give the token of a datagram, whose it may be; None where it is no announcement."""
+    if len(raw) < _HEAD.size or raw[: len(MAGIC)] != MAGIC:
+        return None
+    token: bytes = _HEAD.unpack_from(raw)[2]
+    return token
+
+
 @dataclass(slots=True)
 class Promises:
     """What is promised of one log.

@@ -16,6 +16,8 @@ its own, so that compaction takes none that somebody needs; made again, it is an
                                    (an empty value takes it back)
     address/NAME                   where the newest instance of a collector takes announcements, and
                                    their token; nothing depends on it but speed
+    running/NAME                   {"epoch": e}: an instance that takes no announcements has opened
+                                   this epoch's collector; only operators' commands look at it
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -84,6 +86,7 @@ class ControlState:
     void: int = 0
     previous: bytes = b""
     addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # with the epoch
+    running: dict[str, int] = field(default_factory=dict)  # to the epoch
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
     _carried: list[Carried] = field(default_factory=list)  # [e - 1]: from epoch e into the next
 
@@ -99,6 +102,7 @@ class ControlState:
             markers=dict(self.markers),
             ends=dict(self.ends),
             addresses=dict(self.addresses),
+            running=dict(self.running),
             _carried=list(self._carried),
             _checkpoints=dict(self._checkpoints),
         )
@@ -124,6 +128,8 @@ class ControlState:
         document = json.loads(record.value or b"")
         if kind == "address":
             self.addresses[rest] = int(document["epoch"]), _address(document)
+        elif kind == "running":
+            self.running[rest] = int(document["epoch"])
         elif kind == "plan":
             plan = Plan.from_json(document["plan"])
             if document["previous"] != self.previous.hex() or plan.epoch != len(self.plans) + 1:
@@ -153,6 +159,11 @@ class ControlState:
         while epoch and self.starts(epoch) is None:
             epoch -= 1
         return epoch
+
+    def opened(self, epoch: int) -> set[str]:
+        """Name the collectors that an instance has opened, in this epoch or a later one."""
+        told = {name for name, (found, _) in self.addresses.items() if found >= epoch}
+        return told | {name for name, found in self.running.items() if found >= epoch}
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Give the plan of an epoch, by default the newest; `UncoveredInterest` where none is."""
@@ -296,6 +307,11 @@ def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes,
     )
 
 
+def running_record(epoch: int, collector: str) -> tuple[bytes, bytes]:
+    """Make the key and value that say that an instance has opened an epoch's collector."""
+    return f"running/{collector}".encode(), _dump({"epoch": epoch})
+
+
 def _address(document: Mapping[str, Any]) -> Address:
     token = bytes.fromhex(document["token"])
     if len(token) != TOKEN_BYTES:
@@ -335,13 +351,17 @@ def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -
     What was deleted and made again has other messages under the same IDs. A plan that records no
     ids (a test's) is not held to any.
     """
-    recorded = {topic: plan.topic_ids[topic] for topic in topics if topic in plan.topic_ids}
-    found = driver.topic_ids(sorted(recorded))
-    for topic, wanted in sorted(recorded.items()):
-        if found.get(topic) != wanted:
+    recorded = [topic for topic in topics if topic in plan.topic_ids]
+    refuse_other_topics(driver.topic_ids(sorted(recorded)), plan, topics)
+
+
+def refuse_other_topics(ids: Mapping[str, str], plan: Plan, topics: Collection[str]) -> None:
+    """Raise `TopicChanged` where the cluster's ids of these topics are not those of the plan."""
+    for topic, recorded in sorted(plan.topic_ids.items()):
+        if topic in topics and ids.get(topic) != recorded:
             raise TopicChanged(
                 f"topic {topic} is not the one that epoch {plan.epoch} was applied to "
-                f"(it was deleted{' and made again' if topic in found else ''})"
+                f"(it was deleted{' and made again' if topic in ids else ''})"
             )
 
 

@@ -9,6 +9,8 @@ codes): 1 failed, 2 usage, 3 an ordering violation, 4 unreachable or time-out, 5
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class AmcastError(Exception):
     """Base of every error of this project; its text is one sentence for a person."""
@@ -16,6 +18,13 @@ class AmcastError(Exception):
     retriable: bool = False
     definite: bool = True
     exit_code: int = 1
+    # The one Kafka partition that the error is about, where a driver knows it.
+    at: tuple[str, int] | None = None
+
+    def about(self, at: tuple[str, int]) -> Self:
+        """Name the Kafka partition; give the error itself."""
+        self.at = at
+        return self
 
 
 class UsageError(AmcastError):

@@ -167,6 +167,15 @@ class Watcher(Protocol):
 
     spacing_s: float
 
+    def add(self, at: Sequence[TopicPartition]) -> None:
+        """Follow these, too; the next polls report their ends as soon as they are known.
+
+        Like `poll`, it is for the thread that polls.
+        """
+
+    def remove(self, at: Sequence[TopicPartition]) -> None:
+        """Follow these no longer. For the thread that polls."""
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Wait until an end has moved, at most so long; give those that moved since last told.
 
@@ -181,33 +190,38 @@ class Watcher(Protocol):
 
 
 class Direct(Protocol):
-    """Appends small records to one Kafka partition, sent by the caller's thread itself (acks=all).
+    """Appends small records to Kafka partitions, sent by the caller's thread itself (acks=all).
 
-    Not idempotent: where a line breaks, a record that is appended again may come to stand twice,
-    and later ones before earlier ones. For who can live with that, as collectors can. One thread
-    keeps the line (`mend`), one receives; any thread appends.
+    Not idempotent: where a connection breaks, a record that is appended again may come to stand
+    twice, and later ones before earlier ones. For who can live with that, as collectors can. One
+    thread keeps the connections (`mend`), one receives; any thread appends, adds and removes.
     """
 
-    def append(self, value: bytes, *, done: Callable[[AppendOutcome], None]) -> bool:
-        """Send a record; False where there is no line now, or no room: then nothing was sent.
+    def add(self, at: Sequence[TopicPartition]) -> None:
+        """Keep a connection for these, too; the next `mend` opens it."""
+
+    def remove(self, at: Sequence[TopicPartition]) -> None:
+        """Append to these no longer; what is in flight still has its outcome."""
+
+    def append(
+        self, at: TopicPartition, value: bytes, *, done: Callable[[AppendOutcome], None]
+    ) -> bool:
+        """Send a record; False where no connection is open now, or no room: nothing was sent.
 
         `done` is called once, by whoever calls `receive`, `mend` or `close`.
         """
 
     def fileno(self) -> int:
-        """Give the socket to wait on until there is something to receive; -1 while there is none.
-
-        It changes when the line is mended.
-        """
+        """Give what to wait on until there is something to receive; it never changes."""
 
     def receive(self) -> None:
         """Take the answers that have come, without waiting."""
 
     def mend(self) -> None:
-        """Give up a line that does not answer, and open one where there is none; soon ends."""
+        """Close connections that do not answer, and open what is missing; ends within seconds."""
 
     def close(self) -> None:
-        """Close the line; what has no answer yet has an unknown outcome."""
+        """Close the connections; what has no answer yet has an unknown outcome."""
 
 
 class Driver(Protocol):
@@ -230,8 +244,8 @@ class Driver(Protocol):
         where it is None or does not exist, at most one batch of messages is read a question.
         """
 
-    def direct(self, at: TopicPartition) -> Direct | None:
-        """Make what appends to one Kafka partition without a detour; None where there is none."""
+    def direct(self) -> Direct | None:
+        """Open what appends without a detour; None where there is none."""
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""

@@ -154,7 +154,7 @@ class MemoryDriver:
         """Open a watcher."""
         return MemoryWatcher(self.log, starts)
 
-    def direct(self, at: TopicPartition) -> None:
+    def direct(self) -> None:
         """Nothing is nearer than the appender."""
 
     def close(self) -> None:
@@ -342,6 +342,19 @@ class MemoryWatcher(_Waker):
         self.spacing_s = 0.0
         self._watched = list(starts)
         self._told: dict[TopicPartition, int] = {}
+
+    def add(self, at: Sequence[TopicPartition]) -> None:
+        """Follow these, too."""
+        self._log.begins(at)
+        self.remove(at)
+        self._watched.extend(at)
+
+    def remove(self, at: Sequence[TopicPartition]) -> None:
+        """Follow these no longer."""
+        gone = set(at)
+        self._watched = [one for one in self._watched if one not in gone]
+        for one in at:
+            self._told.pop(one, None)
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Give the ends that moved since they were last told."""

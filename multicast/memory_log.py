@@ -150,7 +150,7 @@ class MemoryLog:
                 raise Trimmed(
                     f"{name(at)} cannot be read from offset {position}: "
                     f"the log holds {partition.begin} to {partition.next}."
-                )
+                ).about(at)
             records, offset_next = partition.read(position, records_max)
         if offset_next == position:
             return None
@@ -203,7 +203,7 @@ class MemoryLog:
     def _of(self, at: TopicPartition) -> _Partition:
         partition = self._partitions.get(at)
         if partition is None:
-            raise TopicMissing(f"{name(at)} does not exist.")
+            raise TopicMissing(f"{name(at)} does not exist.").about(at)
         return partition
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 
+from collectors.engine import Engine
 from collectors.node import Node
 from multicast import Consumer, Producer
 from multicast.control import (
@@ -64,17 +65,28 @@ class Small:
         self.write(plan_record(control.refresh().previous, plan, attempt="1"))
         control.close()
 
-    def run(self, name, **options):
-        node = Node(self.driver, self.plan.topic, name, limits=self._limits, **options)
+    def run(self, name, *, listen=None, **options):
+        """Run an instance in an engine of its own, as in a process of its own.
+
+        Gives the node, and a thread that ends when it has. Raises what stops it from the start.
+        """
+        engine = Engine(self.driver, self.plan.topic, listen=listen)
+        node = Node(engine, name, limits=self._limits, **options)
 
         def run():
-            try:
-                node.run()
-            except AmcastError as error:
-                self.errors[name] = error
+            node.ended.wait()
+            engine.close()
+            if isinstance(node.error, AmcastError):
+                self.errors[name] = node.error
 
         thread = threading.Thread(target=run)
+        engine.add(node)
         thread.start()
+        due = engine.control.starts(node.plan.epoch) is not None
+        until(lambda: (node.begun if due else node.is_open) or node.ended.is_set())
+        if node.error is not None:
+            thread.join(60)
+            raise node.error
         self._running.append((node, thread))
         return node, thread
 

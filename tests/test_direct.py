@@ -1,6 +1,7 @@
 """Appends over a socket of one's own: what is sent, what is told, and what a broken line leaves."""
 
 import select
+import selectors
 import socket
 import threading
 import uuid
@@ -12,7 +13,7 @@ from kafka.record.memory_records import MemoryRecords
 from multicast.drivers import open_driver
 from multicast.errors import AppendUnknown, ProtocolViolation
 from multicast.kafka_python import Admin, TopicSpec
-from multicast.kafka_python.produce_request import PRODUCE_VERSION, ProduceRequest
+from multicast.kafka_python.produce_request import PRODUCE_VERSION, ProduceRequest, answered
 from multicast.log import Appended, AppendFailed, TopicPartition
 from multicast.memory import MemoryDriver
 from tests.driver_worlds import REAL, read, values
@@ -25,7 +26,7 @@ AT = TopicPartition("A.Msg-TO", 3)
 def test_a_request_is_what_the_package_would_read(size):
     value = bytes(number % 251 for number in range(size))
     request = ProduceRequest("amcast", AT, timeout_ms=30_000)
-    frame = request.written(value, 1_700_000_000_000)
+    frame = request.written(7, value, 1_700_000_000_000)
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     written = PackageRequest.decode(frame[4:], version=PRODUCE_VERSION, header=True)
     assert (written.acks, written.timeout_ms, written.transactional_id) == (-1, 30_000, None)
@@ -40,35 +41,38 @@ def test_a_request_is_what_the_package_would_read(size):
 
 
 def test_an_answer_to_something_else_is_refused():
-    request = ProduceRequest("amcast", AT, timeout_ms=1)
-    request.written(b"", 0)
     for number, topics in ((0, 1), (2, 1), (1, 2)):
         answer = b"\0\0\0\x40" + number.to_bytes(4) + topics.to_bytes(4) + bytes(60)
         with pytest.raises(ProtocolViolation):
-            request.answered(answer)
+            answered(answer, 1)
 
 
 class Line:
-    """A direct appender and what it told."""
+    """A direct appender, one partition that it appends to, and what it told."""
 
     def __init__(self, driver, at):
-        self.direct = driver.direct(at)
+        self.at = at
+        self.direct = driver.direct()
+        self.direct.add([at])
         self.told = []
 
     def open(self):
         def opened():
             self.direct.mend()
-            return self.direct.fileno() >= 0
+            return self.at in self.direct._places
 
         until(opened)
 
+    @property
+    def socket(self):
+        return self.direct._places[self.at].socket
+
     def append(self, value):
-        return self.direct.append(value, done=self.told.append)
+        return self.direct.append(self.at, value, done=self.told.append)
 
     def hear(self, count):
         def heard():
-            if self.direct.fileno() >= 0:
-                select.select([self.direct.fileno()], [], [], 0.05)
+            select.select([self.direct.fileno()], [], [], 0.05)
             self.direct.receive()
             return len(self.told) >= count
 
@@ -82,7 +86,7 @@ def line(kafka_cluster, request):
         admin.create_topics({at.topic: TopicSpec(2)})
     with open_driver(request.param, kafka_cluster.bootstrap) as driver:
         made = Line(driver, at)
-        made.driver, made.at = driver, at
+        made.driver = driver
         yield made
         made.direct.close()
         made.direct.close()
@@ -125,7 +129,7 @@ def test_what_finds_no_room_is_not_sent_and_every_thread_may_append(line):
 @pytest.mark.kafka
 def test_a_broken_line_leaves_doubt_once_and_is_mended(line):
     line.open()
-    line.direct._socket.shutdown(socket.SHUT_RDWR)
+    line.socket.socket.shutdown(socket.SHUT_RDWR)
     line.append(b"lost")
     line.direct.receive()
     line.direct.mend()
@@ -143,8 +147,11 @@ def test_a_broker_that_does_not_answer_is_given_up(line):
     near, far = socket.socketpair()
     near.setblocking(False)
     with far:
-        line.direct._socket.close()
-        line.direct._socket = near
+        held = line.socket
+        line.direct._selector.unregister(held.socket)
+        held.socket.close()
+        held.socket = near
+        line.direct._selector.register(near, selectors.EVENT_READ, held)
         assert line.append(b"unanswered")
         line.direct.mend()
         assert line.told == []
@@ -166,8 +173,8 @@ def test_what_a_broker_refuses_has_an_outcome_too(line, kafka_cluster):
         return any(isinstance(told, AppendFailed) for told in line.told)
 
     until(refused)
-    assert line.direct.fileno() == -1
+    assert not line.append(b"nowhere any more")
 
 
 def test_in_memory_there_is_no_shorter_way():
-    assert MemoryDriver().direct(AT) is None
+    assert MemoryDriver().direct() is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectors import node as collectors_node
+from collectors import clock
 from collectors.listener import Listener, address_towards
 from multicast import Consumer, Producer
 from multicast.announcements import Announcement, Count, encode
@@ -55,9 +55,7 @@ class Early:
 
 
 def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypatch):
-    monkeypatch.setattr(
-        collectors_node, "_TICK_S", 3600.0
-    )  # no hole is filled, however long it takes
+    monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no hole is filled, however long it takes
     with Small(chain()) as system:
         early = Early(system)
         early.producer.multicast(b"x", to={"P2"})

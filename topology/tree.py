@@ -128,19 +128,24 @@ class Plan:
         self._refuse_unknown_names()
         for node in self.collectors:
             self._refuse_circle(node)
-        for name in sorted({name for node in self.collectors for name in node.bag}):
-            tops = [node.name for node in self.collectors if self._is_top(node, name)]
-            if len(tops) != 1:
-                raise InvalidPlan(f"log {name} enters the order at {' and '.join(tops)}, not once")
+        tops: dict[str, list[str]] = {name: [] for node in self.collectors for name in node.bag}
+        for node in self.collectors:
+            for name in self._entering(node):
+                tops[name].append(node.name)
+        for name, found in sorted(tops.items()):
+            if len(found) != 1:
+                raise InvalidPlan(f"log {name} enters the order at {' and '.join(found)}, not once")
 
     def _refuse_unknown_names(self) -> None:
         names = {node.name for node in self.collectors}
+        partitions = set(self.partitions)
         for log in self.logs:
-            unknown = sorted(set(log.to) - set(self.partitions))
+            unknown = sorted(set(log.to) - partitions)
             if unknown:
                 raise InvalidPlan(f"log {log.name} names an unknown partition {unknown[0]}")
+        logs = {log.name for log in self.logs}
         for node in self.collectors:
-            strange = sorted(set(node.bag) - {log.name for log in self.logs})
+            strange = sorted(set(node.bag) - logs)
             if strange:
                 raise InvalidPlan(f"collector {node.name} holds an unknown log {strange[0]}")
             if node.parent is not None and node.parent not in names:
@@ -160,9 +165,10 @@ class Plan:
             seen.add(parent)
             parent = self.collector(parent).parent
 
-    def _is_top(self, node: Collector, log: str) -> bool:
-        above = node.parent is not None and log in self.collector(node.parent).bag
-        return log in node.bag and not above
+    def _entering(self, node: Collector) -> list[str]:
+        """List the logs of a bag that the parent's does not hold."""
+        above = set() if node.parent is None else set(self.collector(node.parent).bag)
+        return [name for name in dict.fromkeys(node.bag) if name not in above]
 
     # -- look-ups ---------------------------------------------------------------------------
 
@@ -180,9 +186,16 @@ class Plan:
 
     @cached_property
     def _tops(self) -> dict[str, Collector]:
-        return {
-            name: node for node in self.collectors for name in node.bag if self._is_top(node, name)
-        }
+        return {name: node for node in self.collectors for name in self._entering(node)}
+
+    @cached_property
+    def _met(self) -> dict[str, list[int]]:
+        """Give for each partition the numbers of the logs whose destination set it is in."""
+        met: dict[str, list[int]] = {}
+        for number, log in enumerate(self.logs):
+            for name in log.to:
+                met.setdefault(name, []).append(number)
+        return met
 
     def log(self, name: str) -> Log:
         """Look a log up by its name; KeyError where there is none."""
@@ -219,8 +232,8 @@ class Plan:
 
     def logs_of(self, interest: Iterable[str]) -> tuple[Log, ...]:
         """List the logs whose destination set meets the interest, in the plan's order."""
-        wanted = set(interest)
-        return tuple(log for log in self.logs if not wanted.isdisjoint(log.to))
+        met = {number for name in interest for number in self._met.get(name, ())}
+        return tuple(self.logs[number] for number in sorted(met))
 
     def cover(self, to: Iterable[str]) -> Log | None:
         """Find the log of a destination set: its own, else the smallest declared superset's.

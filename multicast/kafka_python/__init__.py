@@ -10,7 +10,7 @@ exception of it leaves.
     watcher.py      how far logs have grown, over a line (line.py) to each leader: a socket of its
                     own (sockets.py) and one request, written by hand (ends_request.py)
     appender.py     the idempotent producer
-    direct.py       appends to one Kafka partition over a socket of its own (produce_request.py)
+    direct.py       appends to Kafka partitions over sockets of its own (produce_request.py)
     membership.py   a member of a consumer group that reads nothing: who is there
     driver.py       the driver
     admin.py        topics, settings, cluster identity

@@ -305,7 +305,7 @@ class Connection:
                 if known is None or one.partition not in known:
                     raise TopicMissing(
                         f"{one.topic}/{one.partition} does not exist at {self.bootstrap}."
-                    )
+                    ).about(one)
 
     def close(self) -> None:
         """Close every socket, once whoever is waiting has had its time-out."""

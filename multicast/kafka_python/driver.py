@@ -84,9 +84,9 @@ class KafkaPythonDriver:
         """Open a watcher of its own."""
         return KafkaPythonWatcher(self._open_connection, starts, bells=bells)
 
-    def direct(self, at: TopicPartition) -> KafkaPythonDirect:
-        """Make what appends to one Kafka partition without a detour."""
-        return KafkaPythonDirect(self._open_connection, at, timeout_s=self._timeout_s)
+    def direct(self) -> KafkaPythonDirect:
+        """Open what appends without a detour."""
+        return KafkaPythonDirect(self._open_connection, timeout_s=self._timeout_s)
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""

@@ -25,7 +25,8 @@ PRODUCE_VERSION = 3
 
 _ALL_IN_SYNC = -1
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
-_NO_TEXT = Struct(">h").pack(-1)
+_TEXT = Struct(">h")
+_NO_TEXT = _TEXT.pack(-1)
 _SETTINGS = Struct(">hi")  # acks, timeout_ms
 _COUNT = Struct(">i")
 _PARTITION = Struct(">ii")  # partition, bytes of its records
@@ -46,32 +47,34 @@ class Stored(NamedTuple):
 
 
 class ProduceRequest:
-    """Requests for one Kafka partition; numbers them from 1 on."""
+    """Requests for one Kafka partition; whose connection it is numbers them."""
 
     def __init__(self, client_id: str, at: TopicPartition, *, timeout_ms: int) -> None:
-        self.number = 0
         name = written_text(at.topic.encode())
         self._head = written_text(client_id.encode()) + _NO_TEXT
         self._head += _SETTINGS.pack(_ALL_IN_SYNC, timeout_ms) + _COUNT.pack(1) + name
         self._head += _COUNT.pack(1)
         self._partition = at.partition
-        self._topic_bytes = len(name)
 
-    def written(self, value: bytes, now_ms: int) -> bytes:
-        """Give the next request, which appends that value."""
-        self.number += 1
+    def written(self, number: int, value: bytes, now_ms: int) -> bytes:
+        """Give the request of that number, which appends that value."""
         batch = _batch(value, now_ms)
         frame = self._head + _PARTITION.pack(self._partition, len(batch)) + batch
         size = _HEAD.size - _COUNT.size + len(frame)
-        return _HEAD.pack(size, PRODUCE_KEY, PRODUCE_VERSION, self.number) + frame
+        return _HEAD.pack(size, PRODUCE_KEY, PRODUCE_VERSION, number) + frame
 
-    def answered(self, frame: bytes | bytearray) -> Stored:
-        """Take an answer apart; raises `ProtocolViolation` for one to something else."""
-        _, number, topics = _ANSWER_HEAD.unpack_from(frame)
-        if topics != 1 or not 0 < number <= self.number:
-            raise ProtocolViolation(f"A broker answered request {number} for {topics} topics.")
-        _, _, error, offset, _ = _ANSWERED.unpack_from(frame, _ANSWER_HEAD.size + self._topic_bytes)
-        return Stored(number, error, offset)
+
+def answered(frame: bytes | bytearray, number: int) -> Stored:
+    """Take an answer apart; raises `ProtocolViolation` where it is not to that request."""
+    _, found, topics = _ANSWER_HEAD.unpack_from(frame)
+    if topics != 1 or found != number:
+        raise ProtocolViolation(
+            f"A broker answered request {found} for {topics} topics, not request {number}."
+        )
+    (length,) = _TEXT.unpack_from(frame, _ANSWER_HEAD.size)
+    place = _ANSWER_HEAD.size + _TEXT.size + length
+    _, _, error, offset, _ = _ANSWERED.unpack_from(frame, place)
+    return Stored(number, error, offset)
 
 
 def _batch(value: bytes, now_ms: int) -> bytes:

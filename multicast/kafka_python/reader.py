@@ -129,10 +129,13 @@ class KafkaPythonReader:
             return
         log = self._logs[at]
         next_offset = log.buffer[-1].next if log.buffer else log.position
-        for batch in _committed(at, answer):
-            log.buffer.append(batch)
-            log.buffered_bytes += batch.size
-            next_offset = max(next_offset, batch.next)
+        try:
+            for batch in _committed(at, answer):
+                log.buffer.append(batch)
+                log.buffered_bytes += batch.size
+                next_offset = max(next_offset, batch.next)
+        except AmcastError as error:
+            raise error.about(at) from None
         self._fetching.want(at, next_offset)
         self._admit(at, log)
 
@@ -198,7 +201,7 @@ class KafkaPythonReader:
                 raise Trimmed(
                     f"{at.topic}/{at.partition} cannot be read from offset {log.position}: "
                     f"the log holds {begin} to {end}."
-                )
+                ).about(at)
 
 
 def _committed(at: TopicPartition, answer: Any) -> Iterator[_Batch]:
@@ -228,4 +231,5 @@ def _decoded(at: TopicPartition, batch: Any) -> list[Record]:
     try:
         return [Record(one.offset, one.value, one.key, one.headers, one.timestamp) for one in batch]
     except kafka_errors.UnsupportedCodecError as error:
-        raise AmcastError(f"{at.topic}/{at.partition} cannot be decompressed: {error}.") from error
+        unread = AmcastError(f"{at.topic}/{at.partition} cannot be decompressed: {error}.")
+        raise unread.about(at) from error

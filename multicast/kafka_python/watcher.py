@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
@@ -86,6 +86,27 @@ class KafkaPythonWatcher:
     def bytes_read(self) -> int:
         """How many bytes came in answer to them."""
         return self._gone[1] + sum(line.bytes_read for line in self._lines.values())
+
+    def add(self, at: Sequence[TopicPartition]) -> None:
+        """Follow these, too; what is followed already is asked for anew."""
+        self.remove(at)
+        self._endless.update(at)
+        self._seek(at)
+        self._seek_at = time.monotonic()
+
+    def remove(self, at: Sequence[TopicPartition]) -> None:
+        """Follow these no longer; what an answer still says of them is passed over."""
+        for one in at:
+            self._sought.pop(one, None)
+            self._endless.discard(one)
+            self._told.pop(one, None)
+            self._moved.pop(one, None)
+        gone = set(at)
+        for line in self._lines.values():
+            for one in [one for one in line.logs if one in gone]:
+                line.take_off(one)
+        for opening in self._openings.values():
+            opening.logs[:] = [one for one in opening.logs if one not in gone]
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Give the ends that moved since they were last told."""
@@ -243,8 +264,9 @@ class KafkaPythonWatcher:
 
     def _take(self, found: _Found) -> None:
         for at, end in found.ends.items():
-            self._endless.discard(at)
-            self._tell(at, end)
+            if at in self._endless:
+                self._endless.discard(at)
+                self._tell(at, end)
         for node, logs in found.leaders.items():
             ready = [at for at in logs if at in self._sought and at not in self._endless]
             for at in ready:

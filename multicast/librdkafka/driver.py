@@ -97,9 +97,9 @@ class LibrdkafkaDriver:
         """Open a watcher, the other driver's."""
         return self._questions.watcher(starts, bells=bells)
 
-    def direct(self, at: TopicPartition) -> Direct | None:
-        """Make what appends to one Kafka partition without a detour."""
-        return self._questions.direct(at)
+    def direct(self) -> Direct | None:
+        """Open what appends without a detour, the other driver's."""
+        return self._questions.direct()
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""

@@ -249,6 +249,8 @@ class LibrdkafkaReader:
             self._trimmed.add(at)
         elif code in _UNKNOWN_TOPIC:
             self._error = TopicMissing(f"{topic} does not exist at {self._bootstrap}.")
+            if at is not None:
+                self._error.about(at)
         elif code in _DENIED:
             self._error = AmcastError(f"The brokers at {self._bootstrap} deny this: {error.str()}.")
         elif error.fatal():
@@ -272,7 +274,7 @@ class LibrdkafkaReader:
                 raise Trimmed(
                     f"{_name(at)} cannot be read from offset {self._positions[at]}: "
                     f"the log holds {begin} to {end}."
-                )
+                ).about(at)
 
     def _refuse_unknown(self) -> None:
         """Raise where a log does not exist, which librdkafka may keep to itself."""

@@ -1,0 +1,186 @@
+"""What all collectors of a process share: a fixed number of threads, sockets and clients.
+
+    streams    one reader for the control topic and all order streams (`stream_loop.py`)
+    ends       one watcher for all logs (`log_end_loop.py`)
+    sockets    one datagram socket, and the answers to direct appends (`socket_loop.py`)
+    clock      ticks (`clock.py`)
+    chores     what blocks: opening collectors, skips, topics that were made again (`chores.py`)
+
+and one appender. A `Node` has none of these of its own: it is handed events, and asks here for what
+is to be done. The state of the control topic is read once, and given to everybody as a snapshot
+that nobody changes any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Self
+
+from collectors.chores import Chores
+from collectors.clock import Clock
+from collectors.log_end_loop import LogEndLoop
+from collectors.node import Node
+from collectors.socket_loop import SocketLoop
+from collectors.stream_loop import Came, StreamLoop
+from multicast.announcements import Address
+from multicast.control import ControlReader, ControlState, bells_topic, control_partition
+from multicast.errors import BufferFull
+from multicast.log import AppendOutcome, Driver, TopicPartition
+
+_CLOSE_S = 1.0
+
+
+class Engine:
+    """Runs nodes of one topic; a context manager.
+
+    The constructor reads the control topic to its end, and blocks for as long as that takes. It
+    raises `UncoveredInterest` where no plan was ever applied. Announcements are taken at a free
+    port of the host `listen`; None takes none.
+    """
+
+    def __init__(self, driver: Driver, topic: str, *, listen: str | None = None) -> None:
+        self.control: ControlState
+        self._nodes: dict[Node, None] = {}
+        self._lock = threading.Lock()  # of the nodes
+        with ExitStack() as opened:
+            reader = ControlReader(driver, topic)
+            try:
+                self.control = reader.refresh()
+                position = reader.position
+            finally:
+                reader.close()
+            self._appender = driver.appender()
+            opened.callback(self._appender.close, _CLOSE_S)
+            self._direct = None if listen is None else driver.direct()
+            if self._direct is not None:
+                opened.callback(self._direct.close)
+            self._sockets: SocketLoop | None = None
+            if listen is not None:
+                self._sockets = SocketLoop(listen, self._direct, failed=self.fail_all)
+                opened.callback(self._sockets.close)
+            self.streams = StreamLoop(driver, failed=self.fail_all)
+            opened.callback(self.streams.close)
+            self.ends = LogEndLoop(driver, bells_topic(topic), failed=self.fail_all)
+            opened.callback(self.ends.close)
+            self.clock = Clock(failed=self.fail_all)
+            self.chores = Chores(
+                driver, self._appender, self._direct, lambda: self.control, failed=self.fail_all
+            )
+            _Control(self, control_partition(topic), position).subscribe()
+            self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
+            if self._sockets is not None:
+                self._loops.append(self._sockets.loop)
+            self._opened = opened.pop_all()
+        for loop in self._loops:
+            loop.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, node: Node) -> None:
+        """Run a node until it ends, whatever it ends of; returns at once."""
+        with self._lock:
+            self._nodes[node] = None
+        self.chores.open(node)
+
+    def close(self) -> None:
+        """Stop all nodes and loops, and release what was opened; ends within seconds."""
+        for node in self._all():
+            node.stop()
+        for loop in self._loops:
+            loop.stop()
+        # What a loop that does not end still uses must not be closed under it.
+        running = [loop for loop in self._loops if not loop.join()]
+        if not running:
+            self._opened.close()
+
+    # -- for nodes ----------------------------------------------------------------------------
+
+    def listen(self, node: Node) -> Address | None:
+        """Give a node an address for announcements; None where none are taken."""
+        return None if self._sockets is None else self._sockets.listen(node)
+
+    def add_direct(self, at: TopicPartition) -> None:
+        """Keep a socket for appends to this, where there are direct appends."""
+        if self._direct is not None:
+            self._direct.add([at])
+
+    def leave(self, node: Node, address: Address | None, own_at: TopicPartition) -> None:
+        """Forget a node that has ended."""
+        with self._lock:
+            self._nodes.pop(node, None)
+            shared = any(other.own_at == own_at for other in self._nodes)
+        if address is not None and self._sockets is not None:
+            self._sockets.leave(address)
+        if self._direct is not None and not shared:
+            self._direct.remove([own_at])
+
+    def append(
+        self, at: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
+    ) -> bool:
+        """Start an append to an order stream; False where nothing was started."""
+        if self._direct is not None and self._direct.append(at, raw, done=done):
+            return True
+        try:
+            self._appender.append(at, raw, done=done)
+        except BufferFull:
+            return False
+        return True
+
+    def write(self, at: TopicPartition, value: bytes, *, key: bytes) -> None:
+        """Start an append whose loss is no harm."""
+        with suppress(BufferFull):
+            self._appender.append(at, value, key=key, done=_ignore)
+
+    # -- from the loops -----------------------------------------------------------------------
+
+    def control_came(self, state: ControlState) -> None:
+        """Give everybody the control topic's new state."""
+        self.control = state
+        for node in self._all():
+            node.control_changed(state)
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail all nodes: an error of a loop that is of no one node's partition."""
+        for node in self._all():
+            node.fail(error)
+
+    def _all(self) -> list[Node]:
+        with self._lock:
+            return list(self._nodes)
+
+
+class _Control:
+    """Follows the control topic for everybody."""
+
+    def __init__(self, engine: Engine, at: TopicPartition, position: int) -> None:
+        self._engine = engine
+        self._at = at
+        self._position = position
+
+    def subscribe(self) -> None:
+        """Read on where we are."""
+        self._engine.streams.subscribe(self, {self._at: self._position})
+
+    def streams_came(self, found: Sequence[Came]) -> None:
+        """Make the next snapshot."""
+        state = self._engine.control.copy()
+        for came in found:
+            for record in came.records:
+                state.read(record)
+            self._position = came.position
+        self._engine.control_came(state)
+
+    def fail(self, error: Exception) -> None:
+        """Try again: nothing goes on without the control topic."""
+        self.subscribe()
+        self._engine.fail_all(error)
+
+
+def _ignore(_: AppendOutcome) -> None:
+    """Hear nothing: what got lost here is no harm."""

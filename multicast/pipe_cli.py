@@ -484,7 +484,10 @@ def _document(message: Message) -> dict[str, Any]:
         except UnicodeDecodeError:
             document["payload_base64"] = base64.b64encode(payload).decode()
     document["key"] = None if message.key is None else message.key.decode(errors="replace")
-    document["headers"] = {name: value.decode(errors="replace") for name, value in message.headers}
+    document["headers"] = {
+        name: None if value is None else value.decode(errors="replace")
+        for name, value in message.headers
+    }
     document["timestamp_ms"] = message.timestamp_ms
     document["cursor"] = str(message.cursor)
     return document

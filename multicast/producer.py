@@ -32,7 +32,7 @@ from multicast.log import (
     TopicPartition,
     append_each,
 )
-from multicast.messages import MessageID, covered_header
+from multicast.messages import MessageID, covered_header, refuse_names
 from multicast.ordered import OrderFollower
 from topology.tree import Log, Plan
 
@@ -262,8 +262,7 @@ class Producer:
         Raises `UndeclaredDestination` where no declared set covers `to`, `UsageError` for a
         partition that does not exist, `BufferFull`; after each of these nothing was sent.
         """
-        if headers and any(name.startswith("amcast.") for name, _ in headers):
-            raise UsageError('header names that begin with "amcast." are reserved')
+        refuse_names(headers)
         route = self._route(to)
         receipt = Receipt(self, route, done)
         if route.header is not None:

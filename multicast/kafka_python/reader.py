@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka import errors as kafka_errors
 from kafka.record import MemoryRecords
 
 from multicast.errors import AmcastError, ProtocolViolation, Trimmed, UsageError
 from multicast.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.kafka_python.fetching import Fetching
+from multicast.kafka_python.records import decoded
 from multicast.log import Fetched, Record, TopicPartition
 
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
@@ -179,7 +179,7 @@ class KafkaPythonReader:
             batch = log.buffer[0]
             if batch.records is not None and batch.left is None:
                 # A fetch from the middle of a batch brings all of it.
-                batch.left = deque(r for r in _decoded(at, batch.records) if r.offset >= position)
+                batch.left = deque(r for r in decoded(at, batch.records) if r.offset >= position)
             left = batch.left or deque()
             if len(left) > count - len(records):
                 records += [left.popleft() for _ in range(count - len(records))]
@@ -222,10 +222,3 @@ def _committed(at: TopicPartition, answer: Any) -> Iterator[_Batch]:
         if batch.is_control_batch and next(iter(batch)).abort:
             aborting.discard(batch.producer_id)
         yield _Batch(batch.next_offset, batch.size_in_bytes, None if empty else batch)
-
-
-def _decoded(at: TopicPartition, batch: Any) -> list[Record]:
-    try:
-        return [Record(one.offset, one.value, one.key, one.headers, one.timestamp) for one in batch]
-    except kafka_errors.UnsupportedCodecError as error:
-        raise AmcastError(f"{at.topic}/{at.partition} cannot be decompressed: {error}.") from error

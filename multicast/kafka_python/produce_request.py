@@ -11,6 +11,7 @@ acceptance rule (`multicast.order`), not by the broker.
 
 from __future__ import annotations
 
+import struct
 from struct import Struct
 from typing import NamedTuple
 
@@ -67,10 +68,14 @@ class ProduceRequest:
 
     def answered(self, frame: bytes | bytearray) -> Stored:
         """Take an answer apart; raises `ProtocolViolation` for one to something else."""
-        _, number, topics = _ANSWER_HEAD.unpack_from(frame)
-        if topics != 1 or not 0 < number <= self.number:
-            raise ProtocolViolation(f"A broker answered request {number} for {topics} topics.")
-        _, _, error, offset, _ = _ANSWERED.unpack_from(frame, _ANSWER_HEAD.size + self._topic_bytes)
+        try:
+            _, number, topics = _ANSWER_HEAD.unpack_from(frame)
+            if topics != 1 or not 0 < number <= self.number:
+                raise ProtocolViolation(f"A broker answered request {number} for {topics} topics.")
+            at = _ANSWER_HEAD.size + self._topic_bytes
+            _, _, error, offset, _ = _ANSWERED.unpack_from(frame, at)
+        except struct.error as wrong:
+            raise ProtocolViolation(f"A broker's answer ends too early: {wrong}.") from wrong
         return Stored(number, error, offset)
 
 

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.record import MemoryRecords
-
-from multicast.errors import AmcastError, ProtocolViolation, Trimmed, UsageError
+from multicast.errors import AmcastError, Trimmed, UsageError
 from multicast.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.kafka_python.fetching import Fetching
-from multicast.kafka_python.records import decoded
+from multicast.kafka_python.records import committed, decoded
 from multicast.log import Fetched, Record, TopicPartition
 
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
@@ -129,8 +127,8 @@ class KafkaPythonReader:
             return
         log = self._logs[at]
         next_offset = log.buffer[-1].next if log.buffer else log.position
-        for batch in _committed(at, answer):
-            log.buffer.append(batch)
+        for batch in committed(at, answer):
+            log.buffer.append(_Batch(*batch))
             log.buffered_bytes += batch.size
             next_offset = max(next_offset, batch.next)
         self._fetching.want(at, next_offset)
@@ -199,26 +197,3 @@ class KafkaPythonReader:
                     f"{at.topic}/{at.partition} cannot be read from offset {log.position}: "
                     f"the log holds {begin} to {end}."
                 )
-
-
-def _committed(at: TopicPartition, answer: Any) -> Iterator[_Batch]:
-    """Cut a response into batches, without the records of aborted transactions (KIP-98)."""
-    aborted = deque(sorted(answer.aborted_transactions or (), key=lambda one: one.first_offset))
-    aborting: set[int] = set()
-    records = MemoryRecords(answer.records)
-    while (batch := records.next_batch()) is not None:
-        if batch.magic < 2:
-            raise ProtocolViolation(
-                f"{at.topic}/{at.partition} holds records of before Kafka 0.11."
-            )
-        if not batch.validate_crc():
-            raise ProtocolViolation(
-                f"The records of {at.topic}/{at.partition} at offset {batch.base_offset} "
-                "do not match their checksum."
-            )
-        while aborted and aborted[0].first_offset <= batch.last_offset:
-            aborting.add(aborted.popleft().producer_id)
-        empty = batch.is_control_batch or (batch.is_transactional and batch.producer_id in aborting)
-        if batch.is_control_batch and next(iter(batch)).abort:
-            aborting.discard(batch.producer_id)
-        yield _Batch(batch.next_offset, batch.size_in_bytes, None if empty else batch)

@@ -1,9 +1,9 @@
-"""The records of one batch (message format 2), decoded.
+"""Batches of records (message format 2) out of a fetch response, and the records of a batch.
 
-Goes in: a batch of a fetch response whose checksum is right. Comes out: its records, or one
-`ProtocolViolation` that names the batch. The package's own decoder stops at a header name that is
-not UTF-8, and misreads a record whose attributes are above 127; a broker stores both. Here every
-record that a broker stores is decoded (`messages.header_name` says what a name is).
+Goes in: the bytes of a response; a batch whose checksum is right. Come out: batches, and records,
+or one `ProtocolViolation` that names the place. The package's own decoder stops at a header name
+that is not UTF-8, and misreads a record whose attributes are above 127; a broker stores both. Here
+every record that a broker stores is decoded (`messages.header_name` says what a name is).
 
     record = length, attributes (1 byte), timestamp delta, offset delta, key, value, headers;
     all but the attributes are zigzag varints, or have their length before them as one; -1 is null
@@ -13,7 +13,11 @@ Invariant: a record takes exactly the bytes that its length says.
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kafka.record import MemoryRecords
 
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.log import Headers, Record, TopicPartition
@@ -21,6 +25,52 @@ from multicast.messages import header_name
 
 _LOG_APPEND_TIME = 1
 _VARINT_BITS_MAX = 63
+
+
+class Committed(NamedTuple):
+    """A batch; where `records` is None, its offsets hold no message for us."""
+
+    next: int
+    size: int
+    records: Any
+
+
+def committed(at: TopicPartition, answer: Any) -> Iterator[Committed]:
+    """Cut a response into batches, without the records of aborted transactions (KIP-98).
+
+    Raises `ProtocolViolation`, and nothing else, where its bytes are not what a broker stores.
+    """
+    try:
+        yield from _committed(at, answer)
+    except ProtocolViolation:
+        raise
+    except Exception as error:
+        # The package raises what the bytes make it: of its own, of `struct`, of a codec.
+        raise ProtocolViolation(
+            f"What was fetched of {at.topic}/{at.partition} is malformed: {error!r}."
+        ) from error
+
+
+def _committed(at: TopicPartition, answer: Any) -> Iterator[Committed]:
+    aborted = deque(sorted(answer.aborted_transactions or (), key=lambda one: one.first_offset))
+    aborting: set[int] = set()
+    records = MemoryRecords(answer.records)
+    while (batch := records.next_batch()) is not None:
+        if batch.magic < 2:
+            raise ProtocolViolation(
+                f"{at.topic}/{at.partition} holds records of before Kafka 0.11."
+            )
+        if not batch.validate_crc():
+            raise ProtocolViolation(
+                f"The records of {at.topic}/{at.partition} at offset {batch.base_offset} "
+                "do not match their checksum."
+            )
+        while aborted and aborted[0].first_offset <= batch.last_offset:
+            aborting.add(aborted.popleft().producer_id)
+        empty = batch.is_control_batch or (batch.is_transactional and batch.producer_id in aborting)
+        if batch.is_control_batch and next(iter(batch)).abort:
+            aborting.discard(batch.producer_id)
+        yield Committed(batch.next_offset, batch.size_in_bytes, None if empty else batch)
 
 
 def decoded(at: TopicPartition, batch: Any) -> list[Record]:

@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint unit simulate nemesis model lock clean
+.PHONY: demo test lint unit simulate nemesis fuzz model lock clean
 
 demo: .venv/ready
 	$(BIN)/amcast demo
@@ -31,6 +31,11 @@ simulate: .venv/ready
 nemesis: .venv/ready
 	$(BIN)/amcast bench nemesis --seed 8 --faults 60 --without 'aside-*' --rate 200 --patience 180 \
 	  || [ $$? -eq 1 ]
+
+# Bytes that nobody of ours wrote, to every decoder of bytes (bench/fuzz/); a failure prints the
+# command to repeat it.
+fuzz: .venv/ready
+	$(BIN)/python -m bench.fuzz --inputs 1000000
 
 # Every state of the protocol at small scope: the real cores by Python, a model of them by spin
 # (Debian: apt-get install spin gcc).

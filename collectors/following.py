@@ -6,7 +6,6 @@ topic that is foreign, and of each collector what it ordered, and what it left. 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from multicast.delivery import best_checkpoint
 from multicast.errors import AmcastError, ClusterUnreachable, TimedOut
 from multicast.log import Driver, Record, TopicPartition
 from multicast.order import OrderRecord, OrderStream, Void, decode
+from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
 
 READ_S = 10.0
@@ -59,8 +59,8 @@ class Control:
 
 def _is_plan(record: Record) -> bool:
     try:
-        Plan.from_json(json.loads(record.value or b"")["plan"])
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidPlan):
+        Plan.from_json(part(json_object(record.value or b""), "plan"))
+    except (NotReadable, InvalidPlan):
         return False
     return (record.key or b"").startswith(b"plan/")
 

@@ -300,7 +300,7 @@ def rollback(
 def read_plan(file: Path) -> Plan:
     """Read a plan file; raises `UsageError` with the file's name and what is wrong."""
     try:
-        return Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+        return Plan.parse(file.read_bytes())
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except (ValueError, InvalidPlan) as error:

@@ -67,7 +67,7 @@ class LogAnnouncer:
             self._told_at = now
             counts = (Count(self._number, self._sent, self._settled),)
             raw = encode(self._token, Announcement(self._producer, counts))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, OverflowError):
             self._socket.sendto(raw, self._place)
 
     def settled(self, count: int) -> None:
@@ -126,7 +126,8 @@ class Announcer:
             plan = state.plan(epoch)
             if not plan.has_collector(name):
                 continue
-            with contextlib.suppress(OSError):
+            # A name that no resolver takes is no OSError in every case.
+            with contextlib.suppress(OSError, ValueError, OverflowError):
                 opened, place = self._open(address)
                 for log in plan.own_logs(name):
                     self.log(log).listens(plan.number(log), address.token, opened, place)

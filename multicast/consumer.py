@@ -25,7 +25,7 @@ from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
 from multicast.log import Driver, Headers, Reader, Record, TopicPartition
 from multicast.messages import MessageID
-from multicast.reading import Bounds, Wanted, alone_end, earliest, follow, resume
+from multicast.reading import Bounds, Wanted, earliest, follow, pass_marker, resume
 
 Start = Literal["earliest", "latest"]
 _ORDERS_MAX = 500
@@ -177,10 +177,10 @@ class Consumer:
         """One loop on one screen: deliver, else read on."""
         deadline = time.monotonic() + timeout
         while True:
+            waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
                 return batches
-            waits_for_control = self._turn_epoch()
             self._balance()
             remaining = deadline - time.monotonic()
             if waits_for_control:  # everything before is delivered
@@ -418,11 +418,7 @@ class Consumer:
             return False
         control = self._control.state
         if not delivery.ended:
-            end = alone_end(control, delivery)
-            if end is None:
-                return True
-            delivery.alone_ends(end)
-            return False
+            return not pass_marker(control, delivery, self._control.refresh)
         following = follow(control, self._wanted, delivery, bounds=self._bounds)
         if following is None:
             return True

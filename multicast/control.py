@@ -1,8 +1,10 @@
 """The control topic: plans by epoch, where epochs end, and checkpoints.
 
 Goes in: the records of the compacted topic `A.topology`, in offset order. Comes out:
-`ControlState`, the same for everybody who read as far. Plans are accepted by a digest chain like
-order records; of other facts that are stated twice the first counts. Every statement has a key of
+`ControlState`, the same for everybody who read as far: a statement that says nothing sensible is
+skipped, whatever bytes it is. Plans are accepted by a digest chain like order records; of other
+facts that are stated twice the first counts, from the moment at which it can be one: `markers` and
+`ends` of an epoch after the next plan, a checkpoint after its own. Every statement has a key of
 its own, so that compaction takes none that somebody needs; made again, it is another ATTEMPT.
 (Were the key the same, compaction would keep the later copy, and a rival between would be first.)
 
@@ -35,9 +37,12 @@ from multicast.errors import ClusterUnreachable, TopicChanged, TopicMissing, Unc
 from multicast.log import Driver, Record, TopicPartition
 from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
 from topology.carried import Carried, carried
-from topology.tree import InvalidPlan, Log, Plan
+from topology.documents import NotReadable, json_object, octets, part, text, whole, whole_text
+from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Log, Plan
 
 SCHEMA_VERSION = 1
+HOST_BYTES_MAX = 253  # of a name in the DNS
+PORT_MAX = 65535
 
 
 def control_partition(topic: str) -> TopicPartition:
@@ -110,40 +115,94 @@ class ControlState:
         return other
 
     def read(self, record: Record) -> None:
-        """Take the next record; one that says nothing sensible is counted as void."""
+        """Take the next record; one that says nothing sensible is counted as void.
+
+        Raises nothing, whatever the bytes are: anybody may write to a topic by mistake.
+        """
         try:
-            self._take(record)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            self._take(record.key or b"", record.value)
+        except (NotReadable, InvalidPlan, UnicodeDecodeError):
             self.void += 1
 
-    def _take(self, record: Record) -> None:
-        key = record.key or b""
+    def _take(self, key: bytes, value: bytes | None) -> None:
         kind, _, rest = key.decode().partition("/")
-        if kind == "checkpoint":
-            if record.value is None:
-                self._checkpoints.pop(key, None)
-            else:
-                self._checkpoints[key] = _checkpoint(rest, json.loads(record.value))
+        if kind == "checkpoint" and value is None:
+            self._checkpoints.pop(key, None)
             return
-        document = json.loads(record.value or b"")
-        if kind == "address":
-            self.addresses[rest] = int(document["epoch"]), _address(document)
+        document = json_object(value or b"")
+        if kind == "checkpoint":
+            self._checkpoints[key] = self._checkpoint(rest, document)
+        elif kind == "address":
+            epoch = whole(part(document, "epoch"), EPOCH_MAX)
+            self.addresses[rest] = epoch, _address(document)
         elif kind == "running":
-            self.running[rest] = int(document["epoch"])
+            self.running[rest] = whole(part(document, "epoch"), EPOCH_MAX)
         elif kind == "plan":
-            plan = Plan.from_json(document["plan"])
-            if document["previous"] != self.previous.hex() or plan.epoch != len(self.plans) + 1:
-                raise InvalidPlan("another plan came first")
-            if self.plans:
-                self._carried.append(carried(self.plans[-1], plan))
-            self.plans.append(plan)
-            self.previous = digest_of(record.value or b"")
+            self._take_plan(value or b"", document)
         elif kind in ("markers", "ends"):
+            epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
+            positions = _positions(part(document, "positions"))
+            self._refuse_untimely(kind, epoch, positions)
             facts = self.markers if kind == "markers" else self.ends
-            epoch = int(rest.split("/")[0])
-            facts.setdefault(epoch, _positions(document))
+            facts.setdefault(epoch, positions)
         else:
-            raise ValueError(kind)
+            raise NotReadable(kind)
+
+    def _take_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
+        plan = Plan.from_json(part(document, "plan"))
+        previous = part(document, "previous")
+        if previous != self.previous.hex() or plan.epoch != len(self.plans) + 1:
+            raise InvalidPlan("another plan came first")
+        if plan.topic != self.topic:
+            raise InvalidPlan("it is of another topic")
+        if self.plans:
+            self._carried.append(carried(self.plans[-1], plan))
+        self.plans.append(plan)
+        self.previous = digest_of(value)
+
+    def _refuse_untimely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> None:
+        """Refuse what cannot be known yet, or leaves out a log that waits for it.
+
+        The next plan stands before the markers of an epoch and these before its ends; an epoch
+        ends after it has begun, and no log ends before its own begin.
+        """
+        if not 1 <= epoch < self.epoch or (kind == "ends" and epoch not in self.markers):
+            raise NotReadable(f"epoch {epoch} does not end yet")
+        starts = self.starts(epoch)
+        if starts is None:
+            raise NotReadable(f"epoch {epoch} has not begun")
+        plan, kept = self.plan(epoch), self.carried(epoch).logs
+        for log in plan.logs:
+            asked = kind == "ends" or plan.top(log.name) is None
+            if asked and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
+                raise NotReadable(f"it leaves out log {log.name}, or ends it before its begin")
+
+    def _checkpoint(self, rest: str, document: Mapping[str, Any]) -> Checkpoint:
+        """Read a checkpoint, which speaks of a stream of a plan and of the logs in its bag."""
+        first, _, rest = rest.partition("/")
+        collector, _, last = rest.rpartition("/")
+        epoch = whole_text(first, EPOCH_MAX)
+        if not (1 <= epoch <= self.epoch and self.plan(epoch).has_collector(collector)):
+            raise NotReadable("it is of no stream")
+        plan = self.plan(epoch)
+        positions = _positions(part(document, "positions"))
+        known = {
+            str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag
+        }
+        if positions.keys() != known.keys():
+            raise NotReadable("it speaks of other logs than the bag")
+        parent_next = part(document, "parent_next")
+        if not isinstance(parent_next, list) or len(parent_next) != 2:
+            raise NotReadable("it has no parent_next")
+        return Checkpoint(
+            epoch=epoch,
+            collector=collector,
+            offset=whole_text(last),
+            digest=octets(part(document, "digest"), DIGEST_BYTES),
+            count=whole(part(document, "count")),
+            positions={known[name]: offset for name, offset in positions.items()},
+            parent_next=ParentNext(*map(whole, parent_next)),
+        )
 
     # -- look-ups ---------------------------------------------------------------------------
 
@@ -313,10 +372,15 @@ def running_record(epoch: int, collector: str) -> tuple[bytes, bytes]:
 
 
 def _address(document: Mapping[str, Any]) -> Address:
-    token = bytes.fromhex(document["token"])
-    if len(token) != TOKEN_BYTES:
-        raise ValueError("the token has another length")
-    return Address(str(document["host"]), int(document["port"]), token)
+    host = text(part(document, "host"))
+    try:
+        named = host.encode("idna")
+    except UnicodeError:
+        raise NotReadable("the host is no name and no address") from None
+    if not named or len(named) > HOST_BYTES_MAX or not named.decode().isprintable():
+        raise NotReadable("the host is no name and no address")
+    port = whole(part(document, "port"), PORT_MAX)
+    return Address(host, port, octets(part(document, "token"), TOKEN_BYTES))
 
 
 def _dump(document: dict[str, Any]) -> bytes:
@@ -324,22 +388,10 @@ def _dump(document: dict[str, Any]) -> bytes:
     return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def _positions(document: dict[str, Any]) -> dict[str, int]:
-    return {str(name): int(offset) for name, offset in document["positions"].items()}
-
-
-def _checkpoint(rest: str, document: dict[str, Any]) -> Checkpoint:
-    epoch, collector, offset = rest.split("/")
-    records, place = document["parent_next"]
-    return Checkpoint(
-        epoch=int(epoch),
-        collector=collector,
-        offset=int(offset),
-        digest=bytes.fromhex(document["digest"]),
-        count=int(document["count"]),
-        positions={int(log): int(at) for log, at in document["positions"].items()},
-        parent_next=ParentNext(int(records), int(place)),
-    )
+def _positions(document: object) -> dict[str, int]:
+    if not isinstance(document, dict):
+        raise NotReadable("positions is not an object")
+    return {name: whole(offset) for name, offset in document.items()}
 
 
 # -- what asks a cluster --------------------------------------------------------------------

@@ -15,7 +15,8 @@ Invariants:
     the log at the head of the order is never paused.
 
 A consumer whose interest meets one log only needs no order stream: its order is the log itself, a
-single run without an end, cut at the epoch marker.
+single run without an end, cut at the epoch marker. Anybody may write what looks like a marker, so
+it stops at one and no more; `reading.pass_marker` decides whether it goes on there.
 """
 
 from __future__ import annotations
@@ -195,6 +196,7 @@ class Delivery:
         self._buffer_bytes_max = buffer_bytes_max
         self._runs_max = runs_max
         self._alone_ended = False
+        self._unmarked_below = 0  # lone log: what looks like a marker below this is none
         self._alone_at = cursor.next
         if order is None:
             (number,) = self.logs
@@ -232,6 +234,21 @@ class Delivery:
         assert self.order is None
         self.marker = self._alone_at = self._runs[0].first
         self._runs.clear()
+
+    def alone_goes_on(self) -> None:
+        """Go on at what looked like a marker, and at all that look so in what was read so far.
+
+        Right only where the control topic, read after all that, has no plan that ends the log's
+        epoch: a plan stands there before its markers are written.
+        """
+        assert self.order is None
+        assert self.marker is not None
+        (number,) = self.logs
+        first = self._runs[0].first if self._runs else self.marker
+        self._unmarked_below = self._buffers[number].passed
+        self._runs.clear()
+        self._runs.append(_Run(number, first, OFFSET_MAX, 0, 0))
+        self.marker = None
 
     def alone_ends(self, position: int) -> None:
         """Say where the lone log's epoch ends, as the control topic has it."""
@@ -353,6 +370,8 @@ class Delivery:
         if self.order is not None or self._alone_ended:
             return False
         if marker.epoch <= self.plan.epoch:  # of a drain that was repeated, late
+            return False
+        if offset < self._unmarked_below:
             return False
         self.marker = self._alone_at = offset
         return True

@@ -30,7 +30,9 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-Headers = Sequence[tuple[str, bytes]]
+# Kafka's header values may be null. A record one of whose header names is not UTF-8 is read without
+# headers, and a name ends at its first NUL, by every driver (`messages.header_name`).
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):

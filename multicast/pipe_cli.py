@@ -24,6 +24,7 @@ from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
 from multicast.log import Appended, AppendFailed
 from multicast.producer import Producer, Receipt
 from multicast.settings import settings
+from topology.documents import NotReadable, json_object
 
 app = typer.Typer()
 _COMMIT_EVERY_S = 1.0
@@ -181,11 +182,9 @@ def _lines(file: Path | None, fixed: tuple[str, ...] | None) -> Iterator[_Line]:
 
 def _parse(text: bytes, where: str) -> _Line:
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        document = json_object(text)
+    except NotReadable as error:
         raise UsageError(f"{where}: not a JSON object ({error}); or give --to") from error
-    if not isinstance(document, dict):
-        raise UsageError(f"{where}: not a JSON object; or give --to")
     unknown = sorted(set(document) - {"to", "payload", "payload_base64", "key", "headers"})
     if unknown:
         raise UsageError(f"{where}: the field {unknown[0]!r} is unknown")
@@ -195,8 +194,9 @@ def _parse(text: bytes, where: str) -> _Line:
     if ("payload" in document) == ("payload_base64" in document):
         raise UsageError(f"{where}: give either 'payload' or 'payload_base64'")
     headers = document.get("headers", {})
-    texts = [document.get("key", ""), document.get("payload", ""), *headers.values()]
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in texts):
+    texts = [document.get("key", ""), document.get("payload", "")]
+    texts += headers.values() if isinstance(headers, dict) else [None]
+    if not all(isinstance(value, str) for value in texts):
         raise UsageError(f"{where}: payload, key and headers are texts")
     try:
         payload = (
@@ -484,7 +484,10 @@ def _document(message: Message) -> dict[str, Any]:
         except UnicodeDecodeError:
             document["payload_base64"] = base64.b64encode(payload).decode()
     document["key"] = None if message.key is None else message.key.decode(errors="replace")
-    document["headers"] = {name: value.decode(errors="replace") for name, value in message.headers}
+    document["headers"] = {
+        name: None if value is None else value.decode(errors="replace")
+        for name, value in message.headers
+    }
     document["timestamp_ms"] = message.timestamp_ms
     document["cursor"] = str(message.cursor)
     return document

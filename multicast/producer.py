@@ -32,7 +32,7 @@ from multicast.log import (
     TopicPartition,
     append_each,
 )
-from multicast.messages import MessageID, covered_header
+from multicast.messages import MessageID, covered_header, refuse_names
 from multicast.ordered import OrderFollower
 from topology.tree import Log, Plan
 
@@ -173,13 +173,13 @@ def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
     for pair in pairs:
         match pair:
-            case (str(name), bytes() | None):
-                if name.startswith("amcast."):
-                    raise UsageError('header names that begin with "amcast." are reserved')
+            case (str(), bytes() | None):
+                continue
             case _:
                 raise UsageError(
                     f"{pair!r} is not a header; a header is a name (text) and a value (bytes)"
                 )
+    refuse_names(pairs)
     return pairs
 
 
@@ -198,9 +198,10 @@ class Producer:
 
     `bootstrap` are addresses "host:port,…"; `driver` is a driver's name or an open driver (then
     `bootstrap` is not needed). What waits for Kafka is bounded; past that `multicast` blocks. Every
-    message has its outcome within `delivery_timeout_s` seconds, and two more where a client has to be
-    replaced (docs/hazards.md); any other question to the cluster has its answer, or raises `ClusterUnreachable`, within `request_timeout_s`. Without `announce`
-    no collector hears of a message before it is stored, so none is ordered early. A message waits
+    message has its outcome within `delivery_timeout_s` seconds, and two more where a client has to
+    be replaced (docs/hazards.md); any other question to the cluster has its answer, or raises
+    `ClusterUnreachable`, within `request_timeout_s`. Without `announce` no collector hears of a
+    message before it is stored, so none is ordered early. A message waits
     for others to go with it for at most `linger_ms`: later, and at less cost for each.
     """
 

@@ -11,7 +11,7 @@ Invariant: epochs are delivered one after the other, each from its start to its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from multicast.control import ControlState
@@ -168,6 +168,28 @@ def alone_end(control: ControlState, delivery: Delivery) -> int | None:
     if last is None or last not in control.ends:
         return None
     return control.ends[last][source.removeprefix(ALONE)]
+
+
+def pass_marker(
+    control: ControlState, delivery: Delivery, refresh: Callable[[], ControlState]
+) -> bool:
+    """Go on where a lone reader stands at what looks like a marker; False: wait for the control.
+
+    Anybody may write a record that looks like a marker. It is believed where a plan ends the log's
+    epoch: then the reader waits for `ends`, and delivers to there, whosever the markers are. A plan
+    is in the control topic before its markers are written. So where `refresh`, which reads the
+    control topic to its end, finds no such plan, nothing that was read before is a marker.
+    """
+    end = alone_end(control, delivery)
+    if end is not None:
+        delivery.alone_ends(end)
+        return True
+    source = delivery.position.source
+    if control.last_epoch(delivery.plan.epoch, source) is not None:
+        return False
+    if refresh().last_epoch(delivery.plan.epoch, source) is None:
+        delivery.alone_goes_on()
+    return True
 
 
 def follow(

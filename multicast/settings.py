@@ -94,7 +94,9 @@ def settings(
 def _read(file: Path) -> dict[str, object]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as wrong:
+    except OSError as wrong:
+        raise UsageError(f"{file} cannot be read: {wrong.strerror or wrong}") from wrong
+    except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
         raise UsageError(f"{file}: {wrong}") from wrong
     for name, value in document.items():
         if name not in ("bootstrap", "topic", "driver", "announce", "listen", "client"):

@@ -188,8 +188,8 @@ def _read_lines(lines: IO[bytes] | gzip.GzipFile, source: str, builder: HistoryB
 
 def _read_plan(path: Path) -> Plan:
     try:
-        return Plan.from_json(json.loads(path.read_bytes()))
+        return Plan.parse(path.read_bytes())
     except OSError as wrong:
         raise UsageError(f"{path} cannot be read: {wrong.strerror or wrong}") from wrong
-    except (InvalidPlan, ValueError, RecursionError) as wrong:
+    except InvalidPlan as wrong:
         raise UsageError(f"{path} is no plan: {wrong}") from wrong

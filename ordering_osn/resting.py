@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 
 from ordering_osn.chain import Place, Rest
+from topology.documents import json_object
 
 SCHEMA_VERSION = 1
 
@@ -37,7 +38,7 @@ def write_rest(file: Path, rest: Rest) -> None:
 def read_rest(file: Path) -> Rest | None:
     """Read the file; None where it says nothing."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json_object(file.read_bytes())
         if document["schema_version"] != SCHEMA_VERSION:
             return None
         return Rest(

@@ -6,7 +6,13 @@ import pytest
 
 from collectors.collector import Limits
 from collectors.replan import ends_of, freeze_positions, logs_to_mark
-from multicast.control import ControlState, markers_record, plan_record, stream_partition
+from multicast.control import (
+    ControlState,
+    checkpoint_record,
+    markers_record,
+    plan_record,
+    stream_partition,
+)
 from multicast.delivery import start_alone
 from multicast.errors import ProtocolViolation
 from multicast.log import Record
@@ -152,12 +158,16 @@ def test_a_checkpoint_behind_the_streams_end_stops_a_collector_with_a_named_erro
         stage.nodes["K1.a"].core.own_end(stage.end(stream_partition(plan, "K1")))
 
 
-def test_a_checkpoint_of_other_logs_than_the_bag_is_a_named_error():
+def test_a_checkpoint_of_other_logs_than_the_bag_is_skipped():
     stage = two_logs()
-    point = replace(checkpoint_of(stage), positions={0: 1})
+    point = checkpoint_of(stage)
+    key, value = checkpoint_record(replace(point, offset=point.offset + 1, positions={0: 1}))
+    stage.log.write(CONTROL, value, key=key)
 
-    with pytest.raises(ProtocolViolation, match="other logs"):
-        OrderStream(stage.control().plan(), "K1", {"P1": 0, "P2": 0}, point)
+    state = stage.control()
+
+    assert state.checkpoints(1, "K1") == [point]
+    assert state.void == 1
 
 
 def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():

@@ -6,7 +6,6 @@ stdout is data, stderr is progress. `-o json` prints one JSON document. Exit cod
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -117,7 +116,7 @@ def read_interests(path: Path) -> InterestFile:
 def read_plan(path: Path) -> Plan:
     """Read a plan file and judge it; a plan that is refused ends the command with exit code 2."""
     try:
-        plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+        plan = Plan.parse(path.read_bytes())
         check(plan)
     except (OSError, UnicodeDecodeError) as wrong:
         fail(f"cannot read {path}: {wrong}", 2)

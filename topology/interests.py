@@ -96,7 +96,7 @@ def parse(text: str) -> InterestFile:
     """Read the text of an interest file. Raises `InvalidInterests`."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as wrong:
+    except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
         raise InvalidInterests(f"the interest file is not TOML: {wrong}") from wrong
     return from_document(document)
 

@@ -21,13 +21,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from topology.documents import WHOLE_MAX, NotReadable, json_object
+
 SCHEMA_VERSION = 1
 DIGEST_BYTES = 16
+EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
+PARTITION_MAX = 2**31 - 1  # Kafka's numbers of partitions
 
 
 class InvalidPlan(ValueError):
@@ -292,10 +297,20 @@ class Plan:
             )
         try:
             return _read(document)
+        except InvalidPlan:
+            raise
         except KeyError as missing:
             raise InvalidPlan(f"the field {missing} is missing") from missing
-        except (TypeError, AttributeError) as wrong:
+        except (TypeError, AttributeError, ValueError, OverflowError) as wrong:
             raise InvalidPlan(f"a field has the wrong form: {wrong}") from wrong
+
+    @staticmethod
+    def parse(raw: bytes | str) -> Plan:
+        """Read a plan from JSON, whatever the bytes are. Raises `InvalidPlan`."""
+        try:
+            return Plan.from_json(json_object(raw))
+        except NotReadable as wrong:
+            raise InvalidPlan(f"the plan cannot be read: {wrong}") from wrong
 
 
 def _read(document: dict[str, Any]) -> Plan:
@@ -303,7 +318,7 @@ def _read(document: dict[str, Any]) -> Plan:
         Log(
             name=_text(entry, "name"),
             topic=_text(entry, "topic"),
-            partition=_count(entry, "partition"),
+            partition=_count(entry, "partition", most=PARTITION_MAX),
             first=_count(entry, "first", 0),
         )
         for entry in document["logs"]
@@ -313,7 +328,7 @@ def _read(document: dict[str, Any]) -> Plan:
             name=_text(entry, "name"),
             bag=_names(entry, "bag"),
             parent=None if entry["parent"] is None else _text(entry, "parent"),
-            stream=_count(entry, "stream"),
+            stream=_count(entry, "stream", most=PARTITION_MAX),
             stream_first=_count(entry, "stream_first", 0),
             host=None if entry.get("host") is None else _text(entry, "host"),
         )
@@ -324,7 +339,7 @@ def _read(document: dict[str, Any]) -> Plan:
             name=_text(entry, "name"),
             interest=_names(entry, "interest"),
             collector=None if entry["collector"] is None else _text(entry, "collector"),
-            weight=float(entry.get("weight", 1.0)),
+            weight=_number(entry.get("weight", 1.0), "weight"),
         )
         for entry in document["consumers"]
     )
@@ -332,10 +347,12 @@ def _read(document: dict[str, Any]) -> Plan:
     partitions = document.get("partitions")
     if partitions is None:  # a plan written by another program names them in its logs only
         partitions = sorted({partition for log in logs for partition in log.to})
+    if not isinstance(partitions, list) or not all(isinstance(name, str) for name in partitions):
+        raise InvalidPlan(f"partitions is {partitions!r}, not a list of names")
     return Plan(
         topic=_text(document, "topic"),
-        epoch=_count(document, "epoch"),
-        base_epoch=_count(document, "base_epoch"),
+        epoch=_count(document, "epoch", most=EPOCH_MAX),
+        base_epoch=_count(document, "base_epoch", most=EPOCH_MAX),
         cluster_id=_text(document, "cluster_id"),
         input_hash=_text(document, "input_hash"),
         partitions=tuple(partitions),
@@ -343,16 +360,16 @@ def _read(document: dict[str, Any]) -> Plan:
         collectors=collectors,
         consumers=consumers,
         objective=Objective(
-            hops=float(promised["hops"]),
-            foreign=float(promised["foreign"]),
-            cost=float(promised["cost"]),
-            gap=float(promised["gap"]),
-            excess=float(promised.get("excess", 0.0)),
+            hops=_number(promised["hops"], "hops"),
+            foreign=_number(promised["foreign"], "foreign"),
+            cost=_number(promised["cost"], "cost"),
+            gap=_number(promised["gap"], "gap"),
+            excess=_number(promised.get("excess", 0.0), "excess"),
         ),
         topic_ids=dict(document.get("topic_ids", {})),
-        phi=float(document.get("phi", 10.0)),
-        rates={name: float(rate) for name, rate in document.get("rates", {}).items()},
-        limits={name: float(limit) for name, limit in document.get("limits", {}).items()},
+        phi=_number(document.get("phi", 10.0), "phi"),
+        rates=_numbers(document, "rates"),
+        limits=_numbers(document, "limits"),
         hosts=dict(document.get("hosts", {})),
     )
 
@@ -364,11 +381,26 @@ def _text(entry: dict[str, Any], name: str) -> str:
     return value
 
 
-def _count(entry: dict[str, Any], name: str, default: int | None = None) -> int:
+def _count(
+    entry: dict[str, Any], name: str, default: int | None = None, *, most: int = WHOLE_MAX
+) -> int:
     value = entry[name] if default is None else entry.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidPlan(f"{name} is {value!r}, not a whole number of 0 or more")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidPlan(f"{name} is {value!r}, not a whole number from 0 to {most}")
     return value
+
+
+def _number(value: Any, name: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidPlan(f"{name} is {value!r}, not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidPlan(f"{name} is {value!r}, not a finite number")
+    return number
+
+
+def _numbers(document: dict[str, Any], name: str) -> dict[str, float]:
+    return {key: _number(value, f"{name}.{key}") for key, value in document.get(name, {}).items()}
 
 
 def _names(entry: dict[str, Any], name: str) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def usable(having: frozenset[str]) -> list[Kind]:
     from bench.nemesis import (  # noqa: F401, PLC0415
         faults_asides,
         faults_brokers,
+        faults_foreign,
         faults_network,
         faults_plans,
         faults_programs,

@@ -94,13 +94,21 @@ class Hand:
 
     def multicast(self, to: Sequence[str], timeout_s: float = 20.0) -> str:
         """Multicast a message, and return with its ID the moment it is stored."""
+
+        def send(value: bytes) -> str:
+            return str(self._producer.multicast(value, to=to).accepted(timeout_s))
+
+        return self.noted(to, send)
+
+    def noted(self, to: Sequence[str], send: Callable[[bytes], str]) -> str:
+        """Send a message in any way that gives its ID, and note it as a multicast."""
         number = self._calls
         self._calls += 1
         self._note({"begun": number, "to": sorted(to)})
         value = f"{self._name}/0/{number}".encode()
         outcome: dict[str, Any] = {"call": number, "outcome": "unknown"}
         try:
-            message_id = str(self._producer.multicast(value, to=to).accepted(timeout_s))
+            message_id = send(value)
             outcome |= {"outcome": "accepted", "message_id": message_id}
         except AmcastError as error:
             outcome["outcome"] = "failed" if error.definite else "unknown"

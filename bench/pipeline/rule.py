@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
-from topology.carried import carried
-from topology.tree import Plan
+from topology.carried import Carried, carried
+from topology.documents import NotReadable, json_object, part, whole, whole_text
+from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 
 EPOCH_PLACES = 2**44  # more messages than one epoch orders; 2**19 epochs fit above them
 _OFFSET_LIMIT = 2**63
@@ -110,40 +111,82 @@ def digest(data: bytes) -> bytes:
 
 def read_control(topic: str, statements: Iterable[Statement], order: Order) -> None:
     """Read a control topic; add what it says of the epochs that have begun."""
-    plans: list[dict[str, Any]] = []
-    ends: dict[int, dict[str, int]] = {}
-    previous = digest(b"amcast genesis\0" + topic.encode())
-    for key, value in statements:
-        kind, _, rest = (key or b"").decode(errors="replace").partition("/")
-        if kind not in ("plan", "ends") or value is None:
-            continue
-        try:
-            said = json.loads(value)
-            if kind == "ends":
-                ends.setdefault(int(rest.partition("/")[0]), said["positions"])
-            elif said["previous"] == previous.hex() and said["plan"]["epoch"] == len(plans) + 1:
-                plans.append(said["plan"])
-                previous = digest(value)
-        except (ValueError, KeyError, TypeError):
-            continue
+    said = Said(topic)
+    for statement in statements:
+        said.take(statement)
     ended: dict[str, int] = {}
-    for number, plan in enumerate(plans):
-        kept = _kept(plans[number - 1], plan) if number else frozenset()
+    for number, plan in enumerate(said.plans):
+        kept = said.kept[number - 1].collectors if number else frozenset()
         _take_plan(topic, plan, kept, ended, order)
-        if plan["epoch"] not in ends:
+        if plan["epoch"] not in said.ends:
             break
-        ended |= ends[plan["epoch"]]
+        ended |= said.ends[plan["epoch"]]
 
 
-def _kept(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
-    """Name the collectors that the next plan carries over: they go on under the one before."""
-    return carried(Plan.from_json(before), Plan.from_json(after)).collectors
+class Said:
+    """What a control topic says so far: plans, markers and ends; the rest is skipped."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.plans: list[dict[str, Any]] = []
+        self.kept: list[Carried] = []  # by plan, what goes on from it into the next
+        self.markers: dict[int, dict[str, int]] = {}
+        self.ends: dict[int, dict[str, int]] = {}
+        self._previous = digest(b"amcast genesis\0" + topic.encode())
+
+    def take(self, statement: Statement) -> None:
+        """Take the next statement; one that says nothing sensible changes nothing."""
+        try:
+            kind, _, rest = (statement.key or b"").decode().partition("/")
+            if kind == "plan":
+                self._take_plan(statement.value or b"")
+            elif kind in ("markers", "ends"):
+                epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
+                positions = part(json_object(statement.value or b""), "positions")
+                if isinstance(positions, dict) and self._counts(kind, epoch, positions):
+                    facts = self.markers if kind == "markers" else self.ends
+                    facts.setdefault(epoch, positions)
+        except (UnicodeDecodeError, NotReadable, InvalidPlan):
+            return
+
+    def _take_plan(self, value: bytes) -> None:
+        said = json_object(value)
+        plan = part(said, "plan")
+        read = Plan.from_json(plan)
+        if (part(said, "previous"), read.epoch) != (self._previous.hex(), len(self.plans) + 1):
+            return
+        if read.topic != self.topic:
+            return
+        if self.plans:
+            self.kept.append(carried(Plan.from_json(self.plans[-1]), read))
+        self.plans.append(plan)
+        self._previous = digest(value)
+
+    def _counts(self, kind: str, epoch: int, positions: Mapping[str, Any]) -> bool:
+        """Whether the epoch may end by now, and every log has a position that waits for one."""
+        for position in positions.values():
+            whole(position)
+        if not 0 < epoch < len(self.plans) or any(e not in self.ends for e in range(1, epoch)):
+            return False
+        if kind == "ends" and epoch not in self.markers:
+            return False
+        plan, kept = self.plans[epoch - 1], self.kept[epoch - 1].logs
+        collected = {log for node in plan["collectors"] for log in node["bag"]}
+        for log in plan["logs"]:
+            name, first = log["name"], log.get("first", 0)
+            for earlier in range(1, epoch):
+                first = self.ends[earlier].get(name, first)
+            if name in kept or (kind == "markers" and name in collected):
+                continue
+            if positions.get(name, -1) < first:
+                return False
+        return True
 
 
 def _take_plan(
     topic: str,
     plan: Mapping[str, Any],
-    kept: frozenset[str],
+    kept: Collection[str],
     ended: Mapping[str, int],
     order: Order,
 ) -> None:

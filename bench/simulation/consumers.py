@@ -20,7 +20,7 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed
 from multicast.log import TopicPartition
-from multicast.reading import Wanted, alone_end, earliest, follow, resume
+from multicast.reading import Wanted, earliest, follow, pass_marker, resume
 
 
 class Process:
@@ -177,10 +177,8 @@ class Process:
     def turn_epoch(self) -> None:
         """Go on with the next epoch where this one is over."""
         delivery, state = self.delivery, self.view.state
-        end = alone_end(state, delivery) if delivery.order is None else None
-        if end is not None and not delivery.ended:
-            if delivery.marker is not None:
-                delivery.alone_ends(end)
+        if delivery.order is None and delivery.marker is not None and not delivery.ended:
+            pass_marker(state, delivery, self.view.refresh)
             return
         if delivery.ended:
             following = follow(state, self.wanted, delivery, bounds=self.bounds)

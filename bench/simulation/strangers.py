@@ -6,13 +6,21 @@ show in any order.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from bench.simulation.judge import Judge
 from bench.simulation.trees import STREAMS, TOPIC
 from bench.simulation.world import CONTROL, World
-from multicast.control import checkpoint_record, log_partition, order_topic, stream_partition
-from multicast.log import TopicPartition
+from multicast.control import (
+    checkpoint_record,
+    ends_record,
+    log_partition,
+    markers_record,
+    order_topic,
+    stream_partition,
+)
+from multicast.log import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
 from multicast.order import (
     Kind,
@@ -75,7 +83,7 @@ class Strangers:
         if which == 0:
             self._odd_message(bits)
         elif which == 1:
-            self._world.put(CONTROL, _GARBAGE[bits % len(_GARBAGE)])
+            self._statement(bits)
         else:
             self._order_garbage(bits)
 
@@ -83,18 +91,54 @@ class Strangers:
         """Multicast with a plain client; headers that look like ours and are not."""
         logs = self._view.refresh().plan().logs
         log, other = logs[bits % len(logs)], logs[(bits >> 6) % len(logs)]
-        odd = (
-            (SKIP, b"elsewhere"),
-            (EPOCH, log.name.encode() + b"|soon"),
-            (TO, log.name.encode() + b"|P9,P1"),
-            (TO, b"elsewhere|P1"),
-            ("amcast.unknown", b"\xff"),
-            ("theirs", other.name.encode()),
+        name = log.name.encode()
+        odd: tuple[Headers, ...] = (
+            ((SKIP, b"elsewhere"),),
+            ((EPOCH, name + b"|soon"),),
+            ((EPOCH, name + b"|" + b"9" * 5000),),
+            ((EPOCH, None), ("theirs", None)),
+            ((TO, name + b"|P9,P1"),),
+            ((TO, b"elsewhere|P1"),),
+            (("amcast.unknown", b"\xff"),),
+            (("\ufffd", b"not UTF-8"), (SKIP, name)),
+            (("theirs", other.name.encode()),),
         )
         if not self._world.same_topic(log.topic):
             return
-        offset = self._world.put(log_partition(log), b"?", (odd[(bits >> 12) % len(odd)],))
+        at = log_partition(log)
+        if bits >> 16 & 1:
+            # What looks like a marker is no message of anybody's; it must stop nobody either.
+            epoch = 1 + (bits >> 17) % (self._view.state.epoch + 2)
+            self._world.put(at, b"?", ((EPOCH, b"%s|%d" % (name, epoch)),))
+            self._world.fault("foreign marker")
+            return
+        offset = self._world.put(at, b"?", odd[(bits >> 12) % len(odd)])
         self._judge.acknowledged("plain", log.to, "accepted", f"{log.name}:{offset}")
+
+    def _statement(self, bits: int) -> None:
+        """Write to the control topic what says nothing sensible: no bytes, no place, no time.
+
+        Not what is false and could be true: who writes that is Byzantine.
+        """
+        state = self._view.refresh()
+        ends = {log.name: log.first + 1000 for log in state.plan().logs}
+        address = {"epoch": state.epoch, "host": "a" * 70, "port": 99999999999, "token": "00" * 8}
+        node = state.plan().collectors[0].name if state.plan().collectors else ""
+        odd = (
+            (None, _GARBAGE[bits % len(_GARBAGE)]),
+            (b"plan/2/x/y", b"{not JSON"),
+            (b"ends/77/x/y", b"[" * 100_000),
+            (b"ends/1/x/y", b'{"positions":{"P1":1e999}}'),
+            (b"markers/1/x/y", b'{"positions":{"P1":-1}}'),
+            (b"ends/1/x/y", b'{"positions":{}}'),
+            markers_record(state.epoch, ends, attempt=f"stranger {self._world.turn}"),
+            ends_record(state.epoch, ends, attempt=f"stranger {self._world.turn}"),
+            (f"address/{node}".encode(), json.dumps(address).encode()),
+            (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
+        )
+        key, value = odd[(bits >> 8) % len(odd)]
+        self._world.log.write(CONTROL, value, key=key)
+        self._world.fault("foreign statement")
 
     def _order_garbage(self, bits: int) -> None:
         """Write to a stream: noise, an old record again, or what no state allows."""

@@ -12,6 +12,7 @@ partition that gave data to its end, KIP-227, and a bell must stay in front; see
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -102,16 +103,21 @@ class EndsRequest:
         Left out are Kafka partitions of which it tells nothing: no error, no record, and no other
         end than what was asked from. Raises `ProtocolViolation` for an answer to something else.
         """
-        _, number, throttle_ms, topics = _ANSWER_HEAD.unpack_from(frame)
-        if number != self._number:
-            raise ProtocolViolation(f"A broker answered request {number}, not {self._number}.")
-        return throttle_ms, list(self._told(frame, topics))
+        try:
+            _, number, throttle_ms, topics = _ANSWER_HEAD.unpack_from(frame)
+            if number != self._number:
+                raise ProtocolViolation(f"A broker answered request {number}, not {self._number}.")
+            return throttle_ms, list(self._told(frame, topics))
+        except struct.error as error:
+            raise ProtocolViolation(f"A broker's answer ends too early: {error}.") from error
 
     def _told(self, frame: bytes | bytearray, topics: int) -> Iterator[Told]:
         place = _ANSWER_HEAD.size
         for _ in range(topics):
             (length,) = _TEXT.unpack_from(frame, place)
             place += _TEXT.size
+            if length < 0:
+                raise ProtocolViolation("A broker's answer names no topic.")
             name = bytes(frame[place : place + length])
             offsets = self._offsets.get(name, {})
             place += length

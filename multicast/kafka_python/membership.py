@@ -226,6 +226,8 @@ def _members(raw: bytes) -> tuple[str, ...]:
     """Read the list; empty where somebody else wrote something else."""
     try:
         told = json.loads(ConsumerProtocolAssignment.decode(raw).user_data)
-        return tuple(str(member) for member in told)
-    except (ValueError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001 - the package's decoder raises what its bytes make it
         return ()
+    if not isinstance(told, list) or not all(isinstance(member, str) for member in told):
+        return ()
+    return tuple(told)

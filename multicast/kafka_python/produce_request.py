@@ -11,6 +11,7 @@ acceptance rule (`multicast.order`), not by the broker.
 
 from __future__ import annotations
 
+import struct
 from struct import Struct
 from typing import NamedTuple
 
@@ -66,14 +67,19 @@ class ProduceRequest:
 
 def answered(frame: bytes | bytearray, number: int) -> Stored:
     """Take an answer apart; raises `ProtocolViolation` where it is not to that request."""
-    _, found, topics = _ANSWER_HEAD.unpack_from(frame)
-    if topics != 1 or found != number:
-        raise ProtocolViolation(
-            f"A broker answered request {found} for {topics} topics, not request {number}."
-        )
-    (length,) = _TEXT.unpack_from(frame, _ANSWER_HEAD.size)
-    place = _ANSWER_HEAD.size + _TEXT.size + length
-    _, _, error, offset, _ = _ANSWERED.unpack_from(frame, place)
+    try:
+        _, found, topics = _ANSWER_HEAD.unpack_from(frame)
+        if topics != 1 or found != number:
+            raise ProtocolViolation(
+                f"A broker answered request {found} for {topics} topics, not request {number}."
+            )
+        (length,) = _TEXT.unpack_from(frame, _ANSWER_HEAD.size)
+        if length < 0:
+            raise ProtocolViolation("A broker's answer names no topic.")
+        place = _ANSWER_HEAD.size + _TEXT.size + length
+        _, _, error, offset, _ = _ANSWERED.unpack_from(frame, place)
+    except struct.error as wrong:
+        raise ProtocolViolation(f"A broker's answer ends too early: {wrong}.") from wrong
     return Stored(number, error, offset)
 
 

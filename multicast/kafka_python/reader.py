@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka import errors as kafka_errors
-from kafka.record import MemoryRecords
-
-from multicast.errors import AmcastError, ProtocolViolation, Trimmed, UsageError
+from multicast.errors import AmcastError, Trimmed, UsageError
 from multicast.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.kafka_python.fetching import Fetching
+from multicast.kafka_python.records import committed, decoded
 from multicast.log import Fetched, Record, TopicPartition
 
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
@@ -130,8 +128,8 @@ class KafkaPythonReader:
         log = self._logs[at]
         next_offset = log.buffer[-1].next if log.buffer else log.position
         try:
-            for batch in _committed(at, answer):
-                log.buffer.append(batch)
+            for batch in committed(at, answer):
+                log.buffer.append(_Batch(*batch))
                 log.buffered_bytes += batch.size
                 next_offset = max(next_offset, batch.next)
         except AmcastError as error:
@@ -182,7 +180,9 @@ class KafkaPythonReader:
             batch = log.buffer[0]
             if batch.records is not None and batch.left is None:
                 # A fetch from the middle of a batch brings all of it.
-                batch.left = deque(r for r in _decoded(at, batch.records) if r.offset >= position)
+                batch.left = deque(
+                    one for one in _decoded(at, batch.records) if one.offset >= position
+                )
             left = batch.left or deque()
             if len(left) > count - len(records):
                 records += [left.popleft() for _ in range(count - len(records))]
@@ -204,32 +204,8 @@ class KafkaPythonReader:
                 ).about(at)
 
 
-def _committed(at: TopicPartition, answer: Any) -> Iterator[_Batch]:
-    """Cut a response into batches, without the records of aborted transactions (KIP-98)."""
-    aborted = deque(sorted(answer.aborted_transactions or (), key=lambda one: one.first_offset))
-    aborting: set[int] = set()
-    records = MemoryRecords(answer.records)
-    while (batch := records.next_batch()) is not None:
-        if batch.magic < 2:
-            raise ProtocolViolation(
-                f"{at.topic}/{at.partition} holds records of before Kafka 0.11."
-            )
-        if not batch.validate_crc():
-            raise ProtocolViolation(
-                f"The records of {at.topic}/{at.partition} at offset {batch.base_offset} "
-                "do not match their checksum."
-            )
-        while aborted and aborted[0].first_offset <= batch.last_offset:
-            aborting.add(aborted.popleft().producer_id)
-        empty = batch.is_control_batch or (batch.is_transactional and batch.producer_id in aborting)
-        if batch.is_control_batch and next(iter(batch)).abort:
-            aborting.discard(batch.producer_id)
-        yield _Batch(batch.next_offset, batch.size_in_bytes, None if empty else batch)
-
-
 def _decoded(at: TopicPartition, batch: Any) -> list[Record]:
     try:
-        return [Record(one.offset, one.value, one.key, one.headers, one.timestamp) for one in batch]
-    except kafka_errors.UnsupportedCodecError as error:
-        unread = AmcastError(f"{at.topic}/{at.partition} cannot be decompressed: {error}.")
-        raise unread.about(at) from error
+        return decoded(at, batch)
+    except AmcastError as error:
+        raise error.about(at) from None

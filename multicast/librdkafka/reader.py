@@ -178,13 +178,19 @@ class LibrdkafkaReader:
             if error is not None:
                 self._event(error, message, ends)
                 continue
+            try:
+                headers = message.headers() or ()
+            except (SystemError, UnicodeDecodeError):
+                # A name is not UTF-8. The package returns a broken list with the error set, which
+                # Python reports as SystemError: nothing of that list may be touched.
+                headers = ()
             record = make(
                 Record,
                 (
                     message.offset(),
                     message.value(),
                     message.key(),
-                    message.headers() or (),
+                    headers,
                     message.timestamp()[1],
                 ),
             )

@@ -1,0 +1,61 @@
+"""A campaign that is guided by coverage: inputs that reach new code are kept and changed again.
+
+    python -m bench.fuzz.guided --target 'control statement' --seconds 600 --corpus FOLDER
+
+Needs atheris, libFuzzer for Python, which is no dependency of this project: install it beside it
+(`pip install atheris`). What it finds is written to the current folder as `crash-…`; the command
+ends with an exit code other than 0 then. The same table says what may come out as in `campaign.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+INSTRUMENTED = ("multicast", "topology", "ordering_osn", "collectors", "bench.pipeline.rule")
+
+
+def main() -> int:
+    """Run the campaign; libFuzzer ends the process itself."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz.guided", description=__doc__)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--corpus", type=Path, required=True, help="a folder for kept inputs")
+    asked = parser.parse_args()
+    try:
+        atheris: Any = importlib.import_module("atheris")
+    except ImportError:
+        sys.stderr.write("amcast: atheris is not installed; run 'pip install atheris' first\n")
+        return 2
+    with atheris.instrument_imports(include=list(INSTRUMENTED)):
+        table = importlib.import_module("bench.fuzz.table").table
+        mutation = importlib.import_module("bench.fuzz.mutation")
+    known = {target.name: target for target in table()}
+    if asked.target not in known:
+        sys.stderr.write(f"amcast: no target {asked.target!r}; known: {', '.join(known)}\n")
+        return 2
+    target = known[asked.target]
+    asked.corpus.mkdir(parents=True, exist_ok=True)
+    for number, raw in enumerate(target.valid):
+        (asked.corpus / f"valid-{number}").write_bytes(raw)
+
+    def changed(raw: bytes, size_max: int, seed: int) -> bytes:
+        rng = Random(seed)  # noqa: S311
+        if rng.getrandbits(2) == 0:
+            kept: bytes = atheris.Mutate(raw, size_max)
+            return kept
+        made: bytes = mutation.mutated(rng, [raw, *target.valid], target.shape)
+        return made[:size_max]
+
+    options = [sys.argv[0], f"-max_total_time={asked.seconds}", "-max_len=65536", str(asked.corpus)]
+    atheris.Setup(options, target.holds, custom_mutator=changed)
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

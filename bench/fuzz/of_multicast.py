@@ -1,0 +1,376 @@
+"""Decoders of bytes from Kafka's logs, from UDP and from files, of `multicast` and `topology`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+from crc32c import crc32c
+
+from bench.fuzz.mutation import Shape
+from bench.fuzz.target import Target, require
+from bench.pipeline.rule import Reading, Rule, Said, Statement, _rules_of
+from collectors.following import Control
+from multicast import history, messages, order, pipe_cli, settings, verify_cli
+from multicast.announcements import (
+    PRODUCERS_MAX,
+    Address,
+    Announcement,
+    Count,
+    Promises,
+    decode,
+    encode,
+)
+from multicast.control import (
+    ControlState,
+    address_record,
+    checkpoint_record,
+    ends_record,
+    genesis,
+    markers_record,
+    plan_record,
+)
+from multicast.delivery import Cursor
+from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
+from multicast.history import HistoryBuilder, HistoryError
+from multicast.kafka_python.ends_request import Asked, EndsRequest, frame_size
+from multicast.kafka_python.membership import _assignments, _members
+from multicast.kafka_python.produce_request import ProduceRequest, answered
+from multicast.kafka_python.records import committed, decoded
+from multicast.log import Record, TopicPartition
+from multicast.order import Checkpoint, Kind, OrderRecord, ParentNext, Run, Undecodable
+from multicast.reading import Bounds, Wanted, earliest, resume
+from topology.check import PlanRejected, check
+from topology.interests import InvalidInterests, from_document, parse
+from topology.solver import plan as solve
+from topology.tree import InvalidPlan, Plan
+
+_INTERESTS = """
+topic = "A"
+partitions = ["P1", "P2", "P3", "P4", "P5"]
+destinations = [["P1", "P3"], ["P2", "P3"]]
+[[consumer]]
+name = "C1"
+interest = ["P1", "P2", "P3"]
+weight = 2.5
+[[consumer]]
+name = "C2"
+interest = ["P5"]
+[rates]
+P1 = 100.0
+[limits]
+collector_rate_max = 1e6
+"""
+_AT = TopicPartition("A", 0)
+_TOKEN = b"8 bytes."
+_BATCH_HEAD_BYTES = 61
+_CRC_AT = 17
+_COUNTED_FROM = 21
+
+
+def _plan(epoch: int, *extra: str) -> Plan:
+    consumers = [
+        {"name": "C1", "interest": ["P1", "P2", "P3"]},
+        {"name": "C2", "interest": ["P3", "P4"]},
+        {"name": "L", "interest": ["P5"]},
+    ]
+    consumers += [{"name": f"C{name}", "interest": [name]} for name in extra]
+    document = {
+        "topic": "A",
+        "partitions": ["P1", "P2", "P3", "P4", "P5"],
+        "destinations": [["P1", "P3"], ["P3", "P4"]],
+        "consumer": consumers,
+    }
+    return replace(solve(from_document(document)), epoch=epoch, base_epoch=epoch - 1)
+
+
+_FIRST, _SECOND = _plan(1), _plan(2, "P1", "P5")
+
+
+# -- the control topic ----------------------------------------------------------------------
+
+
+def _joined(key: bytes | None, value: bytes) -> bytes:
+    return (key or b"") + b"\0" + value
+
+
+def _statements() -> list[tuple[bytes, bytes]]:
+    ends = {log.name: 7 for log in _FIRST.logs}
+    first = plan_record(genesis("A"), _FIRST, attempt="1")
+    node = _FIRST.collectors[0]
+    point = Checkpoint(
+        1,
+        node.name,
+        3,
+        bytes(16),
+        1,
+        {_FIRST.number(name): 1 for name in node.bag},
+        ParentNext(0, 0),
+    )
+    return [
+        first,
+        plan_record(order.digest_of(first[1]), _SECOND, attempt="1"),
+        markers_record(1, ends, attempt="1"),
+        ends_record(1, ends, attempt="1"),
+        checkpoint_record(point),
+        address_record(1, node.name, Address("127.0.0.1", 5000, _TOKEN)),
+    ]
+
+
+_GIVEN = _statements()
+_STARTED = [Record(offset, value, key) for offset, (key, value) in enumerate(_GIVEN[:2])]
+
+
+def _begun(statements: list[Record]) -> tuple[ControlState, Said]:
+    state, said = ControlState("A"), Said("A")
+    for record in statements:
+        state.read(record)
+        said.take(Statement(record.key, record.value))
+    return state, said
+
+
+_STATE, _SAID = _begun(_STARTED)
+
+
+def _read_statement(raw: bytes) -> None:
+    """Read plans, then the input, then what follows in an honest topic; then do as the roles do."""
+    key, _, value = raw.partition(b"\0")
+    state, said = _STATE.copy(), copy(_SAID)
+    said.plans, said.markers, said.ends = list(said.plans), dict(said.markers), dict(said.ends)
+    said.kept = list(said.kept)
+    told = [Record(2, value, key)]
+    told += [Record(3 + at, value, key) for at, (key, value) in enumerate(_GIVEN[2:])]
+    for record in told:
+        state.read(record)
+        said.take(Statement(record.key, record.value))
+    plans = [plan.epoch for plan in state.plans]
+    require(plans == [plan["epoch"] for plan in said.plans], "the judge reads other plans")
+    require((state.markers, state.ends) == (said.markers, said.ends), "the judge reads other ends")
+    _look(state)
+
+
+def _read_first_statement(raw: bytes) -> None:
+    """Read the input as the first of a topic, and once more behind an honest plan."""
+    key, _, value = raw.partition(b"\0")
+    control = Control(ControlState("A"))
+    control.read(Record(0, value, key))
+    control.read(_STARTED[0])
+    control.read(Record(9, value, key))
+    _look(control.state)
+
+
+def _look(state: ControlState) -> None:
+    if state.begun_epoch < state.epoch:
+        return
+    for entry in state.plan().consumers:
+        earliest(state, Wanted.of(entry.name, None), bounds=Bounds())
+    for epoch in range(1, state.begun_epoch + 1):
+        for node in state.plan(epoch).collectors:
+            state.stream(epoch, node.name, below=2**62)
+
+
+# -- order records --------------------------------------------------------------------------
+
+
+def _orders() -> list[bytes]:
+    stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
+    found = []
+    for length in (1, 1000):
+        runs = tuple(
+            Run(log, at := stream.state.positions[log], at + length) for log in sorted(stream.own)
+        )
+        record = OrderRecord(Kind.OWN, stream.state.digest, ParentNext(0, 0), runs, 1, 2)
+        found.append(order.encode(record))
+        stream.read(len(found) - 1, found[-1])
+    freeze = OrderRecord(Kind.FREEZE, stream.state.digest, ParentNext(0, 0), ())
+    return [*found, order.encode(freeze)]
+
+
+def _starts() -> dict[str, int]:
+    return {log.name: 0 for log in _FIRST.logs}
+
+
+_ORDERS = _orders()
+_RULES: list[Rule] = list(_rules_of("A", _FIRST.to_json(), {}))
+
+
+def _read_order(raw: bytes) -> None:
+    require(order.encode(order.decode(raw)) == raw, "an order record has two encodings")
+
+
+def _judge_order(raw: bytes) -> None:
+    """Give the input to both readers of the rule, between the records of a stream."""
+    stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
+    reading = Reading(_RULES[0])
+    for offset, each in enumerate((raw, _ORDERS[0], raw, _ORDERS[1], raw, _ORDERS[2], raw)):
+        counts = isinstance(reading.take(each), list)
+        try:
+            mine = isinstance(stream.read(offset, each), OrderRecord)
+        except UnknownVersion:
+            require(not counts, "the judge knows the version")
+            return
+        require(mine == counts, "the judge comes to another verdict")
+
+
+# -- messages, fetched batches, brokers' answers --------------------------------------------
+
+
+def _read_headers(raw: bytes) -> None:
+    headers = []
+    for pair in raw.split(b"\n"):
+        raw_name, _, value = pair.partition(b"=")
+        name = messages.header_name(raw_name)
+        headers.append(("\ufffd" if name is None else name, value or None))
+    messages.special("P1+P3", headers)
+
+
+def _batch() -> bytes:
+    """Take a batch of one record out of a request, and give its record headers."""
+    written = ProduceRequest("fuzz", _AT, timeout_ms=1000).written
+    request = written(1, b"value", 1_600_000_000_000)
+    whole = request[request.index(b"\0\0\0\0\0\0\0\0\0\0\0") :]
+    body = b"\0\0\0\x06key\x0avalue\x04\x06abc\x02x\x0camcast\x01"
+    return whole[:_BATCH_HEAD_BYTES] + bytes([2 * len(body)]) + body
+
+
+def _summed(raw: bytes) -> bytes:
+    """Put the right length and checksum into a batch, so that what is inside is read."""
+    if len(raw) < _BATCH_HEAD_BYTES:
+        return raw
+    head = raw[:8] + (len(raw) - 12).to_bytes(4, "big") + raw[12:16] + b"\2"
+    return head + crc32c(raw[_COUNTED_FROM:]).to_bytes(4, "big") + raw[_COUNTED_FROM:]
+
+
+def _read_batches(raw: bytes) -> None:
+    for bytes_fetched in (raw, _summed(raw)):
+        answer = SimpleNamespace(records=bytes_fetched, aborted_transactions=None)
+        for batch in committed(_AT, answer):
+            if batch.records is not None:
+                decoded(_AT, batch.records)
+
+
+def _read_ends(raw: bytes) -> None:
+    request = EndsRequest("fuzz", [Asked(_AT, 0, 1), Asked(TopicPartition("A", 1), 0, 1)])
+    request.written(wait_ms=1, bytes_min=1, bytes_max=1)
+    frame_size(raw)
+    request.answered(raw)
+
+
+def _read_stored(raw: bytes) -> None:
+    answered(raw, 1)
+
+
+def _read_announcement(raw: bytes) -> None:
+    found = decode(_TOKEN, raw)
+    promises = Promises(1000)
+    for _, sent, settled in found.counts if found else ():
+        promises.announced(PRODUCERS_MAX, sent, settled)
+        require(promises.promised <= promises.most, "more is promised than may be")
+
+
+def _read_cursor(raw: bytes) -> None:
+    cursor = Cursor.parse(raw.decode("utf-8", "replace"))
+    state = ControlState("A")
+    for record in _STARTED:
+        state.read(record)
+    resume(state, Wanted.of("C1", None), cursor, bounds=Bounds())
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _file(raw: bytes, suffix: str) -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+        file.write(raw)
+        file.flush()
+        yield Path(file.name)
+
+
+def _read_plan(raw: bytes) -> None:
+    plan = Plan.parse(raw)
+    require(Plan.parse(plan.canonical()).digest == plan.digest, "a plan has two digests")
+    check(plan)
+
+
+def _read_history(raw: bytes) -> None:
+    builder = HistoryBuilder()
+    history.read(raw.splitlines(keepends=True), builder, source="fuzz")
+    builder.history()
+
+
+def _read_zipped(raw: bytes) -> None:
+    with _file(raw, ".jsonl.gz") as file:
+        verify_cli._read_file(file, HistoryBuilder())  # noqa: SLF001
+
+
+def _read_settings(raw: bytes) -> None:
+    with _file(raw, ".toml") as file:
+        settings._read(file)  # noqa: SLF001
+
+
+_HISTORY = b"""{"consumer":"C1","interest":["P1","P3"]}
+{"producer":"p","message_id":"P1+P3:0","to":["P1","P3"],"outcome":"accepted"}
+{"consumer":"C1","instance":"a","sequence":0,"message_id":"P1+P3:0","to":["P1","P3"]}
+{"process":"K1","log":"P1","records":3}
+{"consumer":"C1","instance":"a","end":true,"late":false}
+"""
+_SENT = json.dumps(
+    {"to": ["P1", "P3"], "payload": "x", "key": "k", "headers": {"name": "value"}}
+).encode()
+_ENDS_ANSWER = (
+    b"\0\0\0\x4a\0\0\0\1\0\0\0\0\0\0\0\1\0\1A\0\0\0\1"
+    b"\0\0\0\0\0\0" + bytes(7) + b"\5" + bytes(7) + b"\5\0\0\0\1" + bytes(16) + b"\0\0\0\0"
+)
+_STORED_ANSWER = (
+    b"\0\0\0\x2a\0\0\0\1\0\0\0\1\0\1A\0\0\0\1\0\0\0\0\0\0" + bytes(8) + b"\xff" * 8 + bytes(4)
+)
+_TEXT, _BYTES = Shape.TEXT, Shape.BINARY
+
+
+def targets() -> list[Target]:
+    """List the decoders of these rooms."""
+    said = [_joined(*one) for one in _GIVEN]
+    headers = [
+        b"amcast.epoch=P1+P3|2\namcast.to=P1+P3|P1",
+        b"amcast.skip=P1+P3\nname=",
+        b"na\0me=x\n\xff=y",
+    ]
+    source = _FIRST.consumers[0].collector
+    cursors = [f"1/{source}/{number}/0/{number}".encode() for number in (0, 7)]
+    zipped, written = [gzip.compress(_HISTORY)], [b'topic = "A"\n[client]\na = "b"']
+    told = Announcement(1, [Count(0, 5, 3), Count(1, 2**60, 0)])
+    return [
+        Target("control statement", _read_statement, (AmcastError,), said, _TEXT, 8),
+        Target("control topic's first", _read_first_statement, (AmcastError,), said, _TEXT, 8),
+        Target("order record", _read_order, (Undecodable,), _ORDERS, _BYTES, 40),
+        Target("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
+        Target("message headers", _read_headers, (), headers, _TEXT, 40),
+        Target("fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40),
+        Target("answer on ends", _read_ends, (ProtocolViolation,), [_ENDS_ANSWER], _BYTES, 30),
+        Target("answer to an append", _read_stored, (ProtocolViolation,), [_STORED_ANSWER], _BYTES),
+        Target("group assignment", _members, (), [_assignments(["a", "b"])[0][1]], _BYTES),
+        Target("announcement", _read_announcement, (), [encode(_TOKEN, told)], _BYTES, 30),
+        Target("cursor", _read_cursor, (AmcastError,), cursors, _TEXT),
+        Target("plan", _read_plan, (InvalidPlan, PlanRejected), [_FIRST.canonical()], _TEXT, 8),
+        Target("interest file", _read_interests, (InvalidInterests,), [_INTERESTS.encode()], _TEXT),
+        Target("history", _read_history, (HistoryError,), [_HISTORY], _TEXT),
+        Target("zipped history", _read_zipped, (HistoryError,), zipped, _BYTES, 3),
+        Target("line to send", _read_line, (UsageError,), [_SENT], _TEXT),
+        Target("settings", _read_settings, (UsageError,), written, _TEXT, 3),
+    ]
+
+
+def _read_interests(raw: bytes) -> None:
+    parse(raw.decode("utf-8", "replace"))
+
+
+def _read_line(raw: bytes) -> None:
+    pipe_cli._parse(raw, "fuzz:1")  # noqa: SLF001

@@ -1,0 +1,230 @@
+"""Decoders of bytes from clients, peers, the order and the disk, of the ordering service."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from bench.fuzz.mutation import Shape
+from bench.fuzz.target import Target
+from bench.transactions import FOLDER, read_envelopes, user
+from multicast.errors import UnknownVersion, UsageError
+from ordering_osn import (
+    answers,
+    blocks,
+    fetching,
+    filters,
+    inspect,
+    pieces,
+    resting,
+    seek,
+    segments,
+    transactions,
+    waits,
+)
+from ordering_osn.chain import Chain, Place, state_from
+from ordering_osn.channelconfig import ChannelConfig, InvalidConfig
+from ordering_osn.envelopes import Undecodable, decoded, signed_envelope
+from ordering_osn.identity.errors import MalformedMsp, UntrustedIdentity
+from ordering_osn.identity.msp import Msp
+from ordering_osn.identity.signing import SigningIdentity
+from ordering_osn.ledger import Ledger
+from ordering_osn.ledger_errors import LedgerDamaged
+from ordering_osn.protos import BatchSize, Block, HeaderType
+from ordering_osn.records import Connect, Kind, Regular, TimeToCut, Unparseable, decode, encode
+from ordering_osn.updates import copy_of, make_update, set_value, update_envelope
+
+_ORDERER = "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
+_NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+_PROTO, _BYTES, _TEXT = Shape.PROTOBUF, Shape.BINARY, Shape.TEXT
+
+
+class _World:
+    """Genuine material: a channel's config, envelopes, its people."""
+
+    def __init__(self) -> None:
+        self.block = (FOLDER / "chain-a.block").read_bytes()
+        self.config = ChannelConfig.from_block(self.block)
+        self.envelopes = list(read_envelopes(FOLDER / "chain-a.envelopes"))[:4]
+        self.user = user()
+        self.creator = bytes(self.user.creator)
+        self.rules = filters.ChannelRules(self.config, signer=self.user, clock=lambda: _NOW)
+        first = Block.FromString(self.block)
+        self.header = first.header
+        self.state = state_from([first])
+        self.config_envelope = bytes(first.data.data[0])
+        made = blocks.new_block(1, blocks.header_hash(first.header), self.envelopes)
+        orderer = SigningIdentity.load(FOLDER / _ORDERER, "OrdererMSP")
+        blocks.seal(made, last_config=0, consenter=b"", signer=orderer)
+        self.next = bytes(made.SerializeToString())
+        self.update = self._update()
+        group = self.config.config.channel_group.groups["Application"].groups
+        self.msp = bytes(next(iter(group.values())).values["MSP"].value)
+
+    def _update(self) -> bytes:
+        changed = copy_of(self.config.config)
+        orderer = changed.channel_group.groups["Orderer"]
+        size = BatchSize.FromString(orderer.values["BatchSize"].value)
+        size.max_message_count += 1
+        set_value(orderer, "BatchSize", size)
+        update = make_update(self.config.config, changed, self.config.channel_id)
+        return update_envelope(update, signers=[self.user], sender=self.user, now=_NOW)
+
+
+def _block(raw: bytes) -> None:
+    block = decoded(Block, raw, "the block")
+    blocks.is_config(block)
+    blocks.consenter_of(block)
+    blocks.last_config_of(block)
+    blocks.signed_bytes(block)
+    if not block.header.number:
+        blocks.check_next(block, None)
+
+
+def _verified(world: _World, raw: bytes) -> None:
+    list(fetching.verified([raw], previous=world.header, config=world.config))
+
+
+def _admitted(world: _World, raw: bytes) -> None:
+    kind, _ = filters.route(raw)
+    if kind is filters.MessageClass.CONFIG_UPDATE:
+        filters.admit_update(world.config, raw, now=_NOW, signer=world.user)
+    else:
+        filters.admit_normal(world.config, raw, now=_NOW)
+
+
+def _requested(raw: bytes) -> None:
+    request = seek.opened(raw, now=_NOW, tls_hash=None)
+    found = seek.Seek(seek.seek_info(request.data), base=0, height=5)
+    found.next(5)
+
+
+def _awaited(raw: bytes) -> None:
+    waits._asked(seek.opened(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
+
+
+def _stepped(world: _World, raw: bytes) -> None:
+    """Give the chain's core the input between genuine records."""
+    genuine = [encode(Regular(one, 0, Kind.NORMAL, 0)) for one in world.envelopes[:2]]
+    core = Chain(world.rules, world.state)
+    inputs = (raw, genuine[0], raw, genuine[1], raw)
+    for position, each in enumerate(inputs, start=max(world.state.place.position, 0) + 1):
+        core.step(Place(position, "1/@P1/0/0/1"), each)
+
+
+def _listed_pieces(file: Path) -> None:
+    list(pieces.pieces(file))
+
+
+class _File:
+    """A file that is written anew for every input."""
+
+    def __init__(self, name: str, reads: Callable[[Path], object]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="amcast-fuzz-")
+        self.path = Path(self._folder.name) / name
+        self._reads = reads
+
+    def __call__(self, raw: bytes) -> object:
+        """Write the input there and read it."""
+        self.path.write_bytes(raw)
+        return self._reads(self.path)
+
+
+def _ledger_files(world: _World) -> tuple[bytes, bytes, bytes]:
+    """Make a segment, its index, and a base file."""
+    with tempfile.TemporaryDirectory(prefix="amcast-fuzz-") as name:
+        folder = Path(name)
+        with Ledger.open(folder / "ledger") as kept:
+            kept.append(0, world.block)
+            kept.append(1, world.next)
+        (path,) = segments.listed(folder / "ledger")
+        scanned = segments.scan(path)
+        assert scanned.segment is not None
+        segments.write_index(scanned.segment)
+        segments.write_base(folder, segments.Base(3, segments.Kept(0, world.block[:200])))
+        index = path.with_suffix(segments.INDEX).read_bytes()
+        return path.read_bytes(), index, (folder / segments.BASE_FILE).read_bytes()
+
+
+def targets() -> list[Target]:
+    """List the decoders of this room."""
+    world = _World()
+    return [*_of_envelopes(world), *_of_blocks(world), *_of_files(world)]
+
+
+def _of_envelopes(world: _World) -> list[Target]:
+    envelopes = [*world.envelopes, world.update, world.config_envelope]
+    records = [
+        encode(Regular(world.envelopes[0], 0, Kind.NORMAL, 0)),
+        encode(TimeToCut(3)),
+        encode(Connect()),
+    ]
+    seeks = [seek.seek_envelope(world.user, "chain-a", start, now=_NOW) for start in ("oldest", 3)]
+    asked = json.dumps({"transaction": "a" * 64, "timeout_ms": 5}).encode()
+    kind = HeaderType.DELIVER_SEEK_INFO
+    receipt = signed_envelope(kind, "chain-a", asked, signer=world.user, now=_NOW)
+    malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
+    identity = world.config.msps.identity
+    return [
+        Target("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
+        Target("route of an envelope", filters.route, refusal, envelopes, _PROTO, 30),
+        Target("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
+        Target("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
+        Target("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
+        Target("request for blocks", _requested, refused, seeks, _PROTO, 5),
+        Target("request for a receipt", _awaited, refused, [receipt], _PROTO, 5),
+        Target("creator", identity, (UntrustedIdentity,), [world.creator], _PROTO, 5),
+        Target("organisation", Msp.from_config, (MalformedMsp,), [world.msp], _PROTO, 2),
+    ]
+
+
+def _of_blocks(world: _World) -> list[Target]:
+    both, first = [world.block, world.next], [world.block]
+    answer = answers.block_answer(world.next)
+    unsound = (Undecodable, blocks.BrokenChain, blocks.CorruptMetadata)
+    verified = partial(_verified, world)
+    return [
+        Target("block", _block, unsound, both, _PROTO, 20),
+        Target("block of a peer", verified, (fetching.ForgedBlock,), [world.next], _PROTO, 1),
+        Target("block in words", inspect.describe, (), both, _PROTO, 1),
+        Target("config block", ChannelConfig.from_block, (InvalidConfig,), first, _PROTO, 1),
+        Target("answer of a node", answers.read_answer, (ValueError,), [answer], _PROTO, 20),
+    ]
+
+
+def _of_files(world: _World) -> list[Target]:
+    segment, index, base = _ledger_files(world)
+    torn = b"".join(len(one).to_bytes(4, "big") + one for one in world.envelopes)
+    rest = json.dumps(
+        {
+            "schema_version": resting.SCHEMA_VERSION,
+            "height": 3,
+            "previous_hash": "00" * 32,
+            "position": 9,
+            "cursor": "1/@P1/0/0/9",
+            "last_original": 1,
+            "last_resubmitted_config": 0,
+        }
+    ).encode()
+    name = "00000000000000000000"
+    scan = _File(f"{name}{segments.BLOCKS}", segments.scan)
+    of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
+    _blocks_of(of_index.path).write_bytes(segment)
+    of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
+    of_rest, of_pieces = _File("rest.json", resting.read_rest), _File("pieces", _listed_pieces)
+    damaged = (LedgerDamaged, UnknownVersion)
+    return [
+        Target("ledger segment", scan, damaged, [segment], _BYTES, 3),
+        Target("ledger index", of_index, (), [index], _BYTES, 3),
+        Target("ledger base", of_base, damaged, [base], _BYTES, 3),
+        Target("rest of a chain", of_rest, (), [rest], _TEXT, 3),
+        Target("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
+    ]
+
+
+def _blocks_of(index: Path) -> Path:
+    return index.with_suffix(segments.BLOCKS)

@@ -1,0 +1,58 @@
+"""Records that no client library writes, written to a broker byte by byte."""
+
+import socket
+from struct import Struct
+
+from crc32c import crc32c
+
+from multicast.kafka_python.ends_request import frame_size
+from multicast.kafka_python.produce_request import ProduceRequest
+
+BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
+NOW_MS = 1_600_000_000_000
+
+
+def varint(number):
+    rest = number << 1 ^ number >> 63
+    written = bytearray()
+    while rest > 0x7F:
+        written.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*written, rest])
+
+
+def nullable(raw):
+    return varint(-1) if raw is None else varint(len(raw)) + raw
+
+
+def record(delta, value, headers=(), *, attributes=0, count=None):
+    """One record with its length; `count` says another number of headers than there are."""
+    body = bytes([attributes]) + varint(0) + varint(delta) + nullable(None) + nullable(value)
+    body += varint(len(headers) if count is None else count)
+    body += b"".join(nullable(name) + nullable(of) for name, of in headers)
+    return varint(len(body)) + body
+
+
+def batch(records):
+    content = BATCH.pack(0, len(records) - 1, NOW_MS, NOW_MS, -1, -1, -1, len(records))
+    content += b"".join(records)
+    head = Struct(">qiibI").pack(0, 9 + len(content), -1, 2, crc32c(content))
+    return head + content
+
+
+def append(bootstrap, at, records):
+    """Append a batch to a Kafka partition of the one broker; give what it answered."""
+    request = ProduceRequest("stranger", at, timeout_ms=10_000)
+    honest = request.written(b"", NOW_MS)
+    written = batch(records)
+    begun = honest[4 : honest.index(request._head) + len(request._head)]
+    frame = begun + Struct(">ii").pack(at.partition, len(written)) + written
+    host, _, port = bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as opened:
+        opened.sendall(Struct(">i").pack(len(frame)) + frame)
+        answer = b""
+        while (size := frame_size(answer)) is None or len(answer) < size:
+            chunk = opened.recv(65536)
+            assert chunk, "the broker closed the connection"
+            answer += chunk
+    return request.answered(answer)

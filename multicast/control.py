@@ -11,7 +11,8 @@ its own, so that compaction takes none that somebody needs; made again, it is an
     markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: this epoch's collectors freeze once
                                    each log is ordered to there
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch; one
-                                   that is carried over (`topology/carried.py`) does not
+                                   that is carried over (`topology/carried.py`) does not. After a
+                                   recovery also `resumed` and `stopped`, see `Ended`
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)
     address/NAME                   where the newest instance of a collector takes announcements, and
@@ -31,7 +32,7 @@ from multicast.announcements import TOKEN_BYTES, Address
 from multicast.delivery import ALONE, best_checkpoint
 from multicast.errors import ClusterUnreachable, TopicChanged, TopicMissing, UncoveredInterest
 from multicast.log import Driver, Record, TopicPartition
-from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
+from multicast.order import Checkpoint, OrderStream, ParentNext, Resumed, digest_of
 from topology.carried import Carried, carried
 from topology.tree import InvalidPlan, Log, Plan
 
@@ -73,6 +74,18 @@ def genesis(topic: str) -> bytes:
     return digest_of(b"amcast genesis\0" + topic.encode())
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a recovery says beside where each log ended; empty after an ordinary change.
+
+    `resumed` says by collector and log where its stream of the next epoch begins, where that is not
+    where the log ended; `stopped` at which offset a collector's stream is over without a freeze.
+    """
+
+    resumed: Mapping[str, Mapping[str, Resumed]] = field(default_factory=dict)
+    stopped: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass
 class ControlState:
     """What the control topic says so far. Feed `read`; look at the rest."""
@@ -84,6 +97,7 @@ class ControlState:
     void: int = 0
     previous: bytes = b""
     addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # with the epoch
+    recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
     _carried: list[Carried] = field(default_factory=list)  # [e - 1]: from epoch e into the next
 
@@ -98,6 +112,7 @@ class ControlState:
             plans=list(self.plans),
             markers=dict(self.markers),
             ends=dict(self.ends),
+            recovered=dict(self.recovered),
             addresses=dict(self.addresses),
             _carried=list(self._carried),
             _checkpoints=dict(self._checkpoints),
@@ -134,8 +149,11 @@ class ControlState:
             self.previous = digest_of(record.value or b"")
         elif kind in ("markers", "ends"):
             facts = self.markers if kind == "markers" else self.ends
-            epoch = int(rest.split("/")[0])
-            facts.setdefault(epoch, _positions(document))
+            epoch, positions = int(rest.split("/")[0]), _positions(document)
+            ended = _ended(document)
+            if kind == "ends" and epoch not in facts:
+                self.recovered[epoch] = ended
+            facts.setdefault(epoch, positions)
         else:
             raise ValueError(kind)
 
@@ -228,8 +246,40 @@ class ControlState:
         """
         epoch = self.first_epoch(epoch, collector)
         points = self.checkpoints(epoch, collector)
-        point = best_checkpoint(points, epoch, collector, below)
-        return OrderStream(self.plan(epoch), collector, self.begun(epoch), point)
+        return self.opened(epoch, collector, best_checkpoint(points, epoch, collector, below))
+
+    def opened(self, epoch: int, collector: str, point: Checkpoint | None = None) -> OrderStream:
+        """Open a stream of the epoch that it began in, at a checkpoint or where it began."""
+        last = self.last_epoch(epoch, collector)
+        before = self.recovered.get(epoch - 1, _ORDINARY)
+        ended = _ORDINARY if last is None else self.recovered.get(last, _ORDINARY)
+        return OrderStream(
+            self.plan(epoch),
+            collector,
+            self.begun(epoch),
+            point,
+            resumed=before.resumed.get(collector),
+            stop=ended.stopped.get(collector),
+        )
+
+    def alone_end(self, epoch: int, log: str) -> int | None:
+        """Say where an epoch ends for those who read a log alone; None while that is not known.
+
+        They read to the marker. The log's own end lies before that only where a stream was frozen
+        too early; its other readers find in the next epoch what stands between.
+        """
+        if epoch not in self.ends:
+            return None
+        return max(self.ends[epoch][log], self.markers.get(epoch, {}).get(log, 0))
+
+    def alone_start(self, epoch: int, log: str) -> int:
+        """Say where an epoch begins for those who read a log alone."""
+        for earlier in range(epoch - 1, 0, -1):
+            if log in self.ends.get(earlier, {}):
+                end = self.alone_end(earlier, log)
+                assert end is not None
+                return end
+        return self.begun(epoch)[log]
 
     def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
         """List a stream's checkpoints, by offset."""
@@ -261,9 +311,19 @@ def markers_record(
     return _key("markers", epoch, value, attempt), value
 
 
-def ends_record(epoch: int, positions: Mapping[str, int], *, attempt: str) -> tuple[bytes, bytes]:
+def ends_record(
+    epoch: int, positions: Mapping[str, int], *, attempt: str, ended: Ended | None = None
+) -> tuple[bytes, bytes]:
     """Make the key and value that say where each log ended its epoch."""
-    value = _dump({"positions": dict(positions)})
+    document: dict[str, Any] = {"positions": dict(positions)}
+    if ended is not None and ended.resumed:
+        document["resumed"] = {
+            name: {log: list(begin) for log, begin in begins.items()}
+            for name, begins in ended.resumed.items()
+        }
+    if ended is not None and ended.stopped:
+        document["stopped"] = dict(ended.stopped)
+    value = _dump(document)
     return _key("ends", epoch, value, attempt), value
 
 
@@ -310,6 +370,22 @@ def _dump(document: dict[str, Any]) -> bytes:
 
 def _positions(document: dict[str, Any]) -> dict[str, int]:
     return {str(name): int(offset) for name, offset in document["positions"].items()}
+
+
+def _ended(document: dict[str, Any]) -> Ended:
+    return Ended(
+        {
+            str(name): {
+                str(log): Resumed(int(position), int(owed))
+                for log, (position, owed) in begins.items()
+            }
+            for name, begins in document.get("resumed", {}).items()
+        },
+        {str(name): int(offset) for name, offset in document.get("stopped", {}).items()},
+    )
+
+
+_ORDINARY = Ended()
 
 
 def _checkpoint(rest: str, document: dict[str, Any]) -> Checkpoint:

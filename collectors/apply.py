@@ -15,6 +15,7 @@ from uuid import uuid4
 from collectors.draining import drain
 from collectors.findings import Weight, of_brokers, of_changed_topics, refuse
 from collectors.looking import look_at_brokers, of_settings, overtaken_groups, topic_ids_of
+from collectors.recovering import refuse_damaged
 from multicast.control import (
     ControlReader,
     bells_topic,
@@ -109,6 +110,7 @@ def apply(
                 )
             refuse(of_changed_topics(running, topic_ids_of(admin, running)))
             _refuse_lost(running, plan, uncovered=uncovered)
+            refuse_damaged(driver, state)
         made += _make_topics(admin, plan)
         found = of_settings(admin, plan)
         refuse(found)

@@ -13,6 +13,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from collectors.mending import Damage
 from topology.tree import Plan
 
 FOR_EVER = -1
@@ -165,6 +166,7 @@ class Facts:
     control_foreign: tuple[int, ...] = ()
     plans_lost: int = 0
     collectors: tuple[CollectorFacts, ...] = ()
+    damages: tuple[Damage, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
     stamps: tuple[Stamp, ...] = ()
     unseen: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from collectors.facts import (
     Stamp,
     TopicFacts,
 )
+from collectors.mending import Damage, Harm
 from multicast.errors import TopicChanged, UnsafeCluster
 from topology.tree import Plan
 
@@ -55,6 +56,7 @@ class Check(enum.StrEnum):
     PARTITION = "partition"
     EPOCH = "epoch"
     COLLECTOR = "collector"
+    DAMAGE = "damage"
     FOREIGN = "foreign records"
     CONSUMER = "consumer"
     CLOCK = "clocks"
@@ -95,6 +97,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_partitions(facts.topics),
         *of_epoch(facts),
         *of_control(facts),
+        *of_damage(facts.damages),
         *of_collectors(facts.collectors, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
         *of_cursors_kept(facts.brokers, facts.topics),
@@ -336,6 +339,22 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
                 )
             )
     return found
+
+
+def of_damage(damages: Iterable[Damage]) -> list[Finding]:
+    """Judge what wrong order records have done."""
+    do = "run 'amcast topology recover', and find out what wrote that record"
+    newer = "upgrade this program where a newer one wrote it; else "
+    return [
+        Finding(
+            Weight.WARN,
+            Check.DAMAGE,
+            f"collector {one.collector}",
+            one.says,
+            newer + do if one.harm is Harm.UNREADABLE else do,
+        )
+        for one in damages
+    ]
 
 
 def of_groups(

@@ -39,6 +39,7 @@ from collectors.findings import (
     of_unseen,
 )
 from collectors.following import Began, look_at_collector, now_ms, read_control
+from collectors.recovering import look_for_damage
 from multicast.control import (
     ControlState,
     control_partition,
@@ -185,6 +186,8 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
         )
         facts, seen = _work(driver, state, facts, state.plan(shown), patience_s)
         stamps += seen
+        damages = _seen(lambda: look_for_damage(driver, state), "the streams' agreement", unseen)
+        facts = replace(facts, damages=damages or ())
         facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
     return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
 

@@ -16,7 +16,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from topology.tree import Plan
 
 EPOCH_PLACES = 2**44  # more messages than one epoch orders; 2**19 epochs fit above them
 _OFFSET_LIMIT = 2**63
+_ORDERED_LIMIT = 2**24  # offsets that one record may order
 _LEAD = struct.Struct(">2sB16s")
 _REST = struct.Struct(">BQQQQH")
 _RUN = struct.Struct(">IQI")
@@ -67,6 +68,8 @@ class Rule:
     parent_offset: int | None  # where the parent's stream begins; None: there is no parent
     starts: Mapping[int, int]
     logs: Mapping[int, str]
+    owed: Mapping[int, int] = field(default_factory=dict)  # by log, after a recovery
+    stop: int | None = None  # the stream is over at this offset
 
 
 class Reader(NamedTuple):
@@ -111,7 +114,7 @@ def digest(data: bytes) -> bytes:
 def read_control(topic: str, statements: Iterable[Statement], order: Order) -> None:
     """Read a control topic; add what it says of the epochs that have begun."""
     plans: list[dict[str, Any]] = []
-    ends: dict[int, dict[str, int]] = {}
+    ends: dict[int, dict[str, Any]] = {}
     previous = digest(b"amcast genesis\0" + topic.encode())
     for key, value in statements:
         kind, _, rest = (key or b"").decode(errors="replace").partition("/")
@@ -120,19 +123,34 @@ def read_control(topic: str, statements: Iterable[Statement], order: Order) -> N
         try:
             said = json.loads(value)
             if kind == "ends":
-                ends.setdefault(int(rest.partition("/")[0]), said["positions"])
+                ends.setdefault(int(rest.partition("/")[0]), said)
             elif said["previous"] == previous.hex() and said["plan"]["epoch"] == len(plans) + 1:
                 plans.append(said["plan"])
                 previous = digest(value)
         except (ValueError, KeyError, TypeError):
             continue
     ended: dict[str, int] = {}
+    resumed: dict[str, Any] = {}
     for number, plan in enumerate(plans):
         kept = _kept(plans[number - 1], plan) if number else frozenset()
-        _take_plan(topic, plan, kept, ended, order)
+        _take_plan(topic, plan, kept, (ended, resumed), order)
         if plan["epoch"] not in ends:
             break
-        ended |= ends[plan["epoch"]]
+        said = ends[plan["epoch"]]
+        ended |= said["positions"]
+        resumed = said.get("resumed", {})
+        _stop(order, topic, plan["epoch"], said.get("stopped", {}))
+
+
+def _stop(order: Order, topic: str, epoch: int, stopped: Mapping[str, int]) -> None:
+    """Note where streams of the epochs so far are over without a freeze."""
+    for name, offset in stopped.items():
+        place = max(
+            place
+            for place, rule in enumerate(order.rules)
+            if (rule.topic, rule.collector) == (topic, name) and rule.epoch <= epoch
+        )
+        order.rules[place] = replace(order.rules[place], stop=offset)
 
 
 def _kept(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
@@ -144,11 +162,11 @@ def _take_plan(
     topic: str,
     plan: Mapping[str, Any],
     kept: frozenset[str],
-    ended: Mapping[str, int],
+    begins: tuple[Mapping[str, int], Mapping[str, Any]],
     order: Order,
 ) -> None:
     epoch = plan["epoch"]
-    order.rules += (rule for rule in _rules_of(topic, plan, ended) if rule.collector not in kept)
+    order.rules += (rule for rule in _rules_of(topic, plan, *begins) if rule.collector not in kept)
     for entry in plan["consumers"]:
         if entry["collector"] is None:
             order.alone.append((topic, entry["name"]))
@@ -159,7 +177,9 @@ def _take_plan(
             order.pairs.append(Pair(topic, epoch, one["name"], other["name"]))
 
 
-def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> Iterator[Rule]:
+def _rules_of(
+    topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], resumed: Mapping[str, Any]
+) -> Iterator[Rule]:
     canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
@@ -167,6 +187,9 @@ def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> 
         parent = nodes.get(node["parent"] or "")
         above = set(parent["bag"]) if parent else set()
         text = b"amcast anchor\0%d\0%s\0%s"
+        begins = resumed.get(name, {})
+        firsts = {log: ended.get(log, plan["logs"][numbers[log]]["first"]) for log in node["bag"]}
+        firsts |= {log: position for log, (position, _) in begins.items()}
         yield Rule(
             topic=topic,
             epoch=plan["epoch"],
@@ -177,11 +200,9 @@ def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> 
             own=frozenset(numbers[log] for log in node["bag"] if log not in above),
             inherited=frozenset(numbers[log] for log in node["bag"] if log in above),
             parent_offset=parent["stream_first"] if parent else None,
-            starts={
-                numbers[log]: ended.get(log, plan["logs"][numbers[log]]["first"])
-                for log in node["bag"]
-            },
+            starts={numbers[log]: first for log, first in firsts.items()},
             logs={number: log for log, number in numbers.items()},
+            owed={numbers[log]: owed for log, (_, owed) in begins.items()},
         )
 
 
@@ -228,17 +249,24 @@ class Reading:
             length == 0 or first + length >= _OFFSET_LIMIT for _, first, length in runs
         ):
             return MALFORMED
-        if not self._may(kind, records - self.records, offset - self.offset, count):
+        if not self._may(kind, records - self.records, offset - self.offset, runs):
+            return IMPOSSIBLE
+        if sum(length for _, _, length in runs) > _ORDERED_LIMIT:
             return IMPOSSIBLE
         return self._place(kind, runs, records, offset, digest(raw))
 
-    def _may(self, kind: int, relayed: int, moved: int, runs: int) -> bool:
+    def _may(
+        self, kind: int, relayed: int, moved: int, runs: Sequence[tuple[int, int, int]]
+    ) -> bool:
         has_parent = self.rule.parent_offset is not None
         if kind == _OWN:
-            return runs > 0 and relayed == moved == 0
+            return bool(runs) and relayed == moved == 0
+        if kind == _PARENT and relayed == moved == 0 and runs:
+            owed = self.rule.owed
+            return has_parent and all(first + more <= owed.get(log, 0) for log, first, more in runs)
         if kind == _PARENT:
             return has_parent and relayed > 0 and moved >= relayed
-        return runs == 0 and relayed >= 0 and moved >= relayed and (has_parent or moved == 0)
+        return not runs and relayed >= 0 and moved >= relayed and (has_parent or moved == 0)
 
     def _place(
         self,
@@ -284,6 +312,9 @@ def scan(
             why = FOREIGN
             for reading in readings:
                 if offset < reading.rule.offset_first:
+                    continue
+                if reading.rule.stop is not None and offset >= reading.rule.stop:
+                    why = FROZEN
                     continue
                 said = reading.take(raw)
                 if isinstance(said, str):

@@ -148,7 +148,6 @@ class Collector:
         if parent is not None:
             self._parent_at = {log: parent.state.positions[log] for log in own.inherited}
         self.strayed = False
-        self._high: dict[int, int] = {}  # high watermarks
         self._stood: dict[int, int] = {}  # where the end of a log stood at the last tick
         self.held: set[int] = set()
         self._pending: deque[bytes] = deque()
@@ -223,11 +222,6 @@ class Collector:
                 self._promises[log].grown(end - known)
                 self.held.discard(log)
 
-    def log_high(self, log: int, high: int) -> None:
-        """Say up to where a log has messages, those of open transactions included."""
-        if log in self.own.own:
-            self._high[log] = high
-
     def announced(self, announcement: Announcement) -> None:
         """Take what a producer says of messages on their way; other collectors' logs are ignored.
 
@@ -237,11 +231,15 @@ class Collector:
             if log in self._ends:
                 self._promises[log].announced(announcement.producer, sent, settled)
 
-    def tick(self) -> None:
-        """Say that a while has passed: an offset that was empty at the last tick is a hole now."""
+    def tick(self, highs: Mapping[int, int] | None = None) -> None:
+        """Say that a while has passed: an offset that was empty at the last tick is a hole now.
+
+        `highs` are the high watermarks of logs that have messages of open transactions.
+        """
+        highs = highs or {}
         for log, end in self._ends.items():
             self._promises[log].tick()
-            if self._stood.get(log) == end < self._high.get(log, end):
+            if self._stood.get(log) == end < highs.get(log, end):
                 self.held.add(log)
             self._stood[log] = end
             if not end < self.own.state.positions[log] <= end + self.limits.fill_max:

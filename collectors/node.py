@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from collectors.collector import Append, Collector, Fill, Limits, SaveCheckpoint
-from collectors.filling import fill
+from collectors.filling import fill, ignore
 from collectors.listener import Listener
-from collectors.node_status import describe
+from collectors.node_status import describe, warn
 from collectors.replan import freeze_positions
 from collectors.standby import PATIENCE_S, Standby
 from multicast.announcements import decode
@@ -139,6 +139,8 @@ class Node:
         self._news: queue.SimpleQueue[Fill | _Filled | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._appender: Appender
+        self._watcher: Watcher
+        self.said: tuple[str, ...] = ()
         self._direct: Direct | None = None
         self.ended = threading.Event()
         self._wakes: list[Callable[[], None]] = []
@@ -193,6 +195,7 @@ class Node:
                 self._driver.begins(list(self._logs)), bells=bells_topic(self.plan.topic)
             )
             opened.callback(watcher.close)
+            self._watcher = watcher
             self._appender = self._driver.appender()
             opened.callback(self._appender.close, 1.0)
             if self._listener is not None:
@@ -300,7 +303,7 @@ class Node:
             return
         key, value = address_record(self.plan.epoch, self.name, self._listener.address)
         at = control_partition(self.plan.topic)
-        self._appender.append(at, value, key=key, done=_ignore)
+        self._appender.append(at, value, key=key, done=ignore)
 
     def _hear(self, listener: Listener) -> threading.Thread:
         """Start to hear announcements."""
@@ -431,7 +434,7 @@ class Node:
                 case SaveCheckpoint(checkpoint):
                     key, value = checkpoint_record(checkpoint)
                     at = control_partition(self.plan.topic)
-                    self._appender.append(at, value, key=key, done=_ignore)
+                    self._appender.append(at, value, key=key, done=ignore)
                 case Fill():
                     self._news.put(action)
         if self.core.frozen:
@@ -466,7 +469,9 @@ class Node:
                 next_tick = time.monotonic() + _TICK_S
                 if self._direct is not None:
                     self._direct.mend()
-                self._take(self.core.tick)
+                highs = self._watcher.highs().items()
+                self._take(self.core.tick, {self._logs[at]: high for at, high in highs})
+                warn(self)
                 continue
             if self._error is not None:
                 raise self._error
@@ -492,7 +497,3 @@ class Node:
 def _join(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         thread.join(5 * _POLL_S)
-
-
-def _ignore(_: AppendOutcome) -> None:
-    """Hear nothing: what got lost here is no harm."""

@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from collectors.collector import Limits
 from collectors.draining import Drain, Streams
-from collectors.filling import fill_up, missing
+from collectors.filling import fill_up, ignore, missing
 from collectors.following import READ_S, open_near_end
 from collectors.mending import (
     Damage,
@@ -216,7 +216,7 @@ class Recovery(Drain):
     def _append_order(self, plan: Plan, name: str, record: OrderRecord) -> None:
         stamped = replace(record, time_ms=time.time_ns() // 1_000_000)
         at = stream_partition(plan, name)
-        self.appender.append(at, encode(stamped), done=_look_again)
+        self.appender.append(at, encode(stamped), done=ignore)
 
     def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
         """Write into the next epoch's streams what those of this one disagree about."""
@@ -275,10 +275,6 @@ class Recovery(Drain):
                 raise TimedOut(f"the stream of {stream.collector} could not be mended in time")
             self._append_order(stream.plan, stream.collector, record)
             self._flush()
-
-
-def _look_again(_: AppendOutcome) -> None:
-    """Hear nothing: the stream tells what became of it."""
 
 
 # -- the whole ------------------------------------------------------------------------------

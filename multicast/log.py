@@ -167,6 +167,12 @@ class Watcher(Protocol):
 
     spacing_s: float
 
+    def highs(self) -> Mapping[TopicPartition, int]:
+        """Give the high watermarks, as last heard, that lie above the end: open transactions.
+
+        Safe from any thread.
+        """
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Wait until an end has moved, at most so long; give those that moved since last told.
 

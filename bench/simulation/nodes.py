@@ -90,7 +90,7 @@ class Instance:
             core.filled(log, end)
         self._filled.clear()
         if calm or bits & 0xC0 == 0xC0:
-            core.tick()
+            core.tick({number: self.world.next_offset(at) for number, at in self.logs})
         if calm or bits & 1:
             self.view.refresh()
             self._learn()

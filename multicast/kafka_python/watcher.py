@@ -87,6 +87,10 @@ class KafkaPythonWatcher:
         """How many bytes came in answer to them."""
         return self._gone[1] + sum(line.bytes_read for line in self._lines.values())
 
+    def highs(self) -> Mapping[TopicPartition, int]:
+        """Give the high watermarks, as last heard, that lie above the end."""
+        return {at: high for line in list(self._lines.values()) for at, high in line.told_highs()}
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Give the ends that moved since they were last told."""
         if self._closed:

@@ -172,6 +172,7 @@ class Instance:
         if not self.world.same_topic(at.topic):
             raise TopicChanged(f"topic {at.topic} was deleted and made again")
         end = self.world.next_offset(at)
+        assert below - end <= self.core.limits.fill_max, "a log is filled beyond the bound"
         if end >= below:
             if self.world.end(at) < below:
                 self.world.fault("open transaction over a hole")

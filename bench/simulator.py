@@ -26,8 +26,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 
 from bench.simulation.consumers import Consumers
+from bench.simulation.forging import Forger
 from bench.simulation.judge import Judge, Violation
 from bench.simulation.nodes import Nodes
+from bench.simulation.recovery import Recoverer
 from bench.simulation.schedule import Kind, Schedule, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.strangers import Strangers
@@ -68,7 +70,8 @@ class Simulation:
         self.producers = Producers(self.world, self.judge, self.nodes)
         self.strangers = Strangers(self.world, self.judge)
         self.consumers = Consumers(self.world, self.judge)
-        self.operators = Operators(self.world)
+        self.forger = Forger(self.world)
+        self.operators = Operators(self.world, Recoverer)
 
     def run(self) -> Outcome:
         """Carry the schedule out, then let everything come to rest, then judge."""
@@ -96,6 +99,7 @@ class Simulation:
             Kind.POISON: self.strangers.poison,
             Kind.ANNOUNCEMENT: self.producers.stray,
             Kind.RECREATION: self.strangers.recreation,
+            Kind.FORGERY: self.forger.turn,
         }
         tick = self.world.tick
         for kind, bits in self.schedule.ops:
@@ -141,7 +145,8 @@ class Simulation:
     def _epochs_finished(self, state: ControlState) -> Violation | None:
         """Every epoch of the schedule has begun, and every seat has come to the last one."""
         wanted, epoch = len(self.schedule.plans), state.epoch
-        if epoch != wanted or state.starts(epoch) is None:
+        # A recovery adds an epoch.
+        if (epoch != wanted and not self.schedule.forges) or state.starts(epoch) is None:
             return Violation("liveness", f"the schedule has {wanted} epochs, {epoch} came to be.")
         for sitter in self.consumers.sitters:
             last = None if sitter.process is None else sitter.process.last

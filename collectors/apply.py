@@ -16,6 +16,7 @@ from uuid import uuid4
 from collectors.draining import drain
 from collectors.findings import Weight, of_brokers, of_changed_topics, refuse
 from collectors.looking import look_at_brokers, of_settings, overtaken_groups, topic_ids_of
+from collectors.recovering import refuse_damaged
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -120,6 +121,7 @@ def apply(
                 )
             refuse(of_changed_topics(running, topic_ids_of(admin, running)))
             _refuse_lost(running, plan, uncovered=uncovered)
+            refuse_damaged(driver, state)
         made += _make_topics(admin, plan)
         found = of_settings(admin, plan)
         refuse(found)
@@ -164,7 +166,7 @@ def not_opened(state: ControlState) -> tuple[str, ...]:
     """Name the newest plan's collectors that no instance has opened since their epoch stands."""
     plan = state.plan()
     first = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
-    opened = {epoch: state.opened(epoch) for epoch in set(first.values())}
+    opened = {epoch: state.collectors_open(epoch) for epoch in set(first.values())}
     return tuple(name for name, epoch in first.items() if name not in opened[epoch])
 
 

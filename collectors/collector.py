@@ -11,26 +11,39 @@ doubled, beaten by another instance), the acceptance rule of `multicast.order` m
     relay        the parent's records that count and are not relayed in `accepted`, filtered
     early        offsets beyond a log's end that are ordered because somebody announced them
     hole         an offset that was ordered early and stays empty; filled with a skip
+    too far      a log is ordered further beyond its end than honest instances ever order it: some
+                 record is wrong. It is not filled; the other logs go on
+    strayed      our positions are not those of the parent where `parent_next` says that we are:
+                 some record is wrong. Nothing more is relayed; our own logs go on
+    held         a log whose last stable offset stands still below its high watermark
 
 Invariants, for every log l whose top we are:
     accepted.positions[l] <= speculated.positions[l];
-    nothing is handed out beyond end of l + what is promised of l, nor beyond end of l + early_max;
+    nothing is handed out beyond end of l + what is promised of l, nor beyond end of l + early_max
+    (ends never go back, so any number of honest instances together order no further);
+    nothing of l is ordered early while l is held;
     at most one fill of l is outstanding;
 and:
     pending is empty or its first record extends `accepted`, each other one extends the one before;
-    nothing is handed out before the own stream is read to where it ended when we began.
+    nothing is handed out before the own stream is read to where it ended when we began;
+    unless strayed, for every inherited log l: positions[l] = max(parent's positions[l] after
+    `parent_next.records` records, where our stream began in l).
+
+Whatever counts in our stream and the parent's, nothing in here fails: `topology recover` mends what
+a wrong record has done.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from multicast.announcements import Announcement, Promises
 from multicast.errors import ProtocolViolation
 from multicast.order import (
+    ORDERED_MAX,
     Checkpoint,
     Kind,
     OrderRecord,
@@ -42,6 +55,7 @@ from multicast.order import (
     digest_of,
     encode,
     extend,
+    ordered_by,
 )
 
 
@@ -54,7 +68,15 @@ class Limits:
     pending_max: int = 2  # records in flight; what comes meanwhile goes into the next one
     relay_max: int = 4096  # the parent's records kept
     early_max: int = 1000  # offsets of a log that are ordered ahead of its end; 0: none
+    # Holes are filled up to so far beyond a log's end. Honest instances order `early_max` ahead at
+    # most; four times that leaves room for instances with other limits.
+    fill_max: int = 4096
     checkpoint_every: int = 16384  # records that counted
+
+    def __post_init__(self) -> None:
+        """Hold the bounds to each other and to those of the acceptance rule."""
+        assert self.run_length_max * self.runs_max <= ORDERED_MAX
+        assert self.early_max <= self.fill_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +142,21 @@ class Collector:
         self._filling: set[int] = set()
         self._wary: set[int] = set()  # a fill of these failed: nothing is ordered early there
         self._relay: deque[_Relayed] = deque()
+        # The parent's positions after its first `_parent_count` records.
+        self._parent_count = 0 if parent is None else parent.state.count
+        self._parent_at: dict[int, int] = {}
+        if parent is not None:
+            self._parent_at = {log: parent.state.positions[log] for log in own.inherited}
+        self.strayed = False
+        self._stood: dict[int, int] = {}  # where the end of a log stood at the last tick
+        self.held: set[int] = set()
         self._pending: deque[bytes] = deque()
         self._speculated = own.state.copy()
         self._own_end: int | None = None
         self._freeze_after: Mapping[int, int] | None = None
         self._turn = 0
         self._checkpoint: Checkpoint | None = None
+        self._compare()
 
     # -- what goes in -----------------------------------------------------------------------
 
@@ -165,9 +196,14 @@ class Collector:
         assert self.parent is not None
         judged = self.parent.read(offset, raw)
         after = ParentNext(self.parent.state.count, self.parent.offset_next)
-        if isinstance(judged, OrderRecord) and after.records > self._relayed().records:
-            runs = tuple([run for run in judged.runs if run.log in self.own.inherited])
+        if not isinstance(judged, OrderRecord):
+            return
+        runs = tuple([run for run in judged.runs if run.log in self.own.inherited])
+        if after.records > self._relayed().records:
             self._relay.append(_Relayed(after, runs))
+        else:
+            self._parent_moved(_Relayed(after, runs))
+            self._compare()
 
     def parent_passed(self, position: int) -> None:
         """Note that the parent's stream holds nothing more below `position`."""
@@ -184,6 +220,7 @@ class Collector:
             elif end > known:
                 self._ends[log] = end
                 self._promises[log].grown(end - known)
+                self.held.discard(log)
 
     def announced(self, announcement: Announcement) -> None:
         """Take what a producer says of messages on their way; other collectors' logs are ignored.
@@ -194,11 +231,18 @@ class Collector:
             if log in self._ends:
                 self._promises[log].announced(announcement.producer, sent, settled)
 
-    def tick(self) -> None:
-        """Say that a while has passed: an offset that was empty at the last tick is a hole now."""
+    def tick(self, highs: Mapping[int, int] | None = None) -> None:
+        """Say that a while has passed: an offset that was empty at the last tick is a hole now.
+
+        `highs` are the high watermarks of logs that have messages of open transactions.
+        """
+        highs = highs or {}
         for log, end in self._ends.items():
             self._promises[log].tick()
-            if self.own.state.positions[log] <= end:
+            if self._stood.get(log) == end < highs.get(log, end):
+                self.held.add(log)
+            self._stood[log] = end
+            if not end < self.own.state.positions[log] <= end + self.limits.fill_max:
                 self._holes.pop(log, None)
             elif self._holes.get(log) != end:
                 self._holes[log] = end
@@ -273,6 +317,13 @@ class Collector:
         return max(0, end - self._speculated.positions[log])
 
     @property
+    def too_far(self) -> dict[int, int]:
+        """By how much our own logs are ordered beyond their ends, where they are not filled."""
+        positions = self.own.state.positions
+        beyond = {log: positions[log] - end for log, end in self._ends.items()}
+        return {log: count for log, count in beyond.items() if count > self.limits.fill_max}
+
+    @property
     def early(self) -> int:
         """How many offsets of our own logs are ordered ahead of their log's end."""
         positions = self.own.state.positions
@@ -307,7 +358,9 @@ class Collector:
             self._restart()
         relayed = self.own.state.parent_next.records
         while self._relay and self._relay[0].after.records <= relayed:
-            self._relay.popleft()
+            self._parent_moved(self._relay.popleft())
+        if not ours:
+            self._compare()
         if self.own.state.count % self.limits.checkpoint_every == 0 and not self.frozen:
             self._checkpoint = self.own.checkpoint()
 
@@ -315,6 +368,22 @@ class Collector:
         """Forget what was speculated: what counts stands in our own stream alone."""
         self._pending.clear()
         self._speculated = self.own.state.copy()
+
+    def _parent_moved(self, by: _Relayed) -> None:
+        self._parent_count = by.after.records
+        for log, _, end in by.runs:
+            self._parent_at[log] = end
+
+    def _compare(self) -> None:
+        """Hold our positions to the parent's, where both are known at the same record."""
+        relayed = self._relayed().records
+        if self.parent is None or relayed > self._parent_count:
+            return
+        own = self.own
+        self.strayed = relayed < self._parent_count or any(
+            own.state.positions[log] != max(position, own.starts[log])
+            for log, position in self._parent_at.items()
+        )
 
     def _relayed(self) -> ParentNext:
         return self.own.state.parent_next
@@ -342,16 +411,30 @@ class Collector:
         """Gather the parent's runs that are not relayed yet, as many as fit into one record."""
         relayed = self._speculated.parent_next
         runs: list[Run] = []
-        if not self._relay:
+        if not self._relay or self.strayed:
             return relayed, runs
         # The parent's records count one by one, so the first one still to relay has this index.
         index = relayed.records + 1 - self._relay[0].after.records
+        ahead: dict[int, int] = {}
+        ordered = 0
         for entry in islice(self._relay, max(index, 0), None):
-            if runs and len(runs) + len(entry.runs) > self.limits.runs_max:
+            more = self._left(entry.runs, ahead)
+            ordered += ordered_by(more)
+            if runs and (len(runs) + len(more) > self.limits.runs_max or ordered > ORDERED_MAX):
                 break
-            runs.extend(entry.runs)
+            runs.extend(more)
             relayed = entry.after
         return relayed, runs
+
+    def _left(self, runs: Sequence[Run], ahead: dict[int, int]) -> list[Run]:
+        """Give what of the parent's runs is not ordered here; `ahead` is where we are by then."""
+        left = []
+        for log, first, end in runs:
+            position = ahead.get(log, self._speculated.positions[log])
+            if end > position:
+                left.append(Run(log, max(first, position), end))
+                ahead[log] = end
+        return left
 
     def _from_logs(self) -> tuple[Run, ...]:
         """Gather the growth of our own logs, capped; take turns at who comes first."""
@@ -362,7 +445,7 @@ class Collector:
         for log in logs[self._turn :] + logs[: self._turn] if self._turn else logs:
             first, end = positions[log], ends[log]
             promised = promises[log].promised
-            if promised > 0 and early and log not in self._wary:
+            if promised > 0 and early and log not in self._wary and log not in self.held:
                 end += promised
             if first < end:
                 runs.append(Run(log, first, min(end, first + length_max)))
@@ -374,8 +457,11 @@ class Collector:
     def _may_freeze(self, relayed: ParentNext) -> bool:
         if self._freeze_after is None:
             return False
-        if self.parent is not None and not (
-            self.parent.state.frozen and relayed.records == self.parent.state.count
+        # One that has strayed relays nothing more; who ends the epoch sees to what is missing.
+        if (
+            self.parent is not None
+            and not self.strayed
+            and not (self.parent.state.frozen and relayed.records >= self.parent.state.count)
         ):
             return False
         positions = self._speculated.positions

@@ -19,8 +19,17 @@ from rich.console import Console
 from rich.table import Table
 
 from collectors.cli import Output, OutputOption
-from collectors.facts import FOR_EVER, CollectorFacts, Facts, GroupFacts, Role, Stamp, TopicFacts
-from collectors.findings import Finding, Weight, findings, length
+from collectors.facts import (
+    FOR_EVER,
+    CollectorFacts,
+    Facts,
+    GroupFacts,
+    Role,
+    Stamp,
+    TopicFacts,
+    length,
+)
+from collectors.findings import Finding, Weight, findings
 from collectors.looking import look
 from multicast.drivers import open_driver
 from multicast.kafka_python import Admin

@@ -8,6 +8,8 @@ a drain that was killed anywhere is simply run again, and several at once do no 
     helped    a collector of the old epoch that did not freeze in time: it is run here (any process
               may run any collector at any time)
 
+What a wrong order record has damaged is not passed over: `recovering.py` ends such an epoch.
+
 Invariant: the ends are written once every collector is frozen and every log reaches its end.
 """
 
@@ -20,24 +22,27 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from collectors.engine import Engine
-from collectors.filling import fill
+from collectors.filling import fill_up, missing
+from collectors.mending import ordered_to, resumed
 from collectors.node import Node
 from collectors.replan import ends_of, logs_to_mark
 from multicast.control import (
     ControlReader,
+    Ended,
     control_partition,
     ends_record,
     log_partition,
     markers_record,
     stream_partition,
 )
-from multicast.errors import AppendUnknown, TimedOut
+from multicast.errors import AppendUnknown, Conflict, TimedOut
 from multicast.log import (
     Appended,
     AppendFailed,
     AppendOutcome,
     Driver,
     Reader,
+    Record,
     TopicPartition,
 )
 from multicast.messages import epoch_header
@@ -48,6 +53,7 @@ _READY_S = 3.0
 _HELP_S = 1.5
 _POLL_S = 0.05
 _NAMED_MAX = 10
+_SKIPS_MAX = 100_000  # an early run leaves a thousand holes at most
 
 
 def drain(
@@ -65,26 +71,40 @@ def drain(
     whether the epoch's own collectors did it, without help.
     """
     with ExitStack() as opened:
-        steps = _Drain(driver, control, epoch, deadline=time.monotonic() + timeout_s, say=say)
+        steps = Drain(driver, control, epoch, deadline=time.monotonic() + timeout_s, say=say)
         opened.callback(steps.appender.close)
         steps.run(opened)
         return not steps.helped
 
 
 @dataclass(frozen=True, slots=True)
-class _Streams:
+class Streams:
+    """The streams that end, by their Kafka partitions, and what reads them."""
+
     reader: Reader
     places: Mapping[TopicPartition, OrderStream]
 
+    @property
+    def named(self) -> dict[str, OrderStream]:
+        """The streams by collector."""
+        return {stream.collector: stream for stream in self.places.values()}
+
     def read(self, timeout_s: float) -> None:
+        """Read what has come."""
         for fetched in self.reader.poll(timeout_s):
             stream = self.places[fetched.at]
             for record in fetched.records:
-                stream.read(record.offset, record.value)
+                self.take(stream, record)
             stream.passed(fetched.position)
 
+    def take(self, stream: OrderStream, record: Record) -> None:
+        """Read a record; raises as `OrderStream.read` does."""
+        stream.read(record.offset, record.value)
 
-class _Drain:
+
+class Drain:
+    """One drain; `recovering.py` overrides what it does where something is damaged."""
+
     def __init__(
         self,
         driver: Driver,
@@ -103,8 +123,10 @@ class _Drain:
         self._next: Plan = control.state.plan(epoch + 1)
         self._deadline = deadline
         self._say = say
+        self._skips_max = _SKIPS_MAX
 
     def run(self, opened: ExitStack) -> None:
+        """Do what is left to do."""
         epoch = self._plan.epoch
         state = self._control.refresh()
         if epoch in state.ends:
@@ -119,9 +141,10 @@ class _Drain:
             state = self._control.refresh()
         self._say(f"epoch {epoch}: its collectors freeze")
         ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
-        self._fill(ends)
+        ended = self._settle(streams, ends)
+        self._fill({**ends, **ordered_to(streams.places.values())})
         if epoch not in self._control.refresh().ends:
-            self._write(*ends_record(epoch, ends, attempt=uuid4().hex))
+            self._write(*ends_record(epoch, ends, attempt=uuid4().hex, ended=ended))
         self._say(f"epoch {epoch} has ended")
 
     def _wait_for_ready(self) -> None:
@@ -132,7 +155,7 @@ class _Drain:
         until = min(self._deadline, time.monotonic() + _READY_S)
         names = {node.name for node in self._next.collectors} - self._carried.collectors
         while time.monotonic() < until:
-            if names <= self._control.state.opened(self._next.epoch):
+            if names <= self._control.state.collectors_open(self._next.epoch):
                 return
             self._control.follow(_POLL_S)
 
@@ -151,7 +174,7 @@ class _Drain:
         self._flush()
         return {name: _offset(outcomes.get(name), name) + 1 for name in names}
 
-    def _open_streams(self, opened: ExitStack) -> _Streams:
+    def _open_streams(self, opened: ExitStack) -> Streams:
         """Begin to read the streams that have to freeze."""
         epoch = self._plan.epoch
         names = {
@@ -166,16 +189,19 @@ class _Drain:
         }
         reader = self._driver.reader({at: stream.offset_next for at, stream in places.items()})
         opened.callback(reader.close)
-        streams = _Streams(reader, places)
+        streams = self._streams(reader, places)
         streams.read(0.0)
         return streams
 
+    def _streams(self, reader: Reader, places: Mapping[TopicPartition, OrderStream]) -> Streams:
+        return Streams(reader, places)
+
     def _wait_for_freeze(
-        self, streams: _Streams, markers: Mapping[str, int], opened: ExitStack
+        self, streams: Streams, markers: Mapping[str, int], opened: ExitStack
     ) -> dict[str, int]:
         """Read the streams until all are frozen; give where each log ends."""
         epoch = self._plan.epoch
-        named = {stream.collector: stream for stream in streams.places.values()}
+        named = streams.named
         help_at = time.monotonic() + _HELP_S
         while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
             now = time.monotonic()
@@ -183,16 +209,20 @@ class _Drain:
             if now >= self._deadline:
                 raise TimedOut(
                     f"epoch {epoch} has not ended in time: {some(waits)} did not freeze; "
-                    f"run 'amcast topology apply' again"
+                    f"run 'amcast topology apply' again; where 'amcast doctor' names damage, run "
+                    f"'amcast topology recover'"
                 )
-            if now >= help_at and not self.helped:
+            if now >= help_at:
                 self.helped = True
-                self._help(waits, opened)
+                help_at = now + self._help(waits, streams, opened)
             streams.read(min(_POLL_S, self._deadline - now))
         return ends
 
-    def _help(self, names: list[str], opened: ExitStack) -> None:
-        """Run collectors that did not freeze in time: perhaps nobody else does."""
+    def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
+        """Run collectors that did not freeze in time: perhaps nobody else does.
+
+        Gives in how many seconds help is due again.
+        """
         self._say(f"{some(names)} did not freeze in time; an instance of each runs here")
         engine = opened.enter_context(Engine(self._driver, self._plan.topic))
         for name in names:
@@ -204,27 +234,36 @@ class _Drain:
 
             node.on_end = ended
             engine.add(node)
+        return float("inf")
 
-    def _fill(self, ends: Mapping[str, int]) -> None:
-        """Fill every log to where its epoch ends: an early run may have gone further."""
-        at = {name: log_partition(self._plan.log(name)) for name in ends}
-        while True:
-            there = self._driver.next_offsets(list(at.values()))
-            short = [name for name, end in ends.items() if there[at[name]] < end]
-            if not short:
-                return
-            if time.monotonic() >= self._deadline:
-                raise TimedOut(f"log {short[0]} could not be filled to its end in time")
-            for name in short:
-                fill(
-                    self._driver,
-                    self.appender,
-                    self._plan,
-                    self._plan.number(name),
-                    below=ends[name],
-                    told=_ignore,
-                )
-            self._flush()
+    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
+        """Refuse to end an epoch whose streams do not agree; a recovery makes it good."""
+        strayed = resumed(streams.named, ends)
+        torn = self._frozen_early(ends) + [f"collector {name} has strayed" for name in strayed]
+        if torn:
+            raise Conflict(
+                f"epoch {self._plan.epoch} cannot end without loss: {torn[0]}; "
+                f"run 'amcast topology recover'"
+            )
+        return None
+
+    def _frozen_early(self, ends: Mapping[str, int]) -> list[str]:
+        markers = self._control.state.markers[self._plan.epoch]
+        return [
+            f"log {name} was frozen before its marker"
+            for name, at in markers.items()
+            if ends.get(name, at) < at
+        ]
+
+    def _fill(self, targets: Mapping[str, int]) -> None:
+        """Fill every log to where it is ordered: an early run may have gone beyond its end."""
+        short = missing(self._driver, self._plan, targets)
+        if sum(short.values()) > self._skips_max:
+            raise Conflict(
+                f"log {max(short, key=short.__getitem__)} is ordered {max(short.values())} offsets "
+                f"beyond its end, more than any collector orders; run 'amcast topology recover'"
+            )
+        fill_up(self._driver, self.appender, self._plan, targets, deadline=self._deadline)
 
     def _write(self, key: bytes, value: bytes) -> None:
         outcomes: list[AppendOutcome] = []
@@ -250,7 +289,3 @@ def some(names: Sequence[str]) -> str:
     """Name the first few."""
     more = len(names) - _NAMED_MAX
     return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def _ignore(_: int | None) -> None:
-    """Look again instead."""

@@ -13,9 +13,13 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from collectors.mending import Damage
+from multicast.kafka_python import OpenTransaction
 from topology.tree import Plan
 
 FOR_EVER = -1
+OPEN_MS = 2_000  # a transaction that is open for longer makes people wait
+_HOUR_MS = 3_600_000
 
 
 class Role(enum.StrEnum):
@@ -98,6 +102,53 @@ class CollectorFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLog:
+    """A log whose last stable offset stands still before messages of open transactions.
+
+    `opened` are those transactions, the first one first; empty where nobody tells.
+    """
+
+    log: str
+    topic: str
+    partition: int
+    end: int
+    high: int
+    opened: tuple[OpenTransaction, ...] = ()
+
+    def oldest(self, now_ms: int) -> OpenTransaction | None:
+        """Give the first of those that have been open for long."""
+        late = [one for one in self.opened if now_ms - one.since_ms >= OPEN_MS]
+        return late[0] if late else None
+
+    def says(self, now_ms: int) -> str:
+        """Say who waits for whom."""
+        one = self.oldest(now_ms)
+        who = "an open transaction"
+        if one is not None:
+            name = f", transactional id {one.transactional_id}" if one.transactional_id else ""
+            who = (
+                f"a transaction of producer {one.producer_id} (epoch {one.producer_epoch}{name}), "
+                f"which is open for {length(now_ms - one.since_ms)}"
+            )
+        return (
+            f"log {self.log} stands still at offset {self.end} before {self.high - self.end} "
+            f"offsets: its consumers wait for {who}"
+        )
+
+    def do(self, now_ms: int) -> str:
+        """Say what ends it."""
+        one = self.oldest(now_ms)
+        first = self.end if one is None else one.first_offset
+        ends = "Kafka aborts it after its transaction.timeout.ms"
+        if one is not None and one.timeout_ms is not None:
+            ends = f"Kafka aborts it {length(one.timeout_ms)} after it began"
+        return (
+            f"let that producer commit or abort ({ends}); 'kafka-transactions.sh abort --topic "
+            f"{self.topic} --partition {self.partition} --start-offset {first}' ends it now"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a consumer group reads on in one log (or in an order stream), and what is left there.
 
@@ -165,6 +216,19 @@ class Facts:
     control_foreign: tuple[int, ...] = ()
     plans_lost: int = 0
     collectors: tuple[CollectorFacts, ...] = ()
+    held: tuple[HeldLog, ...] = ()
+    damages: tuple[Damage, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
     stamps: tuple[Stamp, ...] = ()
     unseen: tuple[str, ...] = ()
+
+
+def length(milliseconds: int) -> str:
+    """Say a length of time for a person."""
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.1f} s"
+    if milliseconds < 2 * _HOUR_MS:
+        return f"{milliseconds / 60_000:.0f} min"
+    if milliseconds < 72 * _HOUR_MS:
+        return f"{milliseconds / _HOUR_MS:.0f} h"
+    return f"{milliseconds / (24 * _HOUR_MS):.0f} days"

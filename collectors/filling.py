@@ -7,11 +7,12 @@ plan was made for: in a log that was made again, every hole would be one too man
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 from multicast.control import log_partition, refuse_changed_topics
-from multicast.errors import BufferFull
-from multicast.log import Appended, Appender, AppendOutcome, Driver
+from multicast.errors import BufferFull, TimedOut
+from multicast.log import Appended, Appender, AppendOutcome, Driver, append_each
 from multicast.messages import skip_header
 from topology.tree import Plan
 
@@ -47,3 +48,52 @@ def fill(
         told(None)
         return False
     return True
+
+
+_BATCH = 20_000
+
+
+def missing(driver: Driver, plan: Plan, targets: Mapping[str, int]) -> dict[str, int]:
+    """Count by log the offsets that are empty below a target; full logs are left out."""
+    at = {name: log_partition(plan.log(name)) for name in targets}
+    there = driver.next_offsets(list(at.values()))
+    short = {name: target - there[at[name]] for name, target in targets.items()}
+    return {name: count for name, count in short.items() if count > 0}
+
+
+def fill_up(
+    driver: Driver,
+    appender: Appender,
+    plan: Plan,
+    targets: Mapping[str, int],
+    *,
+    deadline: float,
+    say: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Append skips, many at a time, until each log reaches its target; give how many.
+
+    Whoever else appends meanwhile helps; a few skips too many do no harm. `deadline` is of
+    `time.monotonic`. Raises `TimedOut`: run it again. Raises `TopicChanged`.
+    """
+    refuse_changed_topics(driver, plan, {plan.log(name).topic for name in targets})
+    appended = 0
+    while short := missing(driver, plan, targets):
+        for name, count in short.items():
+            log = plan.log(name)
+            some = min(count, _BATCH)
+            if count > _BATCH:
+                say(f"log {name}: {count} skips to append")
+            appended += append_each(
+                appender,
+                log_partition(log),
+                [b""] * some,
+                headers=(skip_header(name),),
+                done=ignore,
+            )
+        if not appender.flush(max(0.0, deadline - time.monotonic())):
+            raise TimedOut(f"log {min(short)} could not be filled in time; run it again")
+    return appended
+
+
+def ignore(*_: object) -> None:
+    """Hear nothing of an append: what gets lost here does no harm."""

@@ -22,16 +22,18 @@ from collectors.facts import (
     CollectorFacts,
     Facts,
     GroupFacts,
+    HeldLog,
     Place,
     Role,
     Stamp,
     TopicFacts,
+    length,
 )
+from collectors.mending import Damage, Harm
 from multicast.errors import TopicChanged, UnsafeCluster
 from topology.tree import Plan
 
 CLOCKS_MS = 5_000  # what synchronised machines never differ by, and no retention notices
-_HOUR_MS = 3_600_000
 
 
 class Weight(enum.StrEnum):
@@ -55,8 +57,10 @@ class Check(enum.StrEnum):
     PARTITION = "partition"
     EPOCH = "epoch"
     COLLECTOR = "collector"
+    DAMAGE = "damage"
     FOREIGN = "foreign records"
     CONSUMER = "consumer"
+    TRANSACTION = "open transaction"
     CLOCK = "clocks"
     UNSEEN = "not checked"
 
@@ -95,6 +99,8 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_partitions(facts.topics),
         *of_epoch(facts),
         *of_control(facts),
+        *of_damage(facts.damages),
+        *of_held_logs(facts.held, now_ms=facts.now_ms),
         *of_collectors(facts.collectors, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
         *of_cursors_kept(facts.brokers, facts.topics),
@@ -338,6 +344,31 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
     return found
 
 
+def of_damage(damages: Iterable[Damage]) -> list[Finding]:
+    """Judge what wrong order records have done."""
+    do = "run 'amcast topology recover', and find out what wrote that record"
+    newer = "upgrade this program where a newer one wrote it; else "
+    return [
+        Finding(
+            Weight.WARN,
+            Check.DAMAGE,
+            f"collector {one.collector}",
+            one.says,
+            newer + do if one.harm is Harm.UNREADABLE else do,
+        )
+        for one in damages
+    ]
+
+
+def of_held_logs(held: Iterable[HeldLog], *, now_ms: int) -> list[Finding]:
+    """Judge logs that wait for an open transaction; a short one is no fault."""
+    return [
+        Finding(Weight.WARN, Check.TRANSACTION, f"log {one.log}", one.says(now_ms), one.do(now_ms))
+        for one in held
+        if not one.opened or one.oldest(now_ms) is not None
+    ]
+
+
 def of_groups(
     groups: Iterable[GroupFacts], topics: Iterable[TopicFacts], *, topic: str, now_ms: int
 ) -> list[Finding]:
@@ -440,14 +471,3 @@ def of_unseen(unseen: Iterable[str]) -> list[Finding]:
         Finding(Weight.NOTE, Check.UNSEEN, "this look", one, "give this user the right to see it")
         for one in unseen
     ]
-
-
-def length(milliseconds: int) -> str:
-    """Say a length of time for a person."""
-    if milliseconds < 60_000:
-        return f"{milliseconds / 1000:.1f} s"
-    if milliseconds < 2 * _HOUR_MS:
-        return f"{milliseconds / 60_000:.0f} min"
-    if milliseconds < 72 * _HOUR_MS:
-        return f"{milliseconds / _HOUR_MS:.0f} h"
-    return f"{milliseconds / (24 * _HOUR_MS):.0f} days"

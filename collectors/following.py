@@ -134,7 +134,7 @@ def look_at_collector(
         records=0,
     )
     try:
-        look = _Look(_open(driver, state, plan, name))
+        look = _Look(open_near_end(driver, state, plan, name))
         _read(driver, look, began)
     except ClusterUnreachable:
         raise
@@ -160,15 +160,17 @@ def look_at_collector(
     return facts, stamps
 
 
-def _open(driver: Driver, state: ControlState, plan: Plan, name: str) -> OrderStream:
+def open_near_end(
+    driver: Driver, state: ControlState, plan: Plan, name: str, *, look_back: int = LOOK_BACK
+) -> OrderStream:
     """Open a stream somewhat before its end, at a checkpoint that can still be proven."""
     at = stream_partition(plan, name)
     begin, end = driver.begins([at])[at], driver.ends([at])[at]
     points = [one for one in state.checkpoints(plan.epoch, name) if begin <= one.offset < end]
-    chosen = best_checkpoint(points, plan.epoch, name, max(0, end - LOOK_BACK))
+    chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
     if chosen is None and points and plan.collector(name).stream_first < begin:
         chosen = points[0]  # retention took the epoch's start
-    return OrderStream(plan, name, state.begun(plan.epoch), chosen)
+    return state.opened(plan.epoch, name, chosen)
 
 
 def _behind(stream: OrderStream, began: Began) -> dict[str, int]:

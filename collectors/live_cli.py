@@ -21,6 +21,7 @@ from collectors.apply import Applied, apply, refuse_unsound, same_layout
 from collectors.cli import Output, OutputOption, control_of, describe
 from collectors.draining import some
 from collectors.probes import Probes, Seen
+from collectors.recover_cli import recover_damaged
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
@@ -33,6 +34,7 @@ from topology.solver import Infeasible
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer()
+app.command("recover")(recover_damaged)
 PlanFile = Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")]
 
 

@@ -36,6 +36,9 @@ class EndSink(Protocol):
         None: that does not matter, because another instance orders them.
         """
 
+    def transaction_opened(self) -> None:
+        """Hear that one of its logs has grown by messages of an open transaction."""
+
     def fail(self, error: Exception) -> None:
         """Hear that one of its logs cannot be watched; it is followed no longer."""
 
@@ -53,6 +56,7 @@ class LogEndLoop:
         self._sinks: dict[TopicPartition, dict[EndSink, None]] = {}
         self._known: dict[TopicPartition, int] = {}
         self._changed: dict[TopicPartition, None] = {}
+        self._highs: Mapping[TopicPartition, int] = {}  # replaced, never changed
         self._watcher: Watcher | None = None  # and all below: the loop's thread only
         self._watched: set[TopicPartition] = set()
         self._acting: set[EndSink] = set()  # as far as they said so
@@ -70,6 +74,11 @@ class LogEndLoop:
         """Give the ends of these as far as they were reported."""
         with self._lock:
             return {at: self._known[at] for at in logs if at in self._known}
+
+    def highs(self, logs: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Give the high watermarks of those of these logs that have open transactions."""
+        highs = self._highs
+        return {at: highs[at] for at in logs if at in highs} if highs else {}
 
     def leave(self, sink: EndSink, logs: Sequence[TopicPartition]) -> None:
         """Report nothing of these to a sink any longer."""
@@ -101,6 +110,7 @@ class LogEndLoop:
         ends = self._watcher.poll(_POLL_S)
         if ends:
             self._watcher.spacing_s = self._dispatch(ends)
+        self._report_opened(self._watcher.highs())
 
     def _arrange(self, watcher: Watcher) -> None:
         """Have the watcher follow what somebody follows."""
@@ -137,6 +147,17 @@ class LogEndLoop:
                     found.setdefault(sink, {})[at] = end
         unordered = {sink: sink.ends_came(moved) for sink, moved in found.items()}
         return max(self._spacing_s(unordered), _EACH_LOG_S * len(self._watched))
+
+    def _report_opened(self, highs: Mapping[TopicPartition, int]) -> None:
+        """Tell whom it concerns of logs in which a transaction is open since this look."""
+        opened = highs.keys() - self._highs.keys()
+        self._highs = highs
+        if not opened:
+            return
+        with self._lock:
+            sinks = {sink: None for at in sorted(opened) for sink in self._sinks.get(at, {})}
+        for sink in sinks:
+            sink.transaction_opened()
 
     def _spacing_s(self, unordered: Mapping[EndSink, int | None]) -> float:
         for sink, count in unordered.items():

@@ -23,6 +23,7 @@ from collectors.facts import (
     BrokerFacts,
     Facts,
     GroupFacts,
+    HeldLog,
     PartitionFacts,
     Role,
     Stamp,
@@ -39,6 +40,7 @@ from collectors.findings import (
     of_unseen,
 )
 from collectors.following import Began, look_at_collector, now_ms, read_control
+from collectors.recovering import look_for_damage
 from multicast.control import (
     ControlState,
     control_partition,
@@ -185,6 +187,9 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
         )
         facts, seen = _work(driver, state, facts, state.plan(shown), patience_s)
         stamps += seen
+        facts = replace(facts, held=_held(driver, admin, state.plan(shown), unseen))
+        damages = _seen(lambda: look_for_damage(driver, state), "the streams' agreement", unseen)
+        facts = replace(facts, damages=damages or ())
         facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
     return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
 
@@ -207,6 +212,23 @@ def _work(
         stamps += told
     stamps += _newest(driver, logs, began)
     return replace(facts, collectors=tuple(found)), stamps
+
+
+def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[HeldLog, ...]:
+    """Look for logs whose end is held back, and ask who does it."""
+    logs = {log_partition(log): log.name for log in plan.logs}
+    try:
+        highs, ends = driver.next_offsets(list(logs)), driver.ends(list(logs))
+    except TopicMissing:  # the findings of changed topics tell which
+        return ()
+    held = [at for at in logs if ends[at] < highs[at]]
+    if not held:
+        return ()
+    told = _seen(lambda: admin.open_transactions(held), "open transactions", unseen) or {}
+    return tuple(
+        HeldLog(logs[at], at.topic, at.partition, ends[at], highs[at], tuple(told.get(at, ())))
+        for at in held
+    )
 
 
 def _newest(driver: Driver, logs: dict[TopicPartition, str], began: Began) -> list[Stamp]:

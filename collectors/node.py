@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collectors.collector import Append, Collector, Fill, Limits, SaveCheckpoint
-from collectors.node_status import describe
+from collectors.node_status import describe, warn
 from collectors.replan import freeze_positions
 from collectors.standby import PATIENCE_S, Standby
 from multicast.announcements import Address, decode
@@ -114,6 +114,7 @@ class Node:
         self._told_address = False
         self._rested = 0  # ticks since the last event
         self._control_seen = (0, 0)
+        self.said: tuple[str, ...] = ()
 
     @property
     def topics(self) -> set[str]:
@@ -247,6 +248,10 @@ class Node:
         self._take(came)
         return sum(unordered) if unordered and self.part.acting else None
 
+    def transaction_opened(self) -> None:
+        """Hear that a transaction is open in one of our logs: ticks say whether it stands still."""
+        self._take(_nothing)
+
     def datagrams_came(self, datagrams: Sequence[bytes]) -> None:
         """Take announcements."""
         self._take(self._announced, datagrams)
@@ -305,9 +310,11 @@ class Node:
 
     def _tick(self) -> None:
         core = self.core
-        core.tick()
+        highs = self._engine.ends.highs(list(self._logs))
+        core.tick({self._logs[at]: high for at, high in highs.items()})
+        warn(self)
         self._rested += 1
-        due = core.pending or core.early or core.lag or self._failed.is_set()
+        due = core.pending or core.early or core.lag or highs or self._failed.is_set()
         if self._rested >= _REST_TICKS and not due and not core.due:
             self._engine.clock.leave(self)
 

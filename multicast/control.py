@@ -13,7 +13,8 @@ its own, so that compaction takes none that somebody needs; made again, it is an
     markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: this epoch's collectors freeze once
                                    each log is ordered to there
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch; one
-                                   that is carried over (`topology/carried.py`) does not
+                                   that is carried over (`topology/carried.py`) does not. After a
+                                   recovery also `resumed` and `stopped`, see `Ended`
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)
     address/NAME                   where the newest instance of a collector takes announcements, and
@@ -35,7 +36,7 @@ from multicast.announcements import TOKEN_BYTES, Address
 from multicast.delivery import ALONE, best_checkpoint
 from multicast.errors import ClusterUnreachable, TopicChanged, TopicMissing, UncoveredInterest
 from multicast.log import Driver, Record, TopicPartition
-from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
+from multicast.order import Checkpoint, OrderStream, ParentNext, Resumed, digest_of
 from topology.carried import Carried, carried
 from topology.documents import NotReadable, json_object, octets, part, text, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Log, Plan
@@ -80,6 +81,18 @@ def genesis(topic: str) -> bytes:
     return digest_of(b"amcast genesis\0" + topic.encode())
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a recovery says beside where each log ended; empty after an ordinary change.
+
+    `resumed` says by collector and log where its stream of the next epoch begins, where that is not
+    where the log ended; `stopped` at which offset a collector's stream is over without a freeze.
+    """
+
+    resumed: Mapping[str, Mapping[str, Resumed]] = field(default_factory=dict)
+    stopped: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass
 class ControlState:
     """What the control topic says so far. Feed `read`; look at the rest."""
@@ -92,6 +105,7 @@ class ControlState:
     previous: bytes = b""
     addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # with the epoch
     running: dict[str, int] = field(default_factory=dict)  # to the epoch
+    recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
     _carried: list[Carried] = field(default_factory=list)  # [e - 1]: from epoch e into the next
 
@@ -106,6 +120,7 @@ class ControlState:
             plans=list(self.plans),
             markers=dict(self.markers),
             ends=dict(self.ends),
+            recovered=dict(self.recovered),
             addresses=dict(self.addresses),
             running=dict(self.running),
             _carried=list(self._carried),
@@ -144,6 +159,9 @@ class ControlState:
             positions = _positions(part(document, "positions"))
             self._refuse_untimely(kind, epoch, positions)
             facts = self.markers if kind == "markers" else self.ends
+            if kind == "ends":
+                ended = _ended(document, self.plan(epoch), self.plan(epoch + 1))
+                self.recovered.setdefault(epoch, ended)
             facts.setdefault(epoch, positions)
         else:
             raise NotReadable(kind)
@@ -219,7 +237,7 @@ class ControlState:
             epoch -= 1
         return epoch
 
-    def opened(self, epoch: int) -> set[str]:
+    def collectors_open(self, epoch: int) -> set[str]:
         """Name the collectors that an instance has opened, in this epoch or a later one."""
         told = {name for name, (found, _) in self.addresses.items() if found >= epoch}
         return told | {name for name, found in self.running.items() if found >= epoch}
@@ -298,8 +316,40 @@ class ControlState:
         """
         epoch = self.first_epoch(epoch, collector)
         points = self.checkpoints(epoch, collector)
-        point = best_checkpoint(points, epoch, collector, below)
-        return OrderStream(self.plan(epoch), collector, self.begun(epoch), point)
+        return self.opened(epoch, collector, best_checkpoint(points, epoch, collector, below))
+
+    def opened(self, epoch: int, collector: str, point: Checkpoint | None = None) -> OrderStream:
+        """Open a stream of the epoch that it began in, at a checkpoint or where it began."""
+        last = self.last_epoch(epoch, collector)
+        before = self.recovered.get(epoch - 1, _ORDINARY)
+        ended = _ORDINARY if last is None else self.recovered.get(last, _ORDINARY)
+        return OrderStream(
+            self.plan(epoch),
+            collector,
+            self.begun(epoch),
+            point,
+            resumed=before.resumed.get(collector),
+            stop=ended.stopped.get(collector),
+        )
+
+    def alone_end(self, epoch: int, log: str) -> int | None:
+        """Say where an epoch ends for those who read a log alone; None while that is not known.
+
+        They read to the marker. The log's own end lies before that only where a stream was frozen
+        too early; its other readers find in the next epoch what stands between.
+        """
+        if epoch not in self.ends:
+            return None
+        return max(self.ends[epoch][log], self.markers.get(epoch, {}).get(log, 0))
+
+    def alone_start(self, epoch: int, log: str) -> int:
+        """Say where an epoch begins for those who read a log alone."""
+        for earlier in range(epoch - 1, 0, -1):
+            if log in self.ends.get(earlier, {}):
+                end = self.alone_end(earlier, log)
+                assert end is not None
+                return end
+        return self.begun(epoch)[log]
 
     def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
         """List a stream's checkpoints, by offset."""
@@ -331,9 +381,19 @@ def markers_record(
     return _key("markers", epoch, value, attempt), value
 
 
-def ends_record(epoch: int, positions: Mapping[str, int], *, attempt: str) -> tuple[bytes, bytes]:
+def ends_record(
+    epoch: int, positions: Mapping[str, int], *, attempt: str, ended: Ended | None = None
+) -> tuple[bytes, bytes]:
     """Make the key and value that say where each log ended its epoch."""
-    value = _dump({"positions": dict(positions)})
+    document: dict[str, Any] = {"positions": dict(positions)}
+    if ended is not None and ended.resumed:
+        document["resumed"] = {
+            name: {log: list(begin) for log, begin in begins.items()}
+            for name, begins in ended.resumed.items()
+        }
+    if ended is not None and ended.stopped:
+        document["stopped"] = dict(ended.stopped)
+    value = _dump(document)
     return _key("ends", epoch, value, attempt), value
 
 
@@ -389,9 +449,34 @@ def _dump(document: dict[str, Any]) -> bytes:
 
 
 def _positions(document: object) -> dict[str, int]:
+    return {name: whole(offset) for name, offset in _object(document).items()}
+
+
+def _object(document: object) -> dict[str, Any]:
     if not isinstance(document, dict):
-        raise NotReadable("positions is not an object")
-    return {name: whole(offset) for name, offset in document.items()}
+        raise NotReadable("it is not an object")
+    return document
+
+
+def _ended(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
+    """Read what a recovery says: of streams of the epoch that ends, and of the next one's."""
+    resumed: dict[str, dict[str, Resumed]] = {}
+    for name, begins in _object(document.get("resumed", {})).items():
+        if not following.has_collector(name):
+            raise NotReadable(f"the next epoch has no collector {name}")
+        for log, begin in _object(begins).items():
+            if log not in following.collector(name).bag:
+                raise NotReadable(f"log {log} is not in the bag of {name}")
+            if not isinstance(begin, list) or len(begin) != 2:
+                raise NotReadable("a resumed log has not a position and what is owed")
+            resumed.setdefault(name, {})[log] = Resumed(*map(whole, begin))
+    stopped = _positions(document.get("stopped", {}))
+    if not all(map(plan.has_collector, stopped)):
+        raise NotReadable("it stops a collector that the epoch does not have")
+    return Ended(resumed, stopped)
+
+
+_ORDINARY = Ended()
 
 
 # -- what asks a cluster --------------------------------------------------------------------

@@ -178,6 +178,12 @@ class Watcher(Protocol):
     def remove(self, at: Sequence[TopicPartition]) -> None:
         """Follow these no longer. For the thread that polls."""
 
+    def highs(self) -> Mapping[TopicPartition, int]:
+        """Give the high watermarks, as last heard, that lie above the end: open transactions.
+
+        Safe from any thread.
+        """
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Wait until an end has moved, at most so long; give those that moved since last told.
 

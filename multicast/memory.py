@@ -356,6 +356,11 @@ class MemoryWatcher(_Waker):
         for one in at:
             self._told.pop(one, None)
 
+    def highs(self) -> Mapping[TopicPartition, int]:
+        """Give the high watermarks that lie above the end."""
+        ends, highs = self._log.ends(self._watched), self._log.next_offsets(self._watched)
+        return {at: high for at, high in highs.items() if high > ends[at]}
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Give the ends that moved since they were last told."""
         moved: dict[TopicPartition, int] = {}

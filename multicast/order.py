@@ -10,8 +10,11 @@ else decides what counts. The byte layout is specified in `docs/protocol.md`.
     run         (log, first, next): the consecutive offsets first … next-1 of one log
     positions   for each log of the bag the first offset that is not ordered yet
     parent_next how far the parent's stream is relayed: records that counted, and the next offset
+    owed        after a recovery: per inherited log, up to which offset the epoch before ordered it
+                in the parent's stream and not in this one; only `topology recover` orders these
 
 Invariants:
+    a record that counts orders at most ORDERED_MAX offsets, over all its runs;
     of two records with the same `previous` at most one counts, the one at the lower offset;
     the runs of one log follow each other without a gap: run.first = positions[run.log];
     state is a function of the plan and of the raw bytes read, of nothing else.
@@ -33,6 +36,11 @@ MAGIC = b"TO"
 VERSION = 1
 RUNS_MAX = 0xFFFF
 OFFSET_MAX = 2**63 - 1
+# Offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
+# (`collectors.collector.Limits`), and who relays joins records up to this bound. What lies between
+# a forged record's position and its log's end is filled by `topology recover`: 2^24 skips are
+# written within minutes.
+ORDERED_MAX = 2**24
 
 # magic, version and previous keep their places in every version to come.
 _HEAD = struct.Struct(f">2sB{DIGEST_BYTES}sBQQQQH")
@@ -159,6 +167,17 @@ class Checkpoint:
     parent_next: ParentNext
 
 
+class Resumed(NamedTuple):
+    """Where a stream begins in a log after a recovery, and up to where it is owed there.
+
+    `position` is where the same collector's stream of the epoch before stood; `owed` where its
+    parent's stood, or `position` where that is no more.
+    """
+
+    position: int
+    owed: int
+
+
 @dataclass(slots=True)
 class StreamState:
     """What the records that counted so far amount to."""
@@ -179,7 +198,8 @@ class OrderStream:
 
     `plan` and `collector` name the stream, `starts` gives each log's first offset of the epoch by
     log name. With a `checkpoint` reading begins at that record, whose bytes must hash to the
-    checkpoint's digest; until then `proven` is False.
+    checkpoint's digest; until then `proven` is False. After a recovery `resumed` says in which logs
+    this stream begins elsewhere. At offset `stop` the stream is over, whatever stands there.
     """
 
     def __init__(
@@ -188,6 +208,9 @@ class OrderStream:
         collector: str,
         starts: Mapping[str, int],
         checkpoint: Checkpoint | None = None,
+        *,
+        resumed: Mapping[str, Resumed] | None = None,
+        stop: int | None = None,
     ) -> None:
         node = plan.collector(collector)
         self.plan = plan
@@ -199,12 +222,19 @@ class OrderStream:
         self.offset_next = node.stream_first
         self.offset_first = node.stream_first
         self.proven = True
+        self.stop = stop
+        resumed = resumed or {}
+        self.owed = {plan.number(name): begin.owed for name, begin in resumed.items()}
         self.state = StreamState(
             digest=anchor(plan, collector),
             count=0,
-            positions={plan.number(name): starts[name] for name in node.bag},
+            positions={
+                plan.number(name): resumed[name].position if name in resumed else starts[name]
+                for name in node.bag
+            },
             parent_next=ParentNext(0, 0 if parent is None else parent.stream_first),
         )
+        self.starts: Mapping[int, int] = dict(self.state.positions)
         self._proof = b""
         self._has_parent = parent is not None
         if checkpoint is not None:
@@ -235,10 +265,19 @@ class OrderStream:
                     f"of its stream does not match the record that stands there"
                 )
             self.proven = True
-            self.offset_next = offset + 1
+            self._move(offset + 1)
             return None
-        self.offset_next = offset + 1
-        return self._judge(offset, raw)
+        if self.stop is not None and offset >= self.stop:
+            self._move(offset + 1)
+            return Void.FROZEN
+        judged = self._judge(offset, raw)
+        self._move(offset + 1)
+        return judged
+
+    def _move(self, position: int) -> None:
+        self.offset_next = max(self.offset_next, position)
+        if self.stop is not None and self.offset_next >= self.stop:
+            self.state.frozen = True
 
     def _judge(self, offset: int, raw: bytes) -> OrderRecord | Void:
         if len(raw) < _PREVIOUS.stop or raw[:2] != MAGIC:
@@ -264,7 +303,7 @@ class OrderStream:
     def passed(self, position: int) -> None:
         """Note that the reader has passed every offset below `position`."""
         if self.proven:
-            self.offset_next = max(self.offset_next, position)
+            self._move(position)
 
     def possible(self, state: StreamState, record: OrderRecord) -> bool:
         """Whether a record of this collector may extend that state (its `previous` aside)."""
@@ -275,7 +314,8 @@ class OrderStream:
             case Kind.OWN:
                 fits = relayed == 0 and moved == 0 and bool(record.runs)
             case Kind.PARENT:
-                fits = self._has_parent and relayed > 0 and moved >= relayed
+                owed = relayed == 0 and moved == 0 and bool(record.runs) and self._owes(record.runs)
+                fits = self._has_parent and (owed or (relayed > 0 and moved >= relayed))
             case Kind.FREEZE:
                 fits = not record.runs and relayed >= 0 and moved >= relayed
                 fits = fits and (self._has_parent or moved == 0)
@@ -286,7 +326,10 @@ class OrderStream:
             if log not in allowed or first != ahead.get(log, state.positions[log]):
                 return False
             ahead[log] = end
-        return True
+        return ordered_by(record.runs) <= ORDERED_MAX
+
+    def _owes(self, runs: Sequence[Run]) -> bool:
+        return all(end <= self.owed.get(log, 0) for log, _, end in runs)
 
     def checkpoint(self) -> Checkpoint:
         """Give a checkpoint of the last record read, which must have counted."""
@@ -309,6 +352,11 @@ def extend(state: StreamState, record: OrderRecord, digest: bytes) -> None:
     state.frozen = record.kind is Kind.FREEZE
     for log, _, end in record.runs:
         state.positions[log] = end
+
+
+def ordered_by(runs: Sequence[Run]) -> int:
+    """Count the offsets that these runs order."""
+    return sum([end - first for _, first, end in runs])
 
 
 def coalesce(runs: Sequence[Run]) -> tuple[Run, ...]:

@@ -94,7 +94,7 @@ def begin(control: ControlState, wanted: Wanted, *, epoch: int, bounds: Bounds) 
     plan = control.plan(epoch)
     if source.startswith(ALONE):
         name = source.removeprefix(ALONE)
-        cursor = start_alone(plan, name, control.begun(epoch)[name])
+        cursor = start_alone(plan, name, control.alone_start(epoch, name))
     else:
         cursor = start_cursor(plan, source)
     return resume(control, wanted, cursor, bounds=bounds)
@@ -165,9 +165,9 @@ def alone_end(control: ControlState, delivery: Delivery) -> int | None:
     """Say where the epoch of a lone log ends; None while that is not known."""
     source = delivery.position.source
     last = control.last_epoch(delivery.plan.epoch, source)
-    if last is None or last not in control.ends:
+    if last is None:
         return None
-    return control.ends[last][source.removeprefix(ALONE)]
+    return control.alone_end(last, source.removeprefix(ALONE))
 
 
 def pass_marker(

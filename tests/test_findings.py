@@ -9,14 +9,18 @@ from collectors.facts import (
     CollectorFacts,
     Facts,
     GroupFacts,
+    HeldLog,
     PartitionFacts,
     Place,
     Role,
     Stamp,
     TopicFacts,
+    length,
 )
-from collectors.findings import Check, Weight, findings, length, refuse
+from collectors.findings import Check, Weight, findings, refuse
+from collectors.mending import Damage, Harm
 from multicast.errors import TopicChanged, UnsafeCluster, UsageError
+from multicast.kafka_python import OpenTransaction
 from multicast.kafka_python.connection import kafka_python_settings
 from multicast.librdkafka.settings import librdkafka_settings
 from tests.plans import poster
@@ -46,6 +50,7 @@ ORDER = topic("A.Msg-TO", Role.ORDER, retention_ms=str(8 * DAY))
 CONTROL = topic("A.topology", Role.CONTROL, cleanup_policy="compact")
 ABOVE = CollectorFacts("K1", None, told_address=True, records=5, last_ms=NOW - 100)
 BELOW = CollectorFacts("K2", "K1", told_address=True, records=5, last_ms=NOW - 100)
+HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
 PLACE = Place("P1", "A", position=10, begin=0, end=100)
 GROUP = GroupFacts("C1", "1/K1/3/0/10", 1, (PLACE,))
 SOUND = Facts(
@@ -193,6 +198,24 @@ PLANTED = [
         (Weight.NOTE, Check.COLLECTOR, "K1 has not been seen"),
     ),
     (
+        replace(SOUND, damages=(Damage(Harm.FROZEN, "K1", "K1's stream was ended"),)),
+        (Weight.WARN, Check.DAMAGE, "K1's stream was ended"),
+    ),
+    (
+        replace(
+            SOUND, held=(HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),)),)
+        ),
+        (
+            Weight.WARN,
+            Check.TRANSACTION,
+            "wait for a transaction of producer 7 (epoch 0), which is open for 60 min",
+        ),
+    ),
+    (
+        replace(SOUND, held=(HeldLog("P1", "A", 0, 5, 9),)),
+        (Weight.WARN, Check.TRANSACTION, "its consumers wait for an open transaction"),
+    ),
+    (
         replace(SOUND, groups=(replace(GROUP, problem="its cursor leads nowhere"),)),
         (Weight.WARN, Check.CONSUMER, "its cursor leads nowhere"),
     ),
@@ -259,6 +282,7 @@ def test_every_check_is_planted():
     "sound",
     [
         with_place(oldest_ms=NOW - 3 * DAY),
+        replace(SOUND, held=(replace(HELD, opened=(OpenTransaction(7, 0, 5, NOW - 500),)),)),
         with_place(position=100, oldest_ms=NOW - 9 * DAY),
         with_place(of=BY_BYTES, bytes_left=499),
         with_stamp(NOW + 4_000, NOW),

@@ -97,7 +97,7 @@ def test_an_answer_is_taken_apart_whatever_records_and_aborted_transactions_it_h
     request.written(wait_ms=500, bytes_min=1, bytes_max=1)
     stranger = TopicPartition("C", 0)
     frame = answer(1, (B, 0, 9, b"x" * 100), (stranger, 0, 4, b""), (A, 6, -1, b""), throttle_ms=8)
-    assert request.answered(frame) == (8, [Told(B, 0, 9, 100), Told(A, 6, -1, 0)])
+    assert request.answered(frame) == (8, [Told(B, 0, 9, 100, 12), Told(A, 6, -1, 0, 2)])
     with pytest.raises(ProtocolViolation):
         request.answered(answer(2, (A, 0, 5, b"")))
     with pytest.raises(ProtocolViolation):
@@ -167,7 +167,7 @@ def test_an_answer_in_pieces_is_waited_for_and_what_moved_is_asked_from_its_end(
         played._theirs.sendall(piece)
         assert played.line.receive(0.1) is None
     played._theirs.sendall(frame[50:])
-    assert played.line.receive(0.1) == [Told(A, 0, 8, 0)]
+    assert played.line.receive(0.1) == [Told(A, 0, 8, 0, 11)]
     assert played.line.bytes_read == len(frame)
     assert offsets(played.asked())[A] == (8, 1)
 

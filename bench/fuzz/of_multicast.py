@@ -198,7 +198,7 @@ def _starts() -> dict[str, int]:
 
 
 _ORDERS = _orders()
-_RULES: list[Rule] = list(_rules_of("A", _FIRST.to_json(), {}))
+_RULES: list[Rule] = list(_rules_of("A", _FIRST.to_json(), {}, {}))
 
 
 def _read_order(raw: bytes) -> None:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 
 EPOCH_PLACES = 2**44  # more messages than one epoch orders; 2**19 epochs fit above them
 _OFFSET_LIMIT = 2**63
+_ORDERED_LIMIT = 2**24  # offsets that one record may order
 _LEAD = struct.Struct(">2sB16s")
 _REST = struct.Struct(">BQQQQH")
 _RUN = struct.Struct(">IQI")
@@ -68,6 +69,8 @@ class Rule:
     parent_offset: int | None  # where the parent's stream begins; None: there is no parent
     starts: Mapping[int, int]
     logs: Mapping[int, str]
+    owed: Mapping[int, int] = field(default_factory=dict)  # by log, after a recovery
+    stop: int | None = None  # the stream is over at this offset
 
 
 class Reader(NamedTuple):
@@ -115,12 +118,26 @@ def read_control(topic: str, statements: Iterable[Statement], order: Order) -> N
     for statement in statements:
         said.take(statement)
     ended: dict[str, int] = {}
+    resumed: Mapping[str, Any] = {}
     for number, plan in enumerate(said.plans):
         kept = said.kept[number - 1].collectors if number else frozenset()
-        _take_plan(topic, plan, kept, ended, order)
+        _take_plan(topic, plan, kept, (ended, resumed), order)
         if plan["epoch"] not in said.ends:
             break
         ended |= said.ends[plan["epoch"]]
+        resumed, stopped = said.recovered[plan["epoch"]]
+        _stop(order, topic, plan["epoch"], stopped)
+
+
+def _stop(order: Order, topic: str, epoch: int, stopped: Mapping[str, int]) -> None:
+    """Note where streams of the epochs so far are over without a freeze."""
+    for name, offset in stopped.items():
+        place = max(
+            place
+            for place, rule in enumerate(order.rules)
+            if (rule.topic, rule.collector) == (topic, name) and rule.epoch <= epoch
+        )
+        order.rules[place] = replace(order.rules[place], stop=offset)
 
 
 class Said:
@@ -132,6 +149,8 @@ class Said:
         self.kept: list[Carried] = []  # by plan, what goes on from it into the next
         self.markers: dict[int, dict[str, int]] = {}
         self.ends: dict[int, dict[str, int]] = {}
+        # By epoch: where streams of the next one are resumed, and where its own are stopped.
+        self.recovered: dict[int, tuple[Mapping[str, Any], Mapping[str, int]]] = {}
         self._previous = digest(b"amcast genesis\0" + topic.encode())
 
     def take(self, statement: Statement) -> None:
@@ -142,8 +161,11 @@ class Said:
                 self._take_plan(statement.value or b"")
             elif kind in ("markers", "ends"):
                 epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
-                positions = part(json_object(statement.value or b""), "positions")
+                document = json_object(statement.value or b"")
+                positions = part(document, "positions")
                 if isinstance(positions, dict) and self._counts(kind, epoch, positions):
+                    if kind == "ends":
+                        self.recovered.setdefault(epoch, self._recovered(epoch, document))
                     facts = self.markers if kind == "markers" else self.ends
                     facts.setdefault(epoch, positions)
         except (UnicodeDecodeError, NotReadable, InvalidPlan):
@@ -161,6 +183,30 @@ class Said:
             self.kept.append(carried(Plan.from_json(self.plans[-1]), read))
         self.plans.append(plan)
         self._previous = digest(value)
+
+    def _recovered(
+        self, epoch: int, document: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, int]]:
+        """Read what a recovery says of streams; it must name collectors, and logs of their bags."""
+        resumed, stopped = document.get("resumed", {}), document.get("stopped", {})
+        bags = {node["name"]: node["bag"] for node in self.plans[epoch]["collectors"]}
+        names = {node["name"] for node in self.plans[epoch - 1]["collectors"]}
+        for begins in (resumed, stopped, *(resumed.values() if isinstance(resumed, dict) else ())):
+            if not isinstance(begins, dict):
+                raise NotReadable("it is not an object")
+        for name, begins in resumed.items():
+            for log, begin in begins.items():
+                if not isinstance(begin, list) or len(begin) != 2 or log not in bags.get(name, ()):
+                    raise NotReadable("it resumes what there is not")
+                for position in begin:
+                    whole(position)
+            if name not in bags:
+                raise NotReadable("it resumes what there is not")
+        for name, offset in stopped.items():
+            if name not in names:
+                raise NotReadable("it stops what there is not")
+            whole(offset)
+        return resumed, stopped
 
     def _counts(self, kind: str, epoch: int, positions: Mapping[str, Any]) -> bool:
         """Whether the epoch may end by now, and every log has a position that waits for one."""
@@ -187,11 +233,11 @@ def _take_plan(
     topic: str,
     plan: Mapping[str, Any],
     kept: Collection[str],
-    ended: Mapping[str, int],
+    begins: tuple[Mapping[str, int], Mapping[str, Any]],
     order: Order,
 ) -> None:
     epoch = plan["epoch"]
-    order.rules += (rule for rule in _rules_of(topic, plan, ended) if rule.collector not in kept)
+    order.rules += (rule for rule in _rules_of(topic, plan, *begins) if rule.collector not in kept)
     for entry in plan["consumers"]:
         if entry["collector"] is None:
             order.alone.append((topic, entry["name"]))
@@ -202,7 +248,9 @@ def _take_plan(
             order.pairs.append(Pair(topic, epoch, one["name"], other["name"]))
 
 
-def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> Iterator[Rule]:
+def _rules_of(
+    topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], resumed: Mapping[str, Any]
+) -> Iterator[Rule]:
     canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
@@ -210,6 +258,9 @@ def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> 
         parent = nodes.get(node["parent"] or "")
         above = set(parent["bag"]) if parent else set()
         text = b"amcast anchor\0%d\0%s\0%s"
+        begins = resumed.get(name, {})
+        firsts = {log: ended.get(log, plan["logs"][numbers[log]]["first"]) for log in node["bag"]}
+        firsts |= {log: position for log, (position, _) in begins.items()}
         yield Rule(
             topic=topic,
             epoch=plan["epoch"],
@@ -220,11 +271,9 @@ def _rules_of(topic: str, plan: Mapping[str, Any], ended: Mapping[str, int]) -> 
             own=frozenset(numbers[log] for log in node["bag"] if log not in above),
             inherited=frozenset(numbers[log] for log in node["bag"] if log in above),
             parent_offset=parent["stream_first"] if parent else None,
-            starts={
-                numbers[log]: ended.get(log, plan["logs"][numbers[log]]["first"])
-                for log in node["bag"]
-            },
+            starts={numbers[log]: first for log, first in firsts.items()},
             logs={number: log for log, number in numbers.items()},
+            owed={numbers[log]: owed for log, (_, owed) in begins.items()},
         )
 
 
@@ -271,17 +320,24 @@ class Reading:
             length == 0 or first + length >= _OFFSET_LIMIT for _, first, length in runs
         ):
             return MALFORMED
-        if not self._may(kind, records - self.records, offset - self.offset, count):
+        if not self._may(kind, records - self.records, offset - self.offset, runs):
+            return IMPOSSIBLE
+        if sum(length for _, _, length in runs) > _ORDERED_LIMIT:
             return IMPOSSIBLE
         return self._place(kind, runs, records, offset, digest(raw))
 
-    def _may(self, kind: int, relayed: int, moved: int, runs: int) -> bool:
+    def _may(
+        self, kind: int, relayed: int, moved: int, runs: Sequence[tuple[int, int, int]]
+    ) -> bool:
         has_parent = self.rule.parent_offset is not None
         if kind == _OWN:
-            return runs > 0 and relayed == moved == 0
+            return bool(runs) and relayed == moved == 0
+        if kind == _PARENT and relayed == moved == 0 and runs:
+            owed = self.rule.owed
+            return has_parent and all(first + more <= owed.get(log, 0) for log, first, more in runs)
         if kind == _PARENT:
             return has_parent and relayed > 0 and moved >= relayed
-        return runs == 0 and relayed >= 0 and moved >= relayed and (has_parent or moved == 0)
+        return not runs and relayed >= 0 and moved >= relayed and (has_parent or moved == 0)
 
     def _place(
         self,
@@ -327,6 +383,9 @@ def scan(
             why = FOREIGN
             for reading in readings:
                 if offset < reading.rule.offset_first:
+                    continue
+                if reading.rule.stop is not None and offset >= reading.rule.stop:
+                    why = FROZEN
                     continue
                 said = reading.take(raw)
                 if isinstance(said, str):

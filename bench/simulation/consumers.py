@@ -18,7 +18,7 @@ from bench.simulation.schedule import Seat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
-from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed
+from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.log import TopicPartition
 from multicast.reading import Wanted, earliest, follow, pass_marker, resume
 
@@ -245,7 +245,7 @@ class Consumers:
             sitter.committed = None
             sitter.late = True
             self._inherit(sitter)
-        except TopicChanged as error:
+        except (TopicChanged, UnknownVersion) as error:
             self._stopped(sitter, error)
         except AmcastError as error:
             self._stopped(sitter, error)

@@ -38,9 +38,7 @@ class Instance:
         self.plan: Plan = self.view.state.plan(epoch)
         assert self.view.state.first_epoch(epoch, name) == epoch
         self.at = stream_partition(self.plan, name)
-        starts = self.view.state.starts(epoch)
-        assert starts is not None
-        own = OrderStream(self.plan, name, starts, self._point(choice))
+        own = self.view.state.opened(epoch, name, self._point(choice))
         self.node = self.plan.collector(name)
         parent = None
         if self.node.parent is not None:
@@ -51,7 +49,7 @@ class Instance:
                 self.node.parent,
                 own.state.parent_next.offset,
             )
-            parent = OrderStream(self.plan, self.node.parent, starts, point)
+            parent = self.view.state.opened(epoch, self.node.parent, point)
         self.token = writer.to_bytes(TOKEN_BYTES)
         self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
         self.core.own_end(world.end(self.at))
@@ -92,7 +90,7 @@ class Instance:
             core.filled(log, end)
         self._filled.clear()
         if calm or bits & 0xC0 == 0xC0:
-            core.tick()
+            core.tick({number: self.world.next_offset(at) for number, at in self.logs})
         if calm or bits & 1:
             self.view.refresh()
             self._learn()
@@ -174,6 +172,7 @@ class Instance:
         if not self.world.same_topic(at.topic):
             raise TopicChanged(f"topic {at.topic} was deleted and made again")
         end = self.world.next_offset(at)
+        assert below - end <= self.core.limits.fill_max, "a log is filled beyond the bound"
         if end >= below:
             if self.world.end(at) < below:
                 self.world.fault("open transaction over a hole")

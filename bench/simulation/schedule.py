@@ -13,7 +13,7 @@ what makes shrinking possible.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ class Kind(enum.IntEnum):
     POISON = 8
     ANNOUNCEMENT = 9
     RECREATION = 10
+    FORGERY = 11
 
 
 class Fate(enum.IntEnum):
@@ -110,6 +111,7 @@ class Schedule:
     crash_mask: int  # a turn crashes where its crash bits are all 0 under this mask
     announces: bool  # producers announce most of their messages
     trims_order: bool  # retention takes what processes still need: named errors, no liveness
+    forges: bool  # order records are forged that count; somebody recovers
     recreates: bool  # a topic is deleted and made again: named errors, no liveness
     ops: tuple[Op, ...]
 
@@ -130,7 +132,10 @@ def draw(seed: int) -> Schedule:
     trims_order = not calm and rng.random() < 0.1
     announces = rng.random() < 0.6
     recreates = not calm and rng.random() < 0.04
-    return Schedule(
+    # Of its own randomness: the schedules without it stay as they are.
+    forging = Random(f"forging {seed}")  # noqa: S311 - it must repeat, not surprise
+    forges = not (calm or trims_order or recreates) and forging.random() < 0.25
+    drawn = Schedule(
         seed=seed,
         scene=scene,
         plans=plans,
@@ -142,6 +147,7 @@ def draw(seed: int) -> Schedule:
         crash_mask=-1 if calm else rng.choice((0xF, 0x1F, 0x3F)),
         announces=announces,
         trims_order=trims_order,
+        forges=forges,
         recreates=recreates,
         ops=_ops(
             rng,
@@ -152,6 +158,20 @@ def draw(seed: int) -> Schedule:
             recreates=recreates,
         ),
     )
+    return _with_forgeries(drawn, forging) if forges else drawn
+
+
+def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
+    """Forge in the second half, and let operators look after it; fills are bounded tightly."""
+    ops = list(drawn.ops)
+    for kind, count in ((Kind.FORGERY, rng.choice((1, 2, 5))), (Kind.OPERATOR, 24)):
+        for _ in range(count):
+            place = rng.randrange(len(ops) // 2, len(ops))
+            ops.insert(place, Op(kind, rng.getrandbits(BITS)))
+    fill_max = rng.choice((1, 3, 6))
+    early_max = min(drawn.limits.early_max, fill_max)
+    limits = replace(drawn.limits, early_max=early_max, fill_max=fill_max)
+    return replace(drawn, limits=limits, ops=tuple(ops))
 
 
 def _plans(

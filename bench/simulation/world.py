@@ -100,7 +100,7 @@ class World:
             {
                 TOPIC: len(schedule.scene.partitions),
                 groups_topic(TOPIC): GROUPS_MAX,
-                order_topic(TOPIC): STREAMS,
+                order_topic(TOPIC): 2 * STREAMS,  # a recovery moves streams to free ones
                 CONTROL.topic: 1,
             },
             now_ms=self._now_ms,

@@ -38,6 +38,7 @@ from topology.carried import Carried
 from topology.tree import Log, Plan
 
 PRODUCERS = 3
+_SKIPS_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -306,16 +307,17 @@ class Operator:
 class Operators:
     """Two operators that want the same, or rival, next epochs."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, make: Callable[[World, int], Operator]) -> None:
         self._world = world
-        self._two = [Operator(world, 0), Operator(world, 1)]
+        self._make = make
+        self._two = [make(world, 0), make(world, 1)]
 
     def turn(self, bits: int) -> None:
         """Give one of them its turn; perhaps it crashes first."""
         number = bits & 1
         if bits >> 1 & 7 == 0 and self._world.schedule.crash_mask != -1:
             self._world.fault("operator crashed")
-            self._two[number] = Operator(self._world, number)
+            self._two[number] = self._make(self._world, number)
         self._turn(number, bits >> 4)
 
     def calm_turn(self) -> None:
@@ -327,12 +329,13 @@ class Operators:
             self._two[number].turn(bits)
         except AmcastError as error:
             self._world.fault(f"operator stopped: {type(error).__name__}")
-            self._two[number] = Operator(self._world, number)
+            self._two[number] = self._make(self._world, number)
 
 
 def fill(world: World, log: Log, end: int) -> None:
     """Fill a log with skips up to an offset that an early run went to."""
     at = log_partition(log)
+    assert end - world.next_offset(at) <= _SKIPS_MAX, "a record orders more than it may"
     while world.next_offset(at) < end:
         if not world.same_topic(at.topic):
             raise TopicChanged(f"topic {at.topic} was deleted and made again")

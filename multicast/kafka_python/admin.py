@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -35,6 +35,22 @@ class TopicSpec:
     partitions: int
     replication: int = -1
     settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a Kafka partition, from its first offset there on.
+
+    `since_ms` is when it began, or else when its producer last appended there; the transactional id
+    and the time-out are None where the cluster does not tell them.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since_ms: int
+    transactional_id: str | None = None
+    timeout_ms: int | None = None
 
 
 class Admin:
@@ -247,6 +263,45 @@ class Admin:
                     if voter["replica_id"] == quorum["leader_id"]:
                         return int(voter["replica_id"]), int(voter["last_caught_up_timestamp"])
         raise AmcastError(f"The brokers at {self._bootstrap} name no controller that leads.")
+
+    def open_transactions(
+        self, at: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[OpenTransaction]]:
+        """Give the transactions that are open in Kafka partitions, by their first offset there."""
+        places = [KafkaTopicPartition(*one) for one in at]
+        found: dict[TopicPartition, list[OpenTransaction]] = {}
+        for place, state in self._ask(lambda: self._admin.describe_producers(places)).items():
+            here = found.setdefault(TopicPartition(place.topic, place.partition), [])
+            for one in state.active_producers:
+                if one.current_transaction_start_offset >= 0:
+                    opened = OpenTransaction(
+                        one.producer_id,
+                        one.producer_epoch,
+                        one.current_transaction_start_offset,
+                        one.last_timestamp,
+                    )
+                    here.append(self._described(opened))
+            here.sort(key=lambda one: one.first_offset)
+        return found
+
+    def _described(self, opened: OpenTransaction) -> OpenTransaction:
+        """Add what its coordinator knows of a transaction, where we may see it."""
+        try:
+            listed = self._ask(
+                lambda: self._admin.list_transactions(producer_id_filters=[opened.producer_id])
+            )
+            names = [one.transactional_id for some in listed.values() for one in some]
+            if not names:
+                return opened
+            described = self._ask(lambda: self._admin.describe_transactions(names[:1]))[names[0]]
+        except AmcastError:
+            return opened
+        return replace(
+            opened,
+            transactional_id=names[0],
+            since_ms=described.transaction_start_time_ms,
+            timeout_ms=described.transaction_timeout_ms,
+        )
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete those that exist, and wait until they are gone."""

@@ -52,6 +52,7 @@ class Told(NamedTuple):
     error: int
     end: int
     record_bytes: int
+    high: int  # the high watermark: above the end there are open transactions
 
 
 class EndsRequest:
@@ -100,8 +101,9 @@ class EndsRequest:
     def answered(self, frame: bytes | bytearray) -> tuple[int, list[Told]]:
         """Take the answer to the last request apart: how long to pause, in ms, and what it tells.
 
-        Left out are Kafka partitions of which it tells nothing: no error, no record, and no other
-        end than what was asked from. Raises `ProtocolViolation` for an answer to something else.
+        Left out are Kafka partitions of which it tells nothing: no error, no record, no open
+        transaction, and no other end than what was asked from. Raises `ProtocolViolation` for an
+        answer to something else.
         """
         try:
             _, number, throttle_ms, topics = _ANSWER_HEAD.unpack_from(frame)
@@ -124,7 +126,7 @@ class EndsRequest:
             (count,) = _SIZE.unpack_from(frame, place)
             place += _SIZE.size
             for _ in range(count):
-                partition, error, _, end, aborted, size = _ANSWERED.unpack_from(frame, place)
+                partition, error, high, end, aborted, size = _ANSWERED.unpack_from(frame, place)
                 if aborted > 0:
                     # `size` was read too early: the list of aborted transactions stands before it.
                     place += aborted * _ABORTED_BYTES
@@ -132,10 +134,10 @@ class EndsRequest:
                 place += _ANSWERED.size
                 if size > 0:
                     place += size
-                elif not error and end == offsets.get(partition):
+                elif not error and end == offsets.get(partition) and high <= end:
                     continue
                 if partition in offsets:
-                    yield Told(TopicPartition(name.decode(), partition), error, end, size)
+                    yield Told(TopicPartition(name.decode(), partition), error, end, size, high)
 
 
 def frame_size(begun: bytes | bytearray) -> int | None:

@@ -50,6 +50,7 @@ class Line:
     def __init__(self, sock: socket.socket, client_id: str, bell: Bell | None = None) -> None:
         self.bell = bell
         self.logs: dict[TopicPartition, int] = {}  # to the end that is known
+        self._highs: dict[TopicPartition, int] = {}  # high watermarks above the end
         self.due = False  # an answer is outstanding
         self.asked_at = 0.0
         self.pause_until = 0.0  # as the broker wishes
@@ -75,6 +76,7 @@ class Line:
     def take_off(self, at: TopicPartition) -> None:
         """Ask for it no longer."""
         del self.logs[at]
+        self._highs.pop(at, None)
         self._stale = True
 
     def ask(self, now: float, *, wait_s: float, timeout_s: float) -> None:
@@ -118,6 +120,10 @@ class Line:
         self.pause_until = now + pause_ms / 1000
         return self._news(told, now)
 
+    def told_highs(self) -> list[tuple[TopicPartition, int]]:
+        """List the high watermarks, as last told, that lie above the end."""
+        return list(self._highs.items())
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -130,9 +136,15 @@ class Line:
             if known is None:
                 if self.bell is not None and one.at == self.bell.at:
                     rung = self._hear(self.bell, one) and rung
-            elif one.error:
+                continue
+            if one.error:
                 news.append(one)
-            elif one.end > known:
+                continue
+            if one.high > one.end:
+                self._highs[one.at] = one.high
+            else:
+                self._highs.pop(one.at, None)
+            if one.end > known:
                 self.logs[one.at] = one.end
                 if not self._stale and self._request is not None:
                     self._request.move(one.at, one.end)

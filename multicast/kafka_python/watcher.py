@@ -108,6 +108,10 @@ class KafkaPythonWatcher:
         for opening in self._openings.values():
             opening.logs[:] = [one for one in opening.logs if one not in gone]
 
+    def highs(self) -> Mapping[TopicPartition, int]:
+        """Give the high watermarks, as last heard, that lie above the end."""
+        return {at: high for line in list(self._lines.values()) for at, high in line.told_highs()}
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Give the ends that moved since they were last told."""
         if self._closed:

@@ -1,0 +1,132 @@
+"""Order records that count and are wrong: what a mistaken program may write, and nobody can undo.
+
+A turn's bits go in; a record with the right digest goes to a stream of the last epoch. All that is
+promised holds nevertheless, once somebody has recovered. (A parent's runs are forged only where a
+collector shares one log with its parent: of more than one, the wrong order itself would count.)
+"""
+
+from __future__ import annotations
+
+from bench.simulation.world import READ_ALL, World
+from multicast.control import ControlState, stream_partition
+from multicast.errors import UnknownVersion
+from multicast.order import (
+    ORDERED_MAX,
+    Kind,
+    OrderRecord,
+    OrderStream,
+    ParentNext,
+    Run,
+    Void,
+    encode,
+)
+
+_BEYOND = 3
+
+
+class Forger:
+    """Whoever writes such records."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def turn(self, bits: int) -> None:
+        """Forge one record, where the last epoch runs and somebody orders in it."""
+        state = self._world.view().state
+        epoch = state.epoch
+        if epoch < len(self._world.schedule.plans) or state.begun_epoch < epoch:
+            return
+        nodes = state.plan().collectors
+        if not nodes:
+            return
+        name = nodes[bits % len(nodes)].name
+        stream = read(self._world, state, epoch, name)
+        if not stream.state.frozen:
+            self._forge(stream, bits >> 8)
+
+    def _forge(self, stream: OrderStream, bits: int) -> None:
+        makers = (self._far, self._far, self._ended, self._jump, self._shared, self._newer, _more)
+        made = makers[(bits & 0xFF) % len(makers)](stream, bits >> 8)
+        if made is None:
+            return
+        what, raw = made
+        self._world.put(stream_partition(stream.plan, stream.collector), raw)
+        self._world.fault(f"forged order record: {what}")
+        self._world.note("forged", what, stream.plan.epoch, stream.collector)
+
+    def _far(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
+        """Order further beyond a log's end than collectors fill, or just as far as they do."""
+        if not stream.own:
+            return None
+        log = sorted(stream.own)[bits % len(stream.own)]
+        by = 1 + (bits >> 8) % (self._world.schedule.limits.fill_max + _BEYOND)
+        run = Run(log, stream.state.positions[log], stream.state.positions[log] + by)
+        return "far", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+
+    def _ended(self, stream: OrderStream, bits: int) -> tuple[str, bytes]:
+        """Freeze, perhaps as if more of the parent's stream were relayed."""
+        return "freeze", _raw(stream, Kind.FREEZE, _jumped(stream, bits & 1 and bits >> 1 & 3))
+
+    def _jump(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
+        """Leave out some of the parent's records, which may be there already or not."""
+        if stream.plan.collector(stream.collector).parent is None:
+            return None
+        return "jump", _raw(stream, Kind.PARENT, _jumped(stream, 1 + (bits & 7)))
+
+    def _shared(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
+        """Order what is the parent's to order."""
+        if len(stream.inherited) != 1:
+            return None
+        (log,) = stream.inherited
+        by = 1 + (bits >> 8) % (self._world.schedule.limits.fill_max + _BEYOND)
+        run = Run(log, stream.state.positions[log], stream.state.positions[log] + by)
+        return "parent's run", _raw(stream, Kind.PARENT, _jumped(stream, 1 + (bits & 1)), run)
+
+    def _newer(self, stream: OrderStream, _: int) -> tuple[str, bytes]:
+        """Go on in a version that nobody knows."""
+        raw = bytearray(_raw(stream, Kind.FREEZE, stream.state.parent_next))
+        raw[2] = 9
+        return "newer version", bytes(raw)
+
+
+def _more(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
+    """Order more than any record may."""
+    if not stream.own:
+        return None
+    log = sorted(stream.own)[bits % len(stream.own)]
+    first = stream.state.positions[log]
+    run = Run(log, first, first + ORDERED_MAX + 1)
+    return "beyond the bound", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+
+
+def _jumped(stream: OrderStream, records: int) -> ParentNext:
+    if stream.plan.collector(stream.collector).parent is None:
+        return stream.state.parent_next
+    relayed, offset = stream.state.parent_next
+    return ParentNext(relayed + records, offset + records)
+
+
+def _raw(stream: OrderStream, kind: Kind, parent_next: ParentNext, *runs: Run) -> bytes:
+    return encode(OrderRecord(kind, stream.state.digest, parent_next, runs, writer=666))
+
+
+def read(world: World, state: ControlState, epoch: int, name: str) -> OrderStream:
+    """Read a stream from its start; one that nobody can read on ends there."""
+    stream = state.opened(state.first_epoch(epoch, name), name)
+    at = stream_partition(stream.plan, name)
+    fetched = world.log.read(at, stream.offset_next, READ_ALL)
+    if fetched is not None:
+        for record in fetched.records:
+            take(stream, record.offset, record.value)
+        stream.passed(fetched.position)
+    return stream
+
+
+def take(stream: OrderStream, offset: int, raw: bytes | None) -> OrderRecord | Void | None:
+    """Read a record; one of an unknown version ends the stream."""
+    try:
+        return stream.read(offset, raw)
+    except UnknownVersion:
+        stream.stop = offset
+        stream.passed(offset)
+        return None

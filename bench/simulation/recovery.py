@@ -1,0 +1,215 @@
+"""A simulated operator who also recovers: one small step a turn, found again in the logs.
+
+What is damaged and what has to be written says `collectors.mending`; nothing is decided here. Two
+of them may recover at once, and each may stop anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from bench.simulation.forging import read, take
+from bench.simulation.world import CONTROL, READ_ALL, World
+from bench.simulation.writers import Operator, fill
+from collectors.mending import (
+    Harm,
+    StreamRead,
+    ahead_record,
+    damage,
+    freeze_record,
+    left_out,
+    ordered_to,
+    owed_record,
+    recovery_plan,
+    resumed,
+)
+from collectors.replan import ends_of, freeze_positions
+from multicast.control import (
+    ControlState,
+    Ended,
+    ends_record,
+    log_partition,
+    plan_record,
+    stream_partition,
+)
+from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
+from topology.tree import Plan
+
+_PATIENCE = 6  # turns in which collectors may freeze by themselves
+
+
+class Recoverer(Operator):
+    """Makes the schedule's epochs; in the last one, and after it, makes good what is damaged."""
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, number)
+        self._waited = 0
+
+    def turn(self, bits: int) -> None:
+        """Take one step."""
+        last = len(self._world.schedule.plans)
+        if (self._busy and not self._world.calm) or not self._world.schedule.forges:
+            super().turn(bits)
+            return
+        if self._world.calm or bits & 0x100:
+            self._view.refresh()
+        state = self._view.state
+        if state.epoch < last or state.begun_epoch < last:
+            super().turn(bits)
+        elif state.begun_epoch == state.epoch:
+            self._waited = 0
+            self._look(state, bits)
+        else:
+            self._end(state, state.epoch - 1, bits)
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def _look(self, state: ControlState, bits: int) -> None:
+        """Fill what is too far; propose the next epoch where anything else is damaged."""
+        world, plan = self._world, state.plan()
+        streams = [self._read(state, node.name) for node in plan.collectors]
+        there = {log.name: world.next_offset(log_partition(log)) for log in plan.logs}
+        found = damage(streams, there, fill_max=world.schedule.limits.fill_max)
+        if any(one.harm is Harm.TOO_FAR for one in found):
+            world.fault("recovery: logs filled")
+            for name, target in ordered_to(one.stream for one in streams).items():
+                if target - there[name] > world.schedule.limits.fill_max:
+                    fill(world, plan.log(name), target)
+        harmed = {one.collector for one in found if one.harm is not Harm.TOO_FAR}
+        for one in found:
+            world.fault(f"damage: {one.harm}")
+        if harmed:
+            world.fault("recovery: epoch proposed")
+            following = recovery_plan(plan, sorted(harmed))
+            ends = {
+                node.name: world.end(stream_partition(following, node.name))
+                for node in following.collectors
+            }
+            following = replace(
+                following,
+                collectors=tuple(
+                    replace(node, stream_first=ends[node.name]) for node in following.collectors
+                ),
+            )
+            key, value = plan_record(state.previous, following, attempt=self._attempt())
+            self._append(CONTROL, value, key=key, bits=bits)
+
+    def _read(self, state: ControlState, name: str) -> StreamRead:
+        stream = read(self._world, state, state.epoch, name)
+        parent = stream.plan.collector(name).parent
+        return StreamRead(
+            stream,
+            unknown_version=stream.stop is not None,
+            parent_positions=None
+            if parent is None
+            else self._positions_at(state, parent, stream.state.parent_next.records),
+        )
+
+    def _positions_at(
+        self, state: ControlState, parent: str, records: int
+    ) -> Mapping[int, int] | None:
+        stream = state.opened(state.first_epoch(state.epoch, parent), parent)
+        if stream.state.count < records:
+            for _ in self._each(stream):
+                if stream.state.count == records:
+                    break
+        return stream.state.positions if stream.state.count == records else None
+
+    def _each(self, stream: OrderStream) -> Iterator[OrderRecord]:
+        """Read a stream; give what counts. One that nobody can read on ends there."""
+        at = stream_partition(stream.plan, stream.collector)
+        fetched = self._world.log.read(at, stream.offset_next, READ_ALL)
+        for record in fetched.records if fetched is not None else ():
+            judged = take(stream, record.offset, record.value)
+            if isinstance(judged, OrderRecord):
+                yield judged
+
+    # -- ending a damaged epoch ---------------------------------------------------------------
+
+    def _end(self, state: ControlState, epoch: int, bits: int) -> None:
+        plan, following = state.plan(epoch), state.plan(epoch + 1)
+        carried = state.carried(epoch)
+        if epoch not in state.markers:
+            if self._draining != epoch:
+                self._draining = epoch
+                self._markers = {}
+            self._mark(plan, carried, bits >> 12)
+            return
+        streams = {
+            node.name: read(self._world, state, epoch, node.name)
+            for node in plan.collectors
+            if node.name not in carried.collectors
+        }
+        ends = ends_of(plan, streams, state.markers[epoch], carried)
+        if ends is None:
+            self._freeze(streams, state.markers[epoch], bits >> 12)
+            return
+        begins = resumed(streams, ends)
+        if self._write_missing(state, following, streams, ends, begins):
+            return
+        for name, target in {**ends, **ordered_to(streams.values())}.items():
+            fill(self._world, plan.log(name), target)
+        stopped = {name: one.stop for name, one in streams.items() if one.stop is not None}
+        key, value = ends_record(epoch, ends, attempt=self._attempt(), ended=Ended(begins, stopped))
+        self._append(CONTROL, value, key=key, bits=bits)
+
+    def _freeze(
+        self,
+        streams: Mapping[str, OrderStream],
+        markers: Mapping[str, int],
+        bits: int,
+    ) -> None:
+        """Freeze one stream that has not frozen in time, whether or not it could have."""
+        self._waited += 1
+        waits = [name for name, one in streams.items() if not one.state.frozen]
+        if self._waited < _PATIENCE and bits & 3:
+            return
+        name = waits[bits % len(waits)]
+        stream = streams[name]
+        wanted = freeze_positions(stream.plan, markers)
+        positions = stream.state.positions
+        if any(log in stream.own and positions[log] < at for log, at in wanted.items()):
+            self._world.fault("recovery: frozen before its markers")
+        self._world.fault("recovery: frozen")
+        self._write(stream, freeze_record(stream), bits)
+
+    def _write_missing(
+        self,
+        state: ControlState,
+        following: Plan,
+        streams: Mapping[str, OrderStream],
+        ends: Mapping[str, int],
+        begins: Mapping[str, Mapping[str, Resumed]],
+    ) -> bool:
+        """Write one record of what the next epoch's streams miss; False where none is missing."""
+        starts = {**(state.starts(following.epoch - 1) or {}), **ends}
+        furthest = ordered_to(streams.values())
+        for name, stream in streams.items():
+            new = OrderStream(following, name, starts, resumed=begins.get(name))
+            for _ in self._each(new):
+                pass
+            runs = self._left_out(state, stream, following) if name in begins else []
+            record = owed_record(new, runs)
+            what = "owed"
+            if record is None:
+                record, what = ahead_record(new, furthest), "ahead"
+            if record is not None:
+                self._world.fault(f"recovery: {what}")
+                self._write(new, record, 0)
+                return True
+        return False
+
+    def _left_out(self, state: ControlState, child: OrderStream, following: Plan) -> list[Run]:
+        name = child.plan.collector(child.collector).parent
+        assert name is not None
+        parent = state.opened(child.plan.epoch, name)
+        every = [run for record in self._each(parent) for run in record.runs]
+        return [
+            Run(following.number(child.plan.logs[log].name), first, last)
+            for log, first, last in left_out(child, every)
+        ]
+
+    def _write(self, stream: OrderStream, record: OrderRecord, bits: int) -> None:
+        at = stream_partition(stream.plan, stream.collector)
+        self._append(at, encode(record), bits=bits)

@@ -3,7 +3,7 @@
 import logging
 
 from multicast.librdkafka.outcomes import unknown
-from multicast.librdkafka.started import Many, One, Started
+from multicast.librdkafka.started import Many, Started
 from multicast.log import Appended, TopicPartition
 
 AT, OTHER = TopicPartition("A", 0), TopicPartition("A", 1)
@@ -12,6 +12,15 @@ LOG = logging.getLogger("tests")
 
 def not_known(at):
     return unknown(at, "nobody knows")
+
+
+def settle(started, many, index, outcome):
+    """Do as the appender does when the client says what became of one of many."""
+    if many.open[index]:
+        many.open[index] = 0
+        many.done(index, outcome)
+    many.left -= 1
+    started.finish(many)
 
 
 class Told:
@@ -33,34 +42,35 @@ class Told:
 def test_an_append_that_was_given_up_waits_no_longer_and_its_late_outcome_is_not_handed_on():
     # Init
     started, told = Started(LOG), Told()
-    first = started.enter(One(AT, 1.0, told.one("first")))
-    second = started.enter(One(OTHER, 2.0, told.one("second")))
+    first = started.enter((AT, told.one("first")))
+    second = started.enter((OTHER, told.one("second")))
     # Test
-    started.give_up(1.5, not_known)
+    started.give_up(first, not_known)
     # Check: the client still holds the first one.
     assert told.names() == ["first"]
-    assert started.oldest().since_s == 1.0
+    assert started.oldest() == first
     assert started.at(first) == AT
     assert not started.waits(first)
     assert started.waits(second)
     started.settle(first, Appended(7))
     started.settle(second, Appended(8))
     assert told.outcomes[1:] == [("second", Appended)]
-    assert not started
+    assert not started.waiting
     assert started.oldest() is None
     assert started.at(first) is None
 
 
 def test_of_many_some_have_outcomes_when_the_rest_is_given_up():
     started, told = Started(LOG), Told()
-    number = started.enter(Many(AT, 1.0, told.many("m"), 4))
-    started.settle_of_many(number, 1, Appended(0))
-    started.give_up(1.0, not_known)
+    many = Many(AT, told.many("m"), 4)
+    number = started.enter(many)
+    settle(started, many, 1, Appended(0))
+    started.give_up(number, not_known)
     assert told.names() == ["m1", "m0", "m2", "m3"]
-    assert not started
+    assert not started.waiting
     for index in (0, 2, 3):
-        assert started.oldest() is not None
-        started.settle_of_many(number, index, Appended(index))
+        assert started.oldest() == number
+        settle(started, many, index, Appended(index))
     assert started.oldest() is None
     assert len(told.outcomes) == 4
 
@@ -68,33 +78,35 @@ def test_of_many_some_have_outcomes_when_the_rest_is_given_up():
 def test_what_was_not_started_after_all_gets_no_outcome_whoever_counts_last():
     for settled_first in (True, False):
         started, told = Started(LOG), Told()
-        number = started.enter(Many(AT, 1.0, told.many("m"), 3))
+        many = Many(AT, told.many("m"), 3)
+        started.enter(many)
         steps = [
-            lambda s=started, n=number: s.settle_of_many(n, 0, Appended(0)),
-            lambda s=started, n=number: s.drop_some(n, [1, 2]),
+            lambda s=started, m=many: settle(s, m, 0, Appended(0)),
+            lambda s=started, m=many: s.drop_some(m, [1, 2]),
         ]
         for step in steps if settled_first else reversed(steps):
             step()
         assert told.outcomes == [("m0", Appended)]
-        assert not started
+        assert not started.waiting
         assert started.oldest() is None
 
 
 def test_all_up_to_a_number_is_forgotten_and_what_comes_after_it_is_left_alone():
     started, told = Started(LOG), Told()
-    given_up = started.enter(One(AT, 1.0, told.one("given up")))
-    started.give_up(1.0, not_known)
-    old = started.enter(One(AT, 2.0, told.one("old")))
-    many = started.enter(Many(OTHER, 2.0, told.many("m"), 2))
-    new = started.enter(One(AT, 3.0, told.one("new")))
+    given_up = started.enter((AT, told.one("given up")))
+    started.give_up(given_up, not_known)
+    old = started.enter((AT, told.one("old")))
+    some = Many(OTHER, told.many("m"), 2)
+    many = started.enter(some)
+    new = started.enter((AT, told.one("new")))
     started.forget(many, not_known)
     assert told.names() == ["given up", "old", "m0", "m1"]
     assert [started.at(number) for number in (given_up, old, many, new)] == [None, None, None, AT]
-    started.settle_of_many(many, 0, Appended(0))
+    settle(started, some, 0, Appended(0))
     started.settle(old, Appended(0))
     assert len(told.outcomes) == 4
     assert started.waits(new)
-    assert started.oldest().since_s == 3.0
+    assert started.oldest() == new
 
 
 def test_an_outcome_whose_taker_fails_ends_nothing(caplog):
@@ -103,14 +115,13 @@ def test_an_outcome_whose_taker_fails_ends_nothing(caplog):
     def fails(*_):
         raise ValueError("not mine")
 
-    one = started.enter(One(AT, 1.0, fails))
-    many = started.enter(Many(AT, 1.0, fails, 2))
-    other = started.enter(One(AT, 1.0, told.one("other")))
+    one = started.enter((AT, fails))
+    started.enter(Many(AT, fails, 2))
+    other = started.enter((AT, told.one("other")))
     started.settle(one, Appended(0))
-    started.settle_of_many(many, 0, Appended(1))
-    started.give_up(1.0, not_known)
+    started.give_up(other, not_known)
     assert told.names() == ["other"]
-    assert not started
+    assert not started.waiting
     assert caplog.text.count("ValueError: not mine") == 3
     started.settle(other, Appended(2))
     assert told.names() == ["other"]
@@ -121,11 +132,21 @@ def test_a_taker_may_start_another_append():
     again = []
 
     def appends(_):
-        again.append(started.enter(One(AT, 9.0, told.one("again"))))
+        again.append(started.enter((AT, told.one("again"))))
 
-    number = started.enter(One(AT, 1.0, appends))
-    started.give_up(5.0, not_known)
+    number = started.enter((AT, appends))
+    started.give_up(number, not_known)
     assert started.waits(again[0])
     started.settle(number, Appended(0))
     started.settle(again[0], Appended(1))
     assert told.names() == ["again"]
+
+
+def test_a_number_tells_what_had_been_started_by_a_time():
+    started = Started(LOG)
+    assert started.by(9.0) == 0
+    for now in (1.0, 2.0, 3.0, 4.0):
+        started.enter((AT, not_known))
+        started.mark(now, keep_s=1.5)
+    # What is older than what is kept is found by the last mark before it.
+    assert [started.by(then) for then in (1.0, 2.0, 2.5, 3.0, 4.0, 9.0)] == [0, 2, 2, 3, 4, 4]

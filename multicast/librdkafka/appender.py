@@ -38,12 +38,13 @@ from confluent_kafka import KafkaError, KafkaException
 from multicast.errors import BufferFull, UsageError
 from multicast.librdkafka.outcomes import Outcomes, name, not_sent, unknown
 from multicast.librdkafka.settings import LOG
-from multicast.librdkafka.started import Many, One, Started
+from multicast.librdkafka.started import DONE_FAILED, Many, Started
 from multicast.log import AppendOutcome, Headers, TopicPartition
 
 _SERVED_EVERY = 32
 _BUSY_S = 0.002
 _IDLE_S = 0.25  # an outcome ends the wait at once; only `close` and the guard may wait so long
+_LOOK_S = 0.1
 _STUCK_AFTER = 2  # delivery time-outs
 _DRAIN_S = 1.0
 _STALLED_S = 0.25  # no acknowledgement for so long: those that are left do not come soon
@@ -53,8 +54,10 @@ _END_S = 5.0
 _ENDING_MAX = 2
 
 
+_CLOSED = "This appender was closed before."
+
+
 class _Append(NamedTuple):
-    since_s: float
     at: TopicPartition
     value: bytes | None
     key: bytes | None
@@ -70,12 +73,13 @@ class LibrdkafkaAppender:
         self._held_max = int(settings["queue.buffering.max.messages"])
         self._held_bytes_max = int(settings["queue.buffering.max.kbytes"]) * 1024
         self._delivery_timeout_s = delivery_timeout_s
-        self._served_s = time.monotonic()  # when outcomes were last taken
+        self._looked_s = time.monotonic()
         self._producer = self._open()
         self._successor: Any = None
         self._ending: list[threading.Thread] = []
         self._outcomes = Outcomes(self._bootstrap)
         self._started = Started(LOG)
+        self._of_many = 0  # so many appends were started by calls with many
         self._lock = threading.Lock()  # to start an append, and to change the producer
         self._serving = threading.Lock()  # to settle; it is taken before the other one
         # By number, while the producer is being replaced: appends that the next one gets.
@@ -99,18 +103,24 @@ class LibrdkafkaAppender:
         done: Callable[[AppendOutcome], None],
     ) -> None:
         """Start an append; outcomes come on the serving thread, or on one that appends."""
+        refused = None
         try:
             with self._lock:
-                self._check_open()
-                append = _Append(time.monotonic(), at, value, key, headers)
-                number = self._started.enter(One(at, append.since_s, done))
+                if self._closing:
+                    raise UsageError(_CLOSED)
+                # This is the hot path: `Started.enter` and `_produce`, without their calls.
+                started = self._started
+                number = started.last = started.last + 1
+                started.waiting[number] = (at, done)
                 try:
-                    refused = self._start(number, append)
-                except BaseException:
-                    self._started.drop(number)
-                    raise
-                if refused is not None:
-                    self._started.drop(number)
+                    if self._held is None and not headers:
+                        self._producer.produce(
+                            at.topic, value, key, at.partition, partial(self._settled, number)
+                        )
+                    else:
+                        self._start(number, _Append(at, value, key, headers))
+                except BaseException as error:  # noqa: BLE001
+                    refused = self._not_started(number, error, _Append(at, value, key, headers))
         except BufferError as error:
             self._serve_here()
             raise BufferFull(
@@ -135,17 +145,19 @@ class LibrdkafkaAppender:
         taken = 0
         refused: list[tuple[int, Any]] = []
         with self._lock:
-            self._check_open()
+            if self._closing:
+                raise UsageError(_CLOSED)
             if values and self._held is None:
-                many = Many(at, time.monotonic(), done, len(values))
+                many = Many(at, done, len(values))
                 number = self._started.enter(many)
                 try:
-                    taken, refused = self._start_all(number, at, values)
+                    taken, refused = self._start_all(many, values)
                 except BaseException:
-                    self._started.drop(number)
+                    del self._started.waiting[number]
                     raise
                 not_started = [*(index for index, _ in refused), *range(taken, len(values))]
-                self._started.drop_some(number, not_started)
+                self._started.drop_some(many, not_started)
+                self._of_many += taken
         for index, error in refused:
             done(index, not_sent(at, error.str()))
         self._serve_here()
@@ -154,7 +166,7 @@ class LibrdkafkaAppender:
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight, and each outcome was taken."""
         deadline = time.monotonic() + timeout_s
-        while self._started:
+        while self._started.waiting:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
@@ -185,27 +197,34 @@ class LibrdkafkaAppender:
 
     # -- under the lock that starts appends ---------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._closing:
-            raise UsageError("This appender was closed before.")
-
-    def _start(self, number: int, append: _Append) -> Any:
-        """Hand an append over; give the error of one that the package refuses for good."""
+    def _start(self, number: int, append: _Append) -> None:
         if self._held is None:
-            try:
-                self._produce(number, append)
-            except KafkaException as error:
-                if not _is_fatal(error.args[0]):
-                    return error.args[0]
-                self._break(error.args[0])
+            self._produce(number, append)
+        else:
+            self._hold(number, append)
+
+    def _not_started(self, number: int, error: BaseException, append: _Append) -> Any:
+        """Give the error of an append that the package refuses for good; raise any other one.
+
+        What is refused because librdkafka has given up on its producer is held for the next one.
+        """
+        why = error.args[0] if isinstance(error, KafkaException) else None
+        try:
+            if why is not None and _is_fatal(why):
+                self._break(why)
                 self._stop_sending(number - 1)
-            else:
+                self._hold(number, append)
                 return None
-        self._hold(number, append)
-        return None
+        except BufferError:
+            del self._started.waiting[number]
+            raise
+        del self._started.waiting[number]
+        if why is None:
+            raise error
+        return why
 
     def _produce(self, number: int, append: _Append) -> None:
-        _, at, value, key, headers = append
+        at, value, key, headers = append
         settled = partial(self._settled, number)
         if headers:
             self._producer.produce(
@@ -225,15 +244,17 @@ class LibrdkafkaAppender:
         self._held_bytes += size
 
     def _start_all(
-        self, number: int, at: TopicPartition, values: Sequence[bytes | None]
+        self, many: Many, values: Sequence[bytes | None]
     ) -> tuple[int, list[tuple[int, Any]]]:
         """Say how many were taken, and which of these the package refuses for good."""
         messages: list[dict[str, Any]] = [
-            {"value": value, "callback": partial(self._settled_of_many, number, index)}
+            {"value": value, "callback": partial(self._settled_of_many, many, index)}
             for index, value in enumerate(values)
         ]
         refused: list[tuple[int, Any]] = []
-        if self._producer.produce_batch(at.topic, messages, at.partition) == len(messages):
+        if self._producer.produce_batch(many.at.topic, messages, many.at.partition) == len(
+            messages
+        ):
             return len(messages), refused
         for index, message in enumerate(messages):
             error = message.get("_error")
@@ -279,14 +300,37 @@ class LibrdkafkaAppender:
                 self._serving.release()
 
     def _settled(self, number: int, error: Any, message: Any) -> None:
-        at = self._started.at(number)
-        if at is not None:  # else it was given up, and a closed producer tells about it
-            self._started.settle(number, self._outcome(at, error, message))
+        one = self._started.waiting.get(number)
+        if not isinstance(one, tuple):
+            self._hear_late(number, error)
+            self._started.given_up.pop(number, None)
+            return
+        at, done = one
+        try:
+            done(self._outcome(at, error, message))
+        except Exception:  # noqa: BLE001
+            LOG.exception(DONE_FAILED)
+        finally:
+            self._started.waiting.pop(number, None)
 
-    def _settled_of_many(self, number: int, index: int, error: Any, message: Any) -> None:
-        at = self._started.at(number)
-        if at is not None:
-            self._started.settle_of_many(number, index, self._outcome(at, error, message))
+    def _settled_of_many(self, many: Many, index: int, error: Any, message: Any) -> None:
+        if many.open[index]:
+            many.open[index] = 0
+            try:
+                many.done(index, self._outcome(many.at, error, message))
+            except Exception:  # noqa: BLE001
+                LOG.exception(DONE_FAILED)
+        else:
+            self._hear_late(many.number, error)
+        many.left -= 1
+        if many.left <= many.dropped:
+            self._started.finish(many)
+
+    def _hear_late(self, number: int, error: Any) -> None:
+        """Hear what became of an append that was given up, maybe with its producer."""
+        at = self._started.given_up.get(number)
+        if at is not None and error is not None and self._outcomes.breaks(at, error):
+            self._break(error)
 
     def _outcome(self, at: TopicPartition, error: Any, message: Any) -> AppendOutcome:
         if error is None:
@@ -306,33 +350,38 @@ class LibrdkafkaAppender:
     def _serve(self) -> None:
         seen = 0
         while not self._closed.is_set():
-            busy = self._started.last - seen > _SERVED_EVERY
-            seen = self._started.last
+            count = self._started.last + self._of_many
+            busy = count - seen > _SERVED_EVERY
+            seen = count
             if busy:
                 self._closed.wait(_BUSY_S)
-            if not busy or time.monotonic() - self._served_s > _IDLE_S:
+            looks = self._broken or time.monotonic() - self._looked_s >= _LOOK_S
+            if looks or not busy:
                 with self._serving:
                     self._poll(0 if busy else _IDLE_S)
+            if looks:
                 self._guard()
 
     def _guard(self) -> None:
         """Hold the delivery time-out, and go on with a new producer where one is needed."""
         # What was overdue before outcomes were taken: they may have come while we were frozen.
-        due_s = self._served_s - self._delivery_timeout_s
+        overdue = self._started.by(self._looked_s - self._delivery_timeout_s)
         stuck_s = _STUCK_AFTER * self._delivery_timeout_s
-        self._served_s = now = time.monotonic()
+        self._looked_s = now = time.monotonic()
+        self._started.mark(now, keep_s=stuck_s)
         oldest = self._started.oldest()
         if self._given_up:  # and its successor could not be opened yet
             with self._serving:
                 self._succeed()
         elif self._broken:
             self._replace(self._broken)
-        elif oldest is not None and oldest.since_s <= due_s:
-            if oldest.since_s <= now - stuck_s:
-                self._replace(f"{name(oldest.at)} acknowledged nothing for {stuck_s:g} s")
+        elif oldest is not None and oldest <= overdue:
+            at = self._started.at(oldest)
+            if at is not None and oldest <= self._started.by(now - stuck_s):
+                self._replace(f"{name(at)} acknowledged nothing for {stuck_s:g} s")
             why = f"no broker acknowledged it within {self._delivery_timeout_s:g} s"
             with self._serving:
-                self._started.give_up(due_s, lambda at: unknown(at, why))
+                self._started.give_up(overdue, lambda at: unknown(at, why))
 
     def _replace(self, why: str) -> None:
         """Settle all that the producer holds, and let another one take its place."""
@@ -394,8 +443,8 @@ class LibrdkafkaAppender:
                     except (BufferError, KafkaException) as error:
                         failed[number] = str(error)
             else:
-                due_s = time.monotonic() - self._delivery_timeout_s
-                for number in [key for key, append in held.items() if append.since_s <= due_s]:
+                overdue = self._started.by(time.monotonic() - self._delivery_timeout_s)
+                for number in [number for number in held if number <= overdue]:
                     failed[number] = "no producer could be opened in time"
                     del held[number]
         for number, why in failed.items():

@@ -260,7 +260,7 @@ def staged(service: Service, bootstrap: str | None = None) -> Iterator[Stage]:
             plan = apply(driver, admin, solve(wanted)).plan
         collectors = Collectors(bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(collectors)
-        collectors.wait_healthy()
+        collectors.wait_healthy(HEALTHY_S)
         nodes = stack.enter_context(Nodes(service, bootstrap, plan.topic, folder))
         nodes.join()
         pids = {"broker": brokers, "collectors": collectors.pids}

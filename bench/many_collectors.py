@@ -12,7 +12,7 @@ one process of `amcast collectors run` that hosts all of them.
     resident_mb    its memory
     idle_percent   of one core, while nothing comes
     sent, ordered  messages to every destination set, and how many of them came to stand in the
-                   order within a minute
+                   order within minutes
     delivered      of `expected`: what consumers read that are spread over the tree
     change_s       `amcast topology apply` of a next epoch in which every collector is another one
     not_running    collectors of that epoch that `apply` says do not run
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ from topology.check import check
 from topology.check import figures as figures_of
 from topology.tree import Collector, Log, Objective, Plan, Subscription
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 _POLL_S = 0.1
 _SETTLE_S = 6.0
 _EACH = 5
@@ -102,13 +102,9 @@ def tree_plan(count: int, topic: str) -> Plan:
     return plan
 
 
-def renamed(plan: Plan) -> Plan:
+def renamed(plan: Plan, *, name: Callable[[str], str] = "N{}".format) -> Plan:
     """Lay out the next epoch with other collectors for the same logs: nothing is carried over."""
-    place = len(plan.collectors)
-
-    def name(old: str) -> str:
-        return f"N{old}"
-
+    place = 1 + max(node.stream for node in plan.collectors)
     return replace(
         plan,
         epoch=plan.epoch + 1,
@@ -119,6 +115,7 @@ def renamed(plan: Plan) -> Plan:
                 name=name(node.name),
                 parent=None if node.parent is None else name(node.parent),
                 stream=node.stream + place,
+                stream_first=0,
             )
             for node in plan.collectors
         ),
@@ -176,11 +173,14 @@ class Hosting:
 
 
 @contextmanager
-def hosting(bootstrap: str, topic: str, driver: str, folder: Path) -> Iterator[Hosting]:
-    """Start `amcast collectors run` for all of a topic; it ends with the context."""
+def hosting(
+    bootstrap: str, topic: str, driver: str, folder: Path, *, nodes: Sequence[str] = ()
+) -> Iterator[Hosting]:
+    """Start `amcast collectors run` for all of a topic, or for some; it ends with the context."""
     log = folder / f"{topic}.log"
     command = [sys.executable, "-m", "multicast", "collectors", "run", "--web-port", "0"]
     command += ["-b", bootstrap, "-t", topic, "--driver", driver]
+    command += [word for name in nodes for word in ("--node", name)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -212,7 +212,7 @@ def send(driver: Driver, plan: Plan) -> tuple[int, int]:
         receipts = [
             producer.multicast(b"x", to=set(log.to)) for _ in range(_EACH) for log in plan.logs
         ]
-        deadline = time.monotonic() + _PATIENCE_S / 2
+        deadline = time.monotonic() + _PATIENCE_S
         for receipt in receipts:
             try:
                 receipt.ordered(max(0.01, deadline - time.monotonic()))
@@ -231,7 +231,7 @@ def delivered(driver: Driver, plan: Plan, each: int) -> tuple[int, int]:
         with Consumer(
             topic=plan.topic, name=entry.name, committed=False, driver=driver
         ) as consumer:
-            for batch in consumer.until_end(timeout=_PATIENCE_S / 2):
+            for batch in consumer.until_end(timeout=_PATIENCE_S):
                 came += len(batch.records)
     return came, expected
 

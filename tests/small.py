@@ -35,8 +35,8 @@ class Small:
         self.log = MemoryLog(
             {
                 plan.topic: len(plan.partitions),
-                groups_topic(plan.topic): 4,
-                order_topic(plan.topic): 4,
+                groups_topic(plan.topic): max(4, len(plan.logs)),
+                order_topic(plan.topic): max(4, len(plan.collectors)),
                 control_partition(plan.topic).topic: 1,
             },
             threaded=True,

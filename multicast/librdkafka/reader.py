@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import methodcaller
 from typing import Any
 
 import confluent_kafka
@@ -32,6 +33,10 @@ _KEPT_BYTES = 31 * 1024 * 1024  # of the 32 MB that glibc goes up to
 _LEADERS_S = 0.5
 _SHORTEST_S = 0.001  # librdkafka counts milliseconds: it does not wait for less
 
+# Where a name is not UTF-8 the package returns a broken list with the error set: nothing of it may
+# be touched. Python reports that as SystemError, but a call that the interpreter has specialized
+# (from the eighth or so on) does not look, and the error strikes a later call. This one looks.
+_headers_of = methodcaller("headers")
 _DENIED = frozenset(
     {
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -179,10 +184,8 @@ class LibrdkafkaReader:
                 self._event(error, message, ends)
                 continue
             try:
-                headers = message.headers() or ()
+                headers = _headers_of(message) or ()
             except (SystemError, UnicodeDecodeError):
-                # A name is not UTF-8. The package returns a broken list with the error set, which
-                # Python reports as SystemError: nothing of that list may be touched.
                 headers = ()
             record = make(
                 Record,

@@ -40,6 +40,7 @@ from collectors.findings import (
     of_unseen,
 )
 from collectors.following import Began, look_at_collector, now_ms, read_control
+from collectors.mending import Damage, Harm
 from collectors.recovering import look_for_damage
 from multicast.control import (
     ControlState,
@@ -188,7 +189,7 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
         facts, seen = _work(driver, state, facts, state.plan(shown), patience_s)
         stamps += seen
         facts = replace(facts, held=_held(driver, admin, state.plan(shown), unseen))
-        damages = _seen(lambda: look_for_damage(driver, state), "the streams' agreement", unseen)
+        damages = _seen(lambda: _damages(driver, state), "the streams' agreement", unseen)
         facts = replace(facts, damages=damages or ())
         facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
     return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
@@ -212,6 +213,14 @@ def _work(
         stamps += told
     stamps += _newest(driver, logs, began)
     return replace(facts, collectors=tuple(found)), stamps
+
+
+def _damages(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
+    """Look for damage; what asks for a freeze may have been written after we read it."""
+    found = look_for_damage(driver, state)
+    if any(one.harm is Harm.FROZEN for one in found):
+        found = look_for_damage(driver, read_control(driver, state.topic).state)
+    return found
 
 
 def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[HeldLog, ...]:

@@ -289,7 +289,7 @@ class OrderStream:
         if raw[2] != VERSION:
             raise UnknownVersion(
                 f"record {offset} of collector {self.collector}'s stream has version {raw[2]}; "
-                f"this program reads version {VERSION}: upgrade it"
+                f"this program reads version {VERSION}: upgrade it, or see 'amcast doctor'"
             )
         try:
             record = decode(raw)

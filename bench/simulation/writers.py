@@ -19,6 +19,7 @@ from bench.simulation.nodes import Nodes
 from bench.simulation.schedule import Fate
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, READ_ALL, World
+from collectors.mending import resumed
 from collectors.replan import ends_of, logs_to_mark
 from multicast.announcements import TOKEN_BYTES, Announcement, Count, encode
 from multicast.control import (
@@ -241,6 +242,7 @@ class Operator:
         self._read_streams(state, plan, bits >> 12)
         ends = ends_of(plan, self._streams, state.markers[epoch], state.carried(epoch))
         if ends is not None:
+            assert not resumed(self._streams, ends), "an honest epoch ends in disagreement"
             for name, end in ends.items():
                 fill(self._world, plan.log(name), end)
             key, value = ends_record(epoch, ends, attempt=self._attempt())

@@ -387,7 +387,8 @@ class _Printer:
         self._last: Cursor | None = None
         self._stored: Cursor | None = None
         self._committed_at = time.monotonic()
-        self._note(history.interest_line(consumer=label, interest=consumer.interest))
+        self._epoch = 0
+        self._note_interest(consumer.position.epoch)
 
     def all(
         self,
@@ -399,6 +400,8 @@ class _Printer:
     ) -> bool:
         """Print until the batches end (True) or there are enough messages (False)."""
         for batch in batches:
+            if batch.epoch != self._epoch:
+                self._note_interest(batch.epoch)
             for record in batch.records:
                 if self.count == messages_max:
                     return False
@@ -454,6 +457,17 @@ class _Printer:
         )
         self.count += 1
         self._last = message.cursor
+
+    def _note_interest(self, epoch: int) -> None:
+        """Note what the consumer subscribes to in the epoch that it reads now."""
+        self._epoch = epoch
+        self._note(
+            history.interest_line(
+                consumer=self._label,
+                interest=self._consumer.interest,
+                epoch=epoch if epoch > 1 else None,
+            )
+        )
 
     def _note(self, line: str) -> None:
         if self._written is not None:

@@ -18,6 +18,7 @@ from bench import compare as comparing
 from bench.run import run as measure
 from bench.workload import BACKLOG, InvalidWorkload, Workload, load
 from multicast.errors import UsageError
+from topology.files import FileExists, refuse_existing_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
 
@@ -30,6 +31,15 @@ class Output(enum.StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
+
+
+def refuse_files(*files: Path | None, force: bool) -> None:
+    """Raise `UsageError` where a file that a command is to write is there; unless `force`."""
+    try:
+        refuse_existing_of(files, force=force)
+    except FileExists as error:
+        raise UsageError(str(error)) from error
 
 
 @app.command()
@@ -54,6 +64,7 @@ def run(
         typer.Option("--events", help="Clients write events for 'bench pipeline'; topics stay."),
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the JSON document here.")] = None,
+    force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a workload on a real broker, the arms in turns, and give latencies, rates and ratios."""
@@ -62,6 +73,7 @@ def run(
         asked.append(f"pairs={pairs}")
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out.parent} is not a directory")
+    refuse_files(out, force=force)
     chosen = read_workload(workload, asked)
     name = _events_name(chosen, bootstrap) if events else None
     say = Console(stderr=True)

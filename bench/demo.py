@@ -26,6 +26,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from bench.cli import Force, refuse_files
 from bench.hosts import Collectors
 from collectors.apply import apply
 from multicast import history
@@ -36,7 +37,7 @@ from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.kafka_python import Admin
 from multicast.local import LocalCluster
 from multicast.log import Appended, Driver
-from multicast.pipe_cli import DriverName, HistoryFile
+from multicast.pipe_cli import DriverName
 from multicast.producer import Producer, Receipt
 from multicast.properties import check_all
 from multicast.verdict import OrderViolation, Report
@@ -106,7 +107,10 @@ def demo(
     rate: Annotated[
         float | None, typer.Option("--rate", help="Messages a second; default: all in 12 s.")
     ] = None,
-    history_file: HistoryFile = None,
+    history_file: Annotated[
+        Path | None, typer.Option("--history", help="Write a history for 'amcast verify' here.")
+    ] = None,
+    force: Force = False,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
 ) -> None:
     """Order real commits for five teams on a real broker, and prove the order. Takes a minute.
@@ -114,6 +118,7 @@ def demo(
     Ends with 0 when every guarantee holds, 3 when one is violated.
     """
     began = time.monotonic()
+    refuse_files(history_file, force=force)
     say = Console(stderr=True)
     commits = read_commits(input_file)
     name = driver or "librdkafka"

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from bench.simulation.auditors import Auditors
 from bench.simulation.consumers import Consumers
 from bench.simulation.forging import Forger
 from bench.simulation.judge import Judge, Violation
@@ -72,6 +73,7 @@ class Simulation:
         self.consumers = Consumers(self.world, self.judge)
         self.forger = Forger(self.world)
         self.operators = Operators(self.world, Recoverer)
+        self.auditors = Auditors(self.world)
 
     def run(self) -> Outcome:
         """Carry the schedule out, then let everything come to rest, then judge."""
@@ -100,6 +102,7 @@ class Simulation:
             Kind.ANNOUNCEMENT: self.producers.stray,
             Kind.RECREATION: self.strangers.recreation,
             Kind.FORGERY: self.forger.turn,
+            Kind.AUDIT: self.auditors.turn,
         }
         tick = self.world.tick
         for kind, bits in self.schedule.ops:
@@ -114,7 +117,7 @@ class Simulation:
                 "no crash", f"log {self.world.filled_wrongly} was made again, and then filled."
             )
         state = self.world.view().state
-        found = self.judge.verdict(state.plans, self.world.work)
+        found = self.judge.verdict(state, self.world.work) or self.auditors.verdict(state)
         if found is None and not at_rest:
             return Violation("liveness", f"nothing came to rest in {ROUNDS_MAX} rounds.")
         if found is None and not self.schedule.harsh:
@@ -136,6 +139,7 @@ class Simulation:
             self.operators.calm_turn()
             self.nodes.calm_turns()
             self.consumers.calm_turns()
+            self.auditors.calm_turns()
             after = (world.moves, self.judge.deliveries, self.consumers.epochs())
             quiet = quiet + 1 if before == after else 0
             if quiet == 2:

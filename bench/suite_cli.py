@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import marks
-from bench.cli import Output, OutputOption
+from bench.cli import Force, Output, OutputOption, refuse_files
 from bench.report import write_report
 from bench.report_data import collect, described
 from bench.suite import chosen, run_small, run_suite
@@ -61,9 +61,11 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Documents, or folders of documents.")],
     *,
     out: Annotated[Path | None, typer.Option("--out", help="Write the HTML page here.")] = None,
+    force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Hold a run to the marks; draw its plots into one HTML page that needs nothing else."""
+    refuse_files(out, force=force)
     documents = collect(runs)
     judged = marks.judge(documents)
     if out is not None:

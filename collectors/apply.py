@@ -1,29 +1,42 @@
 """`topology apply`: a plan becomes an epoch.
 
-Makes the topics, refuses a cluster whose settings would break a guarantee, and appends the plan to
-the control topic, where the digest chain lets one of several operators win. Then the epoch before
-is drained (`draining.py`). Every step may be done twice, so an interrupted `apply` is simply run
-again.
+Refuses a plan that does not fit, and a cluster whose settings would break a guarantee; only then
+makes the topics, and appends the plan to the control topic, where the digest chain lets one of
+several operators win. Then the epoch before is drained (`draining.py`). Every step may be done
+twice, so an interrupted `apply` is simply run again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from collectors.draining import drain
-from collectors.findings import Weight, of_brokers, of_changed_topics, refuse
-from collectors.looking import look_at_brokers, of_settings, overtaken_groups, topic_ids_of
+from collectors.findings import (
+    Weight,
+    of_brokers,
+    of_changed_topics,
+    of_topics,
+    of_unordered,
+    refuse,
+)
+from collectors.looking import (
+    look_at_brokers,
+    look_at_topics,
+    of_settings,
+    overtaken_groups,
+    topic_ids_of,
+)
 from collectors.recovering import refuse_damaged
+from collectors.topics import make_topics, refuse_partitions, topics_ahead, topics_of
 from multicast.control import (
     ControlReader,
     ControlState,
     bells_topic,
     control_partition,
     log_partition,
-    order_topic,
     plan_record,
     stream_partition,
 )
@@ -34,7 +47,7 @@ from multicast.errors import (
     UncoveredInterest,
     UsageError,
 )
-from multicast.kafka_python import Admin, TopicSpec
+from multicast.kafka_python import Admin
 from multicast.log import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
 from multicast.reading import Wanted
 from topology.changes import refuse_moved_logs
@@ -44,7 +57,6 @@ from topology.tree import Plan
 _OPENING_S = 10.0
 _POLL_S = 0.05
 _FOR_EVER = "-1"
-_DAY_MS = 24 * 3600 * 1000
 # A bell is not replicated, and never removed.
 _BELL_SETTINGS = {
     "cleanup.policy": "delete",
@@ -75,13 +87,16 @@ def apply(
     *,
     timeout_s: float = 30.0,
     uncovered: bool = False,
+    add_partitions: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Applied:
     """Make `plan` the next epoch; return once it has begun.
 
     Applying the running plan again changes nothing, or finishes what was interrupted. A consumer
-    of the running plan whose interest the new one does not cover is refused, unless `uncovered`.
-    `say` hears of each step.
+    of the running plan whose interest the new one does not cover is refused, unless `uncovered`;
+    so is a plan with more partitions than its topic has, unless `add_partitions`, and one with
+    fewer. `say` hears of each step. What is refused leaves nothing behind: no topic is made and
+    none is grown before all is checked.
 
     Raises `TimedOut` where the running epoch did not end in time, `UsageError` for a plan that the
     checker rejects, whoever wrote it, `Conflict` for a plan that was made for another cluster or
@@ -96,33 +111,30 @@ def apply(
     if plan.cluster_id not in ("", cluster):
         raise Conflict(f"the plan was made for cluster {plan.cluster_id}; this is {cluster}")
     refuse(of_brokers(look_at_brokers(admin)))
-    made = admin.create_topics({control_partition(plan.topic).topic: _control_spec()})
+    state = _control_state(driver, admin, plan.topic)
+    running = state.plan() if state.epoch else None
+    made: list[str] = []
+    again = running is not None and same_layout(running, plan)
+    if running is not None and again:
+        refuse(of_changed_topics(running, topic_ids_of(admin, running)))
+    else:
+        _refuse_unfit(state, plan, uncovered=uncovered)
+        if running is not None:
+            refuse(of_changed_topics(running, topic_ids_of(admin, running)))
+            refuse_damaged(driver, state)
+        refuse_partitions(driver, admin, plan, running, add_partitions=add_partitions)
+        refuse(of_changed_topics(plan, topic_ids_of(admin, plan)))
+        refuse(of_topics(topics_ahead(admin, plan)))
+        made = make_topics(admin, plan)
     control = ControlReader(driver, plan.topic)
     try:
         state = control.refresh()
-        running = state.plan() if state.epoch else None
-        if running is not None and same_layout(running, plan):
-            refuse(of_changed_topics(running, topic_ids_of(admin, running)))
+        if running is not None and again:
             hang_bells(driver, admin, plan.topic, timeout_s)
             drained = _drain(driver, control, timeout_s, say)
             return Applied(
                 running, tuple(made), changed=drained, not_running=not_opened(control.state)
             )
-        if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
-            raise Conflict(
-                f"the plan goes from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
-                f"{state.epoch} runs; plan again"
-            )
-        if running is not None:
-            if state.starts(state.epoch) is None:
-                raise Conflict(
-                    f"epoch {state.epoch} has not begun yet: its apply was interrupted; run that "
-                    f"one again first"
-                )
-            refuse(of_changed_topics(running, topic_ids_of(admin, running)))
-            _refuse_lost(running, plan, uncovered=uncovered)
-            refuse_damaged(driver, state)
-        made += _make_topics(admin, plan)
         found = of_settings(admin, plan)
         refuse(found)
         found += overtaken_groups(driver, admin, state)
@@ -139,6 +151,34 @@ def apply(
         return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
     finally:
         control.close()
+
+
+def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
+    """Read what the control topic says; nothing where there is none."""
+    if not admin.partitions([control_partition(topic).topic]):
+        return ControlState(topic)
+    control = ControlReader(driver, topic)
+    try:
+        return control.refresh()
+    finally:
+        control.close()
+
+
+def _refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
+    """Raise where the plan cannot follow on what the control topic says."""
+    if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
+        raise Conflict(
+            f"the plan goes from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
+            f"{state.epoch} runs; plan again"
+        )
+    if not state.epoch:
+        return
+    if state.starts(state.epoch) is None:
+        raise Conflict(
+            f"epoch {state.epoch} has not begun yet: its apply was interrupted; run that "
+            f"one again first"
+        )
+    _refuse_lost(state.plan(), plan, uncovered=uncovered)
 
 
 def _drain(
@@ -193,6 +233,11 @@ def refuse_unsound(admin: Admin, plan: Plan) -> None:
     refuse(of_settings(admin, plan))
 
 
+def unordered(admin: Admin, plan: Plan) -> list[str]:
+    """Say which partitions of its topic a running plan does not order."""
+    return [str(one) for one in of_unordered(plan, look_at_topics(admin, plan))]
+
+
 def same_layout(one: Plan, other: Plan) -> bool:
     """Whether two plans lay out the same epoch, whatever `apply` filled in."""
 
@@ -224,41 +269,6 @@ def hang_bells(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0
     except AmcastError:
         return False
     return True
-
-
-def topics_of(plan: Plan) -> dict[str, int]:
-    """Name a plan's topics and how many Kafka partitions each needs at least."""
-    counts: dict[str, int] = {plan.topic: len(plan.partitions)}
-    for log in plan.logs:
-        counts[log.topic] = max(counts.get(log.topic, 1), log.partition + 1)
-    streams = [node.stream + 1 for node in plan.collectors]
-    counts[order_topic(plan.topic)] = max(streams, default=1)
-    return counts
-
-
-def _control_spec() -> TopicSpec:
-    return TopicSpec(1, settings={"cleanup.policy": "compact"})
-
-
-def _make_topics(admin: Admin, plan: Plan) -> list[str]:
-    """Make what is missing with the cluster's own replication."""
-    counts = topics_of(plan)
-    orders = order_topic(plan.topic)
-    data = {name: TopicSpec(count) for name, count in counts.items() if name != orders}
-    made = admin.create_topics(data)
-    kept = [_retention_ms(one) for one in admin.topic_settings(list(data)).values()]
-    # The order of a message is written about when the message is; a day more is ample.
-    longest = _FOR_EVER if -1 in kept else str(max(kept) + _DAY_MS)
-    settings = {
-        "cleanup.policy": "delete",
-        "retention.ms": longest,
-        "retention.bytes": _FOR_EVER,
-    }
-    return made + admin.create_topics({orders: TopicSpec(counts[orders], settings=settings)})
-
-
-def _retention_ms(settings: Mapping[str, str]) -> int:
-    return int(settings["retention.ms"])
 
 
 def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:

@@ -97,6 +97,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *(of_changed_topics(facts.plan, facts.topic_ids) if facts.plan else ()),
         *of_topics(facts.topics),
         *of_partitions(facts.topics),
+        *(of_unordered(facts.plan, facts.topics) if facts.plan else ()),
         *of_epoch(facts),
         *of_control(facts),
         *of_damage(facts.damages),
@@ -274,6 +275,29 @@ def of_partitions(topics: Iterable[TopicFacts]) -> list[Finding]:
             which = f" {', '.join(away)}" if away else "s that hold it"
             do = f"see to broker{which}"
             found.append(Finding(Weight.WARN, Check.PARTITION, name, f"{name} {says}", do))
+    return found
+
+
+def of_unordered(plan: Plan, topics: Iterable[TopicFacts]) -> list[Finding]:
+    """Judge whether the topic has partitions that the plan does not order."""
+    ordered = {log.partition for log in plan.logs if log.topic == plan.topic}
+    found = []
+    for topic in [one for one in topics if one.name == plan.topic]:
+        rest = [str(one.partition) for one in topic.partitions if one.partition not in ordered]
+        if rest:
+            what = f"partition {rest[0]}" if len(rest) == 1 else f"partitions {', '.join(rest)}"
+            found.append(
+                Finding(
+                    Weight.WARN,
+                    Check.PARTITION,
+                    f"topic {topic.name}",
+                    f"topic {topic.name} has {len(topic.partitions)} partitions and the plan of "
+                    f"epoch {plan.epoch} orders {len(ordered)}: no consumer is sent what stands "
+                    f"in {what}",
+                    f"name all {len(topic.partitions)} in the interest file, then run 'amcast "
+                    f"topology plan --from-cluster' and 'amcast topology apply'",
+                )
+            )
     return found
 
 

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.apply import Applied, apply, refuse_unsound, same_layout
+from collectors.apply import Applied, apply, refuse_unsound, same_layout, unordered
 from collectors.cli import Output, OutputOption, control_of, describe
 from collectors.draining import some
 from collectors.probes import Probes, Seen
@@ -29,6 +29,7 @@ from multicast.kafka_python import Admin
 from multicast.log import Driver
 from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import Settings, settings
+from topology.files import FileExists, write_text
 from topology.rollback import back
 from topology.solver import Infeasible
 from topology.tree import InvalidPlan, Plan
@@ -36,6 +37,7 @@ from topology.tree import InvalidPlan, Plan
 app = typer.Typer()
 app.command("recover")(recover_damaged)
 PlanFile = Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 
 
 def _say(sentence: str) -> None:
@@ -52,6 +54,13 @@ def apply_plan(
     uncovered: Annotated[
         bool, typer.Option("--uncovered", help="Consumers that the plan leaves out have gone.")
     ] = False,
+    add_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--add-partitions",
+            help="Grow the topic: keys of producers that choose partitions by key move.",
+        ),
+    ] = False,
     probes: Annotated[
         bool, typer.Option(help="Read along as consumers, and judge what they see.")
     ] = True,
@@ -59,14 +68,16 @@ def apply_plan(
         Path | None,
         typer.Option("--rollback", help="Where to write the way back; default: FILE.rollback"),
     ] = None,
+    force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make the plan's topics and start its epoch, under load; doing it twice is doing it once.
 
-    A run that was interrupted is finished by the next. Ends with 1 where collectors of a later
-    epoch than the first do not run, with 3 where a consumer saw a violation, with 4 where the
-    running epoch did not end in time (run it again), and with 5 where the plan was made for another
-    cluster or epoch, or another operator was quicker.
+    A run that was interrupted is finished by the next. What is refused leaves no topic behind: a
+    plan with fewer partitions than its topic, or (without --add-partitions) with more. Ends with 1
+    where collectors of a later epoch than the first do not run, with 3 where a consumer saw a
+    violation, with 4 where the running epoch did not end in time (run it again), and with 5 where
+    the plan was made for another cluster or epoch, or another operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
@@ -75,11 +86,20 @@ def apply_plan(
     try:
         running = _running(opened, plan.topic)
         if running is not None and not same_layout(running, plan):
-            _write_rollback(rollback or file.with_name(f"{file.name}.rollback"), running, plan)
+            back_file = rollback or file.with_name(f"{file.name}.rollback")
+            _write_rollback(back_file, running, plan, force=force, option="--rollback")
         with Admin(chosen.bootstrap, chosen.client) as admin:
 
             def applied() -> Applied:
-                return apply(opened, admin, plan, timeout_s=timeout, uncovered=uncovered, say=_say)
+                return apply(
+                    opened,
+                    admin,
+                    plan,
+                    timeout_s=timeout,
+                    uncovered=uncovered,
+                    add_partitions=add_partitions,
+                    say=_say,
+                )
 
             if running is None or not probes or same_layout(running, plan):
                 done = applied()
@@ -104,13 +124,15 @@ def _running(driver: Driver, topic: str) -> Plan | None:
         control.close()
 
 
-def _write_rollback(file: Path, running: Plan, plan: Plan) -> None:
+def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
     """Write the way back before anything is done: afterwards it may be needed in a hurry."""
     try:
         text = json.dumps(back(running, plan).to_json(), indent=2) + "\n"
-        file.write_text(text, encoding="utf-8")
+        write_text(file, text, force=force, instead=option)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
+    except FileExists as error:
+        raise UsageError(str(error)) from error
     except Infeasible as error:
         raise UsageError(f"no way back can be planned: {error}") from error
     _say(f"the way back: amcast topology apply {file}")
@@ -205,6 +227,7 @@ def verify_running(
         with Admin(chosen.bootstrap, chosen.client) as admin:
             try:
                 refuse_unsound(admin, plan)
+                wrong += unordered(admin, plan)
             except AmcastError as error:
                 wrong.append(str(error))
         if state.starts(plan.epoch) is None:
@@ -274,8 +297,12 @@ def _state_of(state: Any, epoch: int) -> str:
 
 @app.command("rollback")
 def rollback(
-    file: Annotated[Path, typer.Argument(help="Where to write the plan.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Where to write the plan (as --out says).", hidden=True)
+    ] = None,
     *,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the plan (JSON) here.")] = None,
+    force: Force = False,
     to: Annotated[
         int | None, typer.Option("--to", help="The epoch to go back to; default: the one before.")
     ] = None,
@@ -288,6 +315,10 @@ def rollback(
     Logs that were added since stay: messages may stand in them.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    if (file is None) == (out is None):
+        raise UsageError("name one file to write the plan to, with --out")
+    target = out or file
+    assert target is not None
     with _opened(chosen) as (_, state):
         running = state.plan()
         wanted = running.epoch - 1 if to is None else to
@@ -296,7 +327,7 @@ def rollback(
                 f"epoch {running.epoch} of topic {chosen.topic} runs; there is no epoch {wanted} "
                 f"before it to go back to"
             )
-        _write_rollback(file, state.plan(wanted), running)
+        _write_rollback(target, state.plan(wanted), running, force=force, option="--out")
 
 
 def read_plan(file: Path) -> Plan:

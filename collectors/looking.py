@@ -37,6 +37,7 @@ from collectors.findings import (
     of_partitions,
     of_stamps,
     of_topics,
+    of_unordered,
     of_unseen,
 )
 from collectors.following import Began, look_at_collector, now_ms, read_control
@@ -70,6 +71,7 @@ def of_settings(admin: Admin, plan: Plan) -> list[Finding]:
         *of_brokers(look_at_brokers(admin)),
         *of_topics(topics),
         *of_partitions(topics),
+        *of_unordered(plan, topics),
         *of_stamps(_controller(admin, unseen)),
         *of_unseen(unseen),
     ]

@@ -20,21 +20,23 @@ from topology.tree import Plan
 
 def running(
     topic: str, *, bootstrap: str | None, window_s: float
-) -> tuple[Plan | None, dict[str, float], str]:
+) -> tuple[Plan | None, dict[str, float], str, int]:
     """Read the running plan, measure its logs' rates over a window, and name the cluster.
 
-    Blocks for `window_s` seconds. The plan is None, and the rates empty, where none was applied.
+    The last is how many partitions the topic has, 0 where it does not exist. Blocks for `window_s`
+    seconds. The plan is None, and the rates empty, where none was applied.
     Rates are messages per second by log name, from end offsets: transaction markers count, too.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic)
     with Admin(chosen.bootstrap, chosen.client) as admin:
         cluster_id = admin.cluster_id()
+        partitions = admin.partitions([topic]).get(topic, 0)
     driver = open_driver("kafka-python", chosen.bootstrap, chosen.client)
     try:
         try:
             control = ControlReader(driver, topic)
         except UncoveredInterest:
-            return None, {}, cluster_id
+            return None, {}, cluster_id, partitions
         try:
             plan = control.refresh().plan()
         finally:
@@ -50,4 +52,4 @@ def running(
         {name: last[place] for place, name in at.items()},
         seconds=seconds,
     )
-    return plan, dict(rates), cluster_id
+    return plan, dict(rates), cluster_id, partitions

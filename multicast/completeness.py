@@ -85,7 +85,7 @@ def _lacking(index: HistoryIndex) -> list[str | None]:
             (
                 shown(name)
                 for name, readings in index.complete.items()
-                if readings & index.addressed[entry.destination] and not readings & entry.delivered
+                if readings & entry.addressed and not readings & entry.delivered
             ),
             None,
         )

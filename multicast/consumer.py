@@ -25,7 +25,17 @@ from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
 from multicast.log import Driver, Headers, Reader, Record, TopicPartition
 from multicast.messages import MessageID
-from multicast.reading import Bounds, Wanted, earliest, follow, pass_marker, resume
+from multicast.reading import (
+    Bounds,
+    End,
+    Wanted,
+    earliest,
+    follow,
+    logs_wanted,
+    missing,
+    pass_marker,
+    resume,
+)
 
 Start = Literal["earliest", "latest"]
 _ORDERS_MAX = 500
@@ -206,30 +216,30 @@ class Consumer:
         progress = self._delivery.progress()
         return {log_partition(log): progress[log.name] for log in self._delivery.logs.values()}
 
-    def until_end(self, *, timeout: float = 30.0) -> Iterator[Batch]:
-        """Deliver everything that is in the interest's logs by now, then stop.
+    def until_end(self, *, timeout: float = 30.0, end: End | None = None) -> Iterator[Batch]:
+        """Deliver everything that stands in the interest's logs by now, then stop.
 
-        Raises `TimedOut` where nothing came for `timeout` seconds though something must.
+        By now means: when the first batch is asked for, or when `end` was taken. The logs are
+        those of every epoch up to the newest plan's; `multicast.reading.End` defines the end. What
+        came later may be among what is delivered. Raises `TimedOut` where nothing came for
+        `timeout` seconds though something must, and what `poll` raises: `UncoveredInterest` where
+        all is delivered of the epochs that cover the interest, and a later one does not.
         """
-        logs = self._delivery.logs
-        ends = self._driver.ends([log_partition(log) for log in logs.values()])
-        goal = {log.name: ends[log_partition(log)] for log in logs.values()}
+        if end is None:
+            end = end_now(self._driver, self._control, self._wanted)
+        else:
+            self._control.refresh()
         heard = time.monotonic()
         while True:
             for batch in self._poll(0.05, 5000):
                 heard = time.monotonic()
                 self._at_hand = batch
                 yield batch
-            progress = self._delivery.progress()
-            missing = [name for name in progress if progress[name] < goal.get(name, 0)]
-            if not missing:
+            waits_for = missing(self._control.state, self._wanted, self._delivery, end)
+            if waits_for is None:
                 return
             if time.monotonic() - heard > timeout:
-                raise TimedOut(
-                    f"nothing came for {timeout:g} s, and log {missing[0]} is ordered up to "
-                    f"{progress[missing[0]]} of {goal[missing[0]]}; "
-                    f"'amcast collectors status' tells whether its collector runs"
-                )
+                raise TimedOut(f"nothing came for {timeout:g} s, and {waits_for}")
 
     # -- positions --------------------------------------------------------------------------
 
@@ -424,3 +434,12 @@ class Consumer:
             return True
         self._begin(following)
         return False
+
+
+def end_now(driver: Driver, control: ControlReader, wanted: Wanted | None = None) -> End:
+    """Take the end as it is now: of a consumer's logs, or (without one) of every log."""
+    state = control.refresh()
+    places = {log.name: log_partition(log) for log in logs_wanted(state, wanted)}
+    ends = driver.ends(list(places.values()))
+    positions = {name: ends[at] for name, at in places.items()}
+    return End(state.epoch, state.begun_epoch, positions)

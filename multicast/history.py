@@ -5,7 +5,7 @@ one `History` comes out, small enough for millions of deliveries: message IDs an
 are numbered, a reading is one array of numbers. No files, no clock and no verdicts live here:
 `verify_cli.py` opens files, `properties.py` judges. docs/history.md describes every line.
 
-    consumer   a name that stands for one interest
+    consumer   a name that stands for one interest, or for one in each epoch
     instance   one process of that consumer; "" where there is but one
     sequence   the position of a delivery in its instance: 0, 1, 2, ...
     reading    deliveries of one instance whose sequence goes on by one each. A sequence that goes
@@ -67,13 +67,16 @@ class History:
     destinations: Sequence[tuple[str, ...]]  # sorted, each once
     outcomes: bytearray  # by message: ACCEPTED | FAILED | UNKNOWN | ACCEPTED_TWICE, 0 without line
     readings: Sequence[Reading]  # in the order in which they began
-    interests: Mapping[str, tuple[str, ...]]  # by consumer, where known
+    interests: Mapping[str, tuple[str, ...]]  # by consumer, where known: of all epochs together
     producers: Mapping[str, Mapping[int, None]]  # to which destination sets each multicast
     unnamed: Mapping[int, int]  # by destination set: unknown outcomes without a message ID
     work: Mapping[tuple[str, str], int]  # records by (process, log)
     contradictions: Sequence[str]  # sentences: lines that give one message two destination sets
     plans: Sequence[Plan] = ()
     other_producers: bool = False  # some producers wrote no lines
+    # Of consumers whose interest is not the same in every epoch: by the epoch it begins with.
+    changing: Mapping[str, Mapping[int, tuple[str, ...]]] = field(default_factory=dict)
+    epoch_of: array[int] = field(default_factory=lambda: array("i"))  # by message; 0: unknown
 
     @property
     def deliveries(self) -> int:
@@ -84,6 +87,20 @@ class History:
     def consumers(self) -> list[str]:
         """Name every consumer that delivered or ended, in the order in which they began."""
         return list(dict.fromkeys(reading.consumer for reading in self.readings))
+
+    def interest(self, consumer: str, epoch: int) -> tuple[str, ...]:
+        """Give a consumer's interest in an epoch; () where none is known.
+
+        Of a message whose epoch is not known (0) only what the interest has in every epoch counts.
+        """
+        by_epoch = self.changing.get(consumer)
+        if by_epoch is None:
+            return self.interests.get(consumer, ())
+        if epoch:
+            begun = [begin for begin in by_epoch if begin <= epoch]
+            return by_epoch[max(begun)] if begun else ()
+        first = by_epoch.get(1, ())
+        return tuple(name for name in first if all(name in one for one in by_epoch.values()))
 
     def name(self, message: int) -> str:
         """Spell the message ID of a message's number for a sentence."""
@@ -109,7 +126,8 @@ class HistoryBuilder:
         self._outcomes = bytearray()
         self._readings: list[Reading] = []
         self._current: dict[tuple[str, str], Reading] = {}
-        self._interests: dict[str, tuple[str, ...]] = {}
+        self._interests: dict[str, dict[int, tuple[str, ...]]] = {}  # by the epoch it begins with
+        self._epoch_of = array("i")
         self._producers: dict[str, dict[int, None]] = {}
         self._unnamed: dict[int, int] = {}
         self._work: dict[tuple[str, str], int] = {}
@@ -123,8 +141,12 @@ class HistoryBuilder:
         to: Collection[str],
         instance: str | None = None,
         sequence: int | None = None,
+        epoch: int = 0,
     ) -> None:
-        """Note that the instance delivered the message after those it delivered before."""
+        """Note that the instance delivered the message after those it delivered before.
+
+        `epoch` is that of the message, as cursors name it; 0: not known.
+        """
         try:
             reading = self._current[consumer, instance or ""]
         except KeyError:
@@ -135,9 +157,17 @@ class HistoryBuilder:
         if sequence is not None and sequence != reading.first + len(reading.messages):
             reading = self._go_on(reading, sequence)
         reading.messages.append(number)
+        if epoch:
+            self._epoch_of[number] = epoch
 
     def acknowledgement(
-        self, *, producer: str, to: Collection[str], outcome: str, message_id: str | None = None
+        self,
+        *,
+        producer: str,
+        to: Collection[str],
+        outcome: str,
+        message_id: str | None = None,
+        epoch: int = 0,
     ) -> None:
         """Note how a multicast ended: "accepted", "failed" (for certain) or "unknown"."""
         flag = OUTCOMES.get(outcome) if isinstance(outcome, str) else None
@@ -154,17 +184,24 @@ class HistoryBuilder:
             if flag == ACCEPTED and self._outcomes[number] & ACCEPTED:
                 flag = ACCEPTED_TWICE
             self._outcomes[number] |= flag
+            self._epoch_of[number] = self._epoch_of[number] or epoch
             destination = self._destination_of[number]
         if not isinstance(producer, str):
             raise HistoryError(f"producer is {producer!r}, not a text")
         self._producers.setdefault(producer, {})[destination] = None
 
-    def interest(self, *, consumer: str, interest: Collection[str]) -> None:
-        """Note which partitions a consumer subscribes to; the same again is no harm."""
-        known = self._interests.setdefault(
-            _text("consumer", consumer), _partitions("interest", interest)
+    def interest(self, *, consumer: str, interest: Collection[str], epoch: int = 1) -> None:
+        """Note which partitions a consumer subscribes to, from an epoch on; again is no harm.
+
+        Before the first epoch that is noted for it, the consumer subscribes to nothing.
+        """
+        if not _count("epoch", epoch):
+            raise HistoryError("epoch is 0: epochs count from 1")
+        wanted = _partitions("interest", interest)
+        known = self._interests.setdefault(_text("consumer", consumer), {}).setdefault(
+            epoch, wanted
         )
-        if known != _partitions("interest", interest):
+        if known != wanted:
             raise HistoryError(
                 f"the interest of {shown(consumer)} was {', '.join(known)} on a line before: "
                 "give another interest another name"
@@ -192,7 +229,15 @@ class HistoryBuilder:
         An interest that no line gave is taken from the plans. `other_producers` says that
         messages may come from producers of which there is no line.
         """
-        interests = dict(self._interests)
+        changing = {
+            name: by_epoch
+            for name, by_epoch in self._interests.items()
+            if 1 not in by_epoch or len(set(by_epoch.values())) > 1
+        }
+        interests = {
+            name: tuple(sorted(set().union(*by_epoch.values())))
+            for name, by_epoch in self._interests.items()
+        }
         for plan in plans:
             for entry in plan.consumers:
                 known = interests.setdefault(entry.name, tuple(sorted(entry.interest)))
@@ -214,6 +259,8 @@ class HistoryBuilder:
             contradictions=self._contradictions,
             plans=tuple(plans),
             other_producers=other_producers,
+            changing=changing,
+            epoch_of=self._epoch_of,
         )
 
     def _begin(self, consumer: str, instance: str) -> Reading:
@@ -245,6 +292,7 @@ class HistoryBuilder:
         if number == len(self._destination_of):
             self._destination_of.append(destination)
             self._outcomes.append(0)
+            self._epoch_of.append(0)
         elif self._destination_of[number] != destination:
             self._contradict(message_id, number, destination)
         return number
@@ -308,6 +356,7 @@ def _add(line: Any, builder: HistoryBuilder) -> None:
                 to=line["to"],
                 instance=line.get("instance"),
                 sequence=line.get("sequence"),
+                epoch=_epoch_of(line.get("cursor")),
             )
         elif "producer" in line and "outcome" in line:
             builder.acknowledgement(
@@ -317,7 +366,9 @@ def _add(line: Any, builder: HistoryBuilder) -> None:
                 outcome=line["outcome"],
             )
         elif "consumer" in line and "interest" in line:
-            builder.interest(consumer=line["consumer"], interest=line["interest"])
+            builder.interest(
+                consumer=line["consumer"], interest=line["interest"], epoch=line.get("epoch", 1)
+            )
         elif "consumer" in line and "end" in line:
             if line["end"] is not True or line.get("late", False) not in (True, False):
                 raise HistoryError("end is true where it stands; late is true or false")
@@ -370,9 +421,9 @@ def acknowledgement_line(
     return _line(line | {"outcome": outcome})
 
 
-def interest_line(*, consumer: str, interest: Iterable[str]) -> str:
-    """Give the line, with its end, that says what a consumer subscribes to."""
-    return _line({"consumer": consumer, "interest": sorted(interest)})
+def interest_line(*, consumer: str, interest: Iterable[str], epoch: int | None = None) -> str:
+    """Give the line, with its end, that says what a consumer subscribes to from an epoch on."""
+    return _line({"consumer": consumer, "interest": sorted(interest), "epoch": epoch})
 
 
 def work_line(*, process: str, log: str, records: int) -> str:
@@ -398,6 +449,14 @@ def shown(name: str) -> str:
 def joined(names: Iterable[str]) -> str:
     """Spell a set of partitions as its log's name is spelled: sorted, joined by "+"."""
     return shown("+".join(names))
+
+
+def _epoch_of(cursor: Any) -> int:
+    """Give the epoch that a cursor of ours begins with; 0 where the text is not one."""
+    if type(cursor) is not str:
+        return 0
+    epoch = cursor.partition("/")[0]
+    return int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 9 else 0
 
 
 def _text(field_name: str, value: Any) -> str:

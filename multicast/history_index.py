@@ -3,8 +3,9 @@
 A `History` goes in. Sets of readings are bits of one whole number, so that "all readings that are
 addressed by this message and lack it" is one operation, whatever their number. No verdicts here.
 
-    class      messages with the same destination set, delivered by the same readings: what is
-               missing somewhere is decided once a class, not once a message
+    class      messages with the same destination set, of the same epoch (where interests change
+               with it), delivered by the same readings: what is missing somewhere is decided once
+               a class, not once a message
     addressed  a reading by a message: its consumer's interest meets the destination set. Where
                the interest is unknown: another reading of the same consumer delivered the message
     absent     readings that are addressed by the class and did not deliver it
@@ -15,6 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import repeat
 from typing import NamedTuple
 
 from multicast.acyclic import Core, core
@@ -24,11 +26,16 @@ OFFSET_DIGITS_MAX = 18  # below 2 ** 63
 
 
 class MessageClass(NamedTuple):
-    """Destination set, and the readings (bits) that delivered its messages, and that lack them."""
+    """Destination set, and the readings (bits) that delivered its messages, and that lack them.
+
+    `addressed` are the readings whose known interest meets the set.
+    """
 
     destination: int
     delivered: int
     absent: int
+    addressed: int
+    epoch: int
 
 
 class Logs(NamedTuple):
@@ -101,39 +108,59 @@ class HistoryIndex:
 
     @cached_property
     def _subscribed(self) -> dict[str, int]:
-        """By partition: the readings whose consumer's interest has it, as bits."""
+        """By partition: the readings whose consumer's interest always has it, as bits."""
+        history = self.history
         found: dict[str, int] = {}
         for name, mask in self.readings_of.items():
-            for partition in self.history.interests.get(name, ()):
-                found[partition] = found.get(partition, 0) | mask
+            if name not in history.changing:
+                for partition in history.interests.get(name, ()):
+                    found[partition] = found.get(partition, 0) | mask
         return found
 
-    @cached_property
-    def addressed(self) -> list[int]:
-        """By destination set: the readings whose known interest meets it, as bits."""
-        found = []
-        for to in self.history.destinations:
-            mask = 0
-            for partition in to:
-                mask |= self._subscribed.get(partition, 0)
-            found.append(mask)
-        return found
+    def _addressed(self, destination: int, epoch: int) -> int:
+        """Give the readings whose known interest meets a destination set, as bits."""
+        history = self.history
+        to = history.destinations[destination]
+        mask = 0
+        for partition in to:
+            mask |= self._subscribed.get(partition, 0)
+        for name in history.changing:
+            if not set(to).isdisjoint(history.interest(name, epoch)):
+                mask |= self.readings_of.get(name, 0)
+        return mask
+
+    def addressed_at_times(self, destination: int) -> int:
+        """Give the readings of consumers whose interest meets a set in some epochs, as bits."""
+        history = self.history
+        to = history.destinations[destination]
+        return sum(
+            self.readings_of.get(name, 0)
+            for name in history.changing
+            if not set(to).isdisjoint(history.interests[name])
+        )
 
     @cached_property
     def _classified(self) -> tuple[array[int], list[MessageClass]]:
-        delivered = [0] * len(self.history.messages)
+        history = self.history
+        delivered = [0] * len(history.messages)
         for index, sequence in enumerate(self.sequences):
             bit = 1 << index
             for message in sequence:
                 delivered[message] |= bit
-        numbers: dict[tuple[int, int], int] = {}
+        epochs = history.epoch_of if history.changing else repeat(0, len(delivered))
+        numbers: dict[tuple[int, int, int], int] = {}
         class_of = array("i")
-        for key in zip(self.history.destination_of, delivered, strict=True):
+        for key in zip(history.destination_of, delivered, epochs, strict=True):
             class_of.append(numbers.setdefault(key, len(numbers)))
-        classes = [
-            MessageClass(destination, mask, self._absent(destination, mask))
-            for destination, mask in numbers
-        ]
+        audiences: dict[tuple[int, int], int] = {}
+        classes = []
+        for destination, mask, epoch in numbers:
+            audience = audiences.get((destination, epoch))
+            if audience is None:
+                audience = self._addressed(destination, epoch)
+                audiences[destination, epoch] = audience
+            absent = self._absent(audience, mask)
+            classes.append(MessageClass(destination, mask, absent, audience, epoch))
         return class_of, classes
 
     @cached_property
@@ -141,8 +168,8 @@ class HistoryIndex:
         interests = self.history.interests
         return [mask for name, mask in self.readings_of.items() if name not in interests]
 
-    def _absent(self, destination: int, delivered: int) -> int:
-        mask = self.addressed[destination]
+    def _absent(self, addressed: int, delivered: int) -> int:
+        mask = addressed
         for readings in self._interest_unknown:
             if readings & delivered:
                 mask |= readings

@@ -6,11 +6,10 @@ import base64
 import binascii
 import enum
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple, Self
@@ -21,6 +20,7 @@ from multicast import history
 from multicast.consumer import Consumer, Message
 from multicast.delivery import Batch, Cursor
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
+from multicast.history_writer import HistoryWriter, stored_in
 from multicast.log import Appended, AppendFailed
 from multicast.producer import Producer, Receipt
 from multicast.settings import settings
@@ -40,7 +40,7 @@ DriverName = Annotated[
     str | None, typer.Option("--driver", help="librdkafka or kafka-python [AMCAST_DRIVER]")
 ]
 HistoryFile = Annotated[
-    Path | None, typer.Option("--history", help="Also write a history for 'amcast verify' here.")
+    Path | None, typer.Option("--history", help="Add a history for 'amcast verify' to this file.")
 ]
 
 
@@ -96,7 +96,7 @@ def send(
     fixed = None if to is None else tuple(sorted(set(to.split(","))))
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
-    written = None if history_file is None else _Written(history_file)
+    written = None if history_file is None else HistoryWriter(history_file)
     with Producer(
         chosen.bootstrap,
         topic=chosen.topic,
@@ -242,7 +242,7 @@ def _outcome(receipt: Receipt) -> str:
 
 
 def _write_acknowledgements(
-    written: _Written | None, producer: str, receipts: list[Receipt]
+    written: HistoryWriter | None, producer: str, receipts: list[Receipt]
 ) -> AmcastError | None:
     """Add to the history, if there is one; give what went wrong: what was sent is told first."""
     if written is None:
@@ -260,47 +260,6 @@ def _write_acknowledgements(
     except AmcastError as error:
         return error
     return None
-
-
-@contextmanager
-def _stored_in(place: str) -> Iterator[None]:
-    """Say in one sentence that something cannot be written; a closed pipe is no such thing."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise AmcastError(f"{place} cannot be written: {error.strerror}") from error
-
-
-class _Written:
-    """Adds lines to a history's file: many at a time, and all of them or none."""
-
-    def __init__(self, file: Path) -> None:
-        self._place = str(file)
-        self._lines: list[str] = []
-        with _stored_in(self._place):
-            self._file = file.open("ab", buffering=0)
-
-    def note(self, line: str) -> None:
-        self._lines.append(line)
-
-    def store(self) -> None:
-        """Write what was noted; raises `AmcastError`, and then the file ends where it did."""
-        raw = "".join(self._lines).encode()
-        end = os.fstat(self._file.fileno()).st_size
-        with _stored_in(self._place):
-            try:
-                while raw:
-                    raw = raw[self._file.write(raw) :]
-            except OSError:
-                # Half a line would spoil the history for whoever goes on with it.
-                os.ftruncate(self._file.fileno(), end)
-                raise
-        self._lines.clear()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 @app.command()
@@ -359,7 +318,7 @@ def receive(
         )
         written = None
         if history_file is not None:
-            written = _Written(history_file)
+            written = HistoryWriter(history_file)
             opened.callback(written.close)
         printer = _Printer(consumer, name or interest or "", instance, written)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
@@ -377,7 +336,7 @@ class _Printer:
     """Prints what a consumer delivers, and writes its history."""
 
     def __init__(
-        self, consumer: Consumer, label: str, instance: str, written: _Written | None
+        self, consumer: Consumer, label: str, instance: str, written: HistoryWriter | None
     ) -> None:
         self.count = 0
         self._consumer = consumer
@@ -387,7 +346,8 @@ class _Printer:
         self._last: Cursor | None = None
         self._stored: Cursor | None = None
         self._committed_at = time.monotonic()
-        self._note(history.interest_line(consumer=label, interest=consumer.interest))
+        self._epoch = 0
+        self._note_interest(consumer.position.epoch)
 
     def all(
         self,
@@ -399,6 +359,8 @@ class _Printer:
     ) -> bool:
         """Print until the batches end (True) or there are enough messages (False)."""
         for batch in batches:
+            if batch.epoch != self._epoch:
+                self._note_interest(batch.epoch)
             for record in batch.records:
                 if self.count == messages_max:
                     return False
@@ -414,7 +376,7 @@ class _Printer:
 
     def store(self) -> None:
         """Have all that was printed and noted written; raises `AmcastError` where it cannot be."""
-        with _stored_in("standard output"):
+        with stored_in("standard output"):
             sys.stdout.flush()
         if self._written is not None:
             self._written.store()
@@ -440,7 +402,7 @@ class _Printer:
         self.store()
 
     def _print(self, message: Message) -> None:
-        with _stored_in("standard output"):
+        with stored_in("standard output"):
             sys.stdout.write(json.dumps(_document(message)) + "\n")
         self._note(
             history.delivery_line(
@@ -454,6 +416,17 @@ class _Printer:
         )
         self.count += 1
         self._last = message.cursor
+
+    def _note_interest(self, epoch: int) -> None:
+        """Note what the consumer subscribes to in the epoch that it reads now."""
+        self._epoch = epoch
+        self._note(
+            history.interest_line(
+                consumer=self._label,
+                interest=self._consumer.interest,
+                epoch=epoch if epoch > 1 else None,
+            )
+        )
 
     def _note(self, line: str) -> None:
         if self._written is not None:

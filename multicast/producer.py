@@ -198,8 +198,8 @@ class Producer:
 
     `bootstrap` are addresses "host:port,…"; `driver` is a driver's name or an open driver (then
     `bootstrap` is not needed). What waits for Kafka is bounded; past that `multicast` blocks. Every
-    message has its outcome within `delivery_timeout_s` seconds, and three more where a client has to
-    be replaced (docs/hazards.md); any other question to the cluster has its answer, or raises
+    message has its outcome within `delivery_timeout_s` seconds, and three more where a client has
+    to be replaced (docs/hazards.md); any other question to the cluster has its answer, or raises
     `ClusterUnreachable`, within `request_timeout_s`. Without `announce` no collector hears of a
     message before it is stored, so none is ordered early. A message waits
     for others to go with it for at most `linger_ms`: later, and at less cost for each.

@@ -164,15 +164,18 @@ def _uniform_integrity(index: HistoryIndex) -> Witness | None:
 def _not_addressed(index: HistoryIndex) -> Witness | None:
     history = index.history
     for number, entry in enumerate(index.classes):
-        wrong = entry.delivered & index.interested & ~index.addressed[entry.destination]
+        wrong = entry.delivered & index.interested & ~entry.addressed
+        if wrong and not entry.epoch:
+            wrong &= ~index.addressed_at_times(entry.destination)
         if wrong:
             at, reading = index.reading(wrong)
             message = next(m for m in index.sequences[at] if index.class_of[m] == number)
+            interest = history.interest(reading.consumer, entry.epoch)
             return said(
                 "not addressed",
                 f"{delivered(history, reading, message)}, which is addressed to "
                 f"{joined(history.to(message))}; the interest of {shown(reading.consumer)} is "
-                f"{joined(history.interests[reading.consumer])}.",
+                f"{joined(interest) if interest else f'unknown in epoch {entry.epoch}'}.",
             )
     return None
 
@@ -228,7 +231,7 @@ def _uniform_prefix_order(index: HistoryIndex) -> Witness | None:
     for at, sequence in enumerate(index.sequences):
         begun = passed_over = 0
         for place, message in enumerate(sequence):
-            _, delivered, absent = classes[class_of[message]]
+            _, delivered, absent, _, _ = classes[class_of[message]]
             if passed_over & delivered:
                 other = index.reading(passed_over & delivered)[0]
                 return _hole(index, at, place, other)

@@ -1,7 +1,8 @@
 """Which stream a consumer reads in which epoch, and from where.
 
 Goes in: what the control topic says, a consumer's name or interest, a cursor. Comes out: a
-`Delivery` for one epoch, and the next one when that is delivered to its end. No I/O, no clock.
+`Delivery` for one epoch, and the next one when that is delivered to its end; and whether all is
+delivered that stood in the logs at one moment (`End`, `missing`). No I/O, no clock.
 
     A consumer reads the collector that the plan names for it, else the one with the smallest bag
     that covers its interest. An interest that meets one log only reads that log alone.
@@ -11,7 +12,8 @@ Invariant: epochs are delivered one after the other, each from its start to its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from multicast.control import ControlState
@@ -23,7 +25,7 @@ from multicast.delivery import (
     start_cursor,
 )
 from multicast.errors import UncoveredInterest, UsageError
-from topology.tree import Plan
+from topology.tree import Log, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +207,101 @@ def follow(
     if last is None or control.starts(last + 1) is None:
         return None
     return begin(control, wanted, epoch=last + 1, bounds=bounds)
+
+
+# -- the end --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where all that stands in the logs at one moment ends, whatever epoch delivers it.
+
+    `epoch` is the newest plan's and `begun` the newest epoch that has begun, as the control topic
+    says then; `positions` are the ends of the newest plan's logs (it has every log of the plans
+    before), by name, read after that.
+
+    A consumer has reached the end (`missing` says None) when
+
+    -   it reads in epoch `begun` or a later one, so all epochs before are delivered to their end;
+    -   in every log that it reads there, all below the log's position is delivered or dropped;
+    -   where plan `epoch` had not begun: it reads in that epoch, or that plan gives it no log in
+        which something stands that the epoch may deliver.
+
+    So the end waits for a change that is under way, and one that was interrupted keeps it from
+    being reached only where messages depend on it. All is then delivered that stood below the
+    positions and that an epoch up to `epoch` delivers. What a plan that came later adds to the
+    interest is not part of the end, also where it stood in a log before: whether a later epoch
+    delivers it was not decided then.
+    """
+
+    epoch: int
+    begun: int
+    positions: Mapping[str, int]
+
+
+def logs_wanted(control: ControlState, wanted: Wanted | None) -> tuple[Log, ...]:
+    """List the logs of the newest plan that a consumer reads in some epoch; all: None is given."""
+    newest = control.plan()
+    if wanted is None:
+        return newest.logs
+    partitions: dict[str, None] = {}
+    for plan in control.plans:
+        with suppress(UncoveredInterest, UsageError):
+            partitions.update(dict.fromkeys(wanted.resolve(plan)[0]))
+    return tuple(newest.logs_of(list(partitions)))
+
+
+def missing(control: ControlState, wanted: Wanted, delivery: Delivery, end: End) -> str | None:
+    """Say what a consumer still has to deliver or to wait for up to an end; None: nothing.
+
+    `control` must have been read at least as far as when the end was taken.
+    """
+    last = control.last_epoch(delivery.plan.epoch, delivery.position.source)
+    progress = delivery.progress()
+    for name, reached in progress.items():
+        if reached < end.positions.get(name, 0):
+            waits = delivery.ended or delivery.marker is not None
+            if waits and last is not None and control.starts(last + 1) is None:
+                return _not_begun(last + 1)
+            return (
+                f"log {name} is ordered up to {reached} of {end.positions[name]}; "
+                f"'amcast collectors status' tells whether its collector runs"
+            )
+    if last is None:
+        return None
+    if last < end.begun:
+        return f"epoch {last} is not delivered to its end; 'amcast collectors status' tells more"
+    for epoch in range(last + 1, end.epoch + 1):
+        for name, first in _joining(control, wanted, epoch, progress).items():
+            if first < end.positions.get(name, 0):
+                return _not_begun(epoch)
+    return None
+
+
+def _not_begun(epoch: int) -> str:
+    return (
+        f"epoch {epoch} has not begun: its apply is under way or was interrupted; "
+        f"run 'amcast topology apply' of its plan again"
+    )
+
+
+def _joining(
+    control: ControlState, wanted: Wanted, epoch: int, known: Mapping[str, int]
+) -> dict[str, int]:
+    """Name the logs that an epoch adds to what a consumer reads, each with its first offset.
+
+    Where the epoch has not begun: an offset that its first one cannot be below.
+    """
+    plan = control.plan(epoch)
+    try:
+        interest, _ = wanted.resolve(plan)
+    except (UncoveredInterest, UsageError):
+        return {}  # nothing of that epoch is for this consumer
+    begun = control.begun_epoch
+    starts = control.begun(min(begun, epoch))
+    marked = control.markers.get(begun, {}) if begun < epoch else {}
+    return {
+        log.name: max(starts.get(log.name, log.first), marked.get(log.name, 0))
+        for log in plan.logs_of(interest)
+        if log.name not in known
+    }

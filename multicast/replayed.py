@@ -6,15 +6,16 @@ streams, from the start, by the same consumers that applications use. Reads only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from multicast.consumer import Consumer
-from multicast.control import ControlReader, log_partition
+from multicast.audit import Audit
+from multicast.consumer import Consumer, end_now
+from multicast.control import ControlReader, ControlState, log_partition
 from multicast.errors import TimedOut
-from multicast.history import History, HistoryBuilder
-from multicast.log import Driver, Record
-from multicast.messages import Covered, special
+from multicast.history import History
+from multicast.log import Driver
+from multicast.reading import Wanted
 from topology.tree import Log
 
 
@@ -36,31 +37,40 @@ def replayed(
 ) -> History:
     """Replay each seat from its earliest position to the logs' ends as they are now.
 
-    Each is replayed `replays` times, so that "replay" is judged, too. Messages that come meanwhile
-    may be delivered and are not missed where they are not. Raises `TimedOut` where nothing came for
-    `timeout_s` seconds though something must.
+    Each is replayed `replays` times, so that "replay" is judged, too. The end is taken once, for
+    all seats and for what counts as multicast (`multicast/audit.py`), over all epochs. Raises
+    `TimedOut` where nothing came for `timeout_s` seconds though something must.
     """
     control = ControlReader(driver, topic)
     try:
-        plan = control.refresh().plan()
+        audit = Audit(end_now(driver, control))
+        for seat in seats:
+            wanted = Wanted.of(seat.name, seat.interest)
+            for number in range(replays):
+                consumer = Consumer(
+                    topic=topic,
+                    name=seat.name,
+                    interest=seat.interest,
+                    committed=False,
+                    driver=driver,
+                )
+                with consumer:
+                    audit.begins(seat.label, wanted, consumer.position.epoch)
+                    for batch in consumer.until_end(timeout=timeout_s, end=audit.end):
+                        audit.delivered(seat.label, str(number + 1), batch)
+                    audit.ended(seat.label, str(number + 1))
+        state = control.refresh()
+        for log in state.plan(audit.end.epoch).logs:
+            _read(driver, state, log, audit, timeout_s)
     finally:
         control.close()
-    builder = HistoryBuilder()
-    for log in plan.logs:
-        _acknowledge(driver, log, builder, timeout_s)
-    for seat in seats:
-        for number in range(replays):
-            consumer = Consumer(
-                topic=topic, name=seat.name, interest=seat.interest, committed=False, driver=driver
-            )
-            _replay(consumer, seat, str(number + 1), builder, timeout_s)
-    return builder.history(plans=[plan], other_producers=True)
+    return audit.history(state)
 
 
-def _acknowledge(driver: Driver, log: Log, builder: HistoryBuilder, timeout_s: float) -> None:
-    """Note every message that stands in a log."""
+def _read(driver: Driver, state: ControlState, log: Log, audit: Audit, timeout_s: float) -> None:
+    """Note every message that stands in a log, up to the audit's end."""
     at = log_partition(log)
-    position, end = driver.begins([at])[at], driver.ends([at])[at]
+    position, end = driver.begins([at])[at], audit.end.positions[log.name]
     if position >= end:
         return
     reader = driver.reader({at: position})
@@ -70,37 +80,7 @@ def _acknowledge(driver: Driver, log: Log, builder: HistoryBuilder, timeout_s: f
             if not moved:
                 raise TimedOut(f"log {log.name} could not be read within {timeout_s:g} s")
             for fetched in moved:
-                _note(log, [r for r in fetched.records if r.offset < end], builder)
+                audit.logged(state, log, fetched.records)
                 position = fetched.position
     finally:
         reader.close()
-
-
-def _note(log: Log, records: Iterable[Record], builder: HistoryBuilder) -> None:
-    for record in records:
-        found = special(log.name, record.headers)
-        to = found.to if isinstance(found, Covered) else log.to
-        if found is None or isinstance(found, Covered):
-            builder.acknowledgement(
-                producer="log",
-                message_id=f"{log.name}:{record.offset}",
-                to=to,
-                outcome="accepted",
-            )
-
-
-def _replay(
-    consumer: Consumer, seat: Seat, instance: str, builder: HistoryBuilder, timeout_s: float
-) -> None:
-    with consumer:
-        builder.interest(consumer=seat.label, interest=consumer.interest)
-        late = consumer.position.epoch > 1  # earlier epochs did not cover its interest
-        for batch in consumer.until_end(timeout=timeout_s):
-            for record in batch.records:
-                builder.delivery(
-                    consumer=seat.label,
-                    instance=instance,
-                    message_id=f"{batch.log.name}:{record.offset}",
-                    to=batch.to,
-                )
-    builder.end(consumer=seat.label, instance=instance, late=late)

@@ -17,7 +17,7 @@ from collectors.facts import (
     TopicFacts,
     length,
 )
-from collectors.findings import Check, Weight, findings, refuse
+from collectors.findings import Check, Weight, findings, of_unordered, refuse
 from collectors.mending import Damage, Harm
 from multicast.errors import TopicChanged, UnsafeCluster, UsageError
 from multicast.kafka_python import OpenTransaction
@@ -91,6 +91,19 @@ def with_stamp(*stamp):
 
 def test_a_sound_deployment_has_no_finding():
     assert findings(SOUND) == ()
+
+
+def test_partitions_that_the_plan_does_not_order_are_named():
+    plan = poster()
+    for count, said in (
+        (5, []),
+        (6, ["in partition 5"]),
+        (7, ["in partitions 5, 6"]),
+    ):
+        parts = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(count))
+        found = of_unordered(plan, [replace(DATA, partitions=parts)])
+        assert [one.says.split("what stands ")[1] for one in found] == said
+        assert {one.weight for one in found} <= {Weight.WARN}
 
 
 BY_BYTES = topic("A", Role.DATA, retention_bytes="1000")

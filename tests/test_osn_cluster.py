@@ -314,7 +314,7 @@ def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_collecto
         )
         planned = replace(wider, epoch=2, base_epoch=1, cluster_id=system.plan.cluster_id)
         with Admin(system.bootstrap) as admin:
-            system.plan = apply(system.driver, admin, planned).plan
+            system.plan = apply(system.driver, admin, planned, add_partitions=True).plan
         system.collectors("b").wait_healthy(PATIENCE_S)
         net.nodes.start(1)
         net.nodes.wait_healthy(PATIENCE_S)

@@ -127,6 +127,7 @@ def judged(system, *names):
 
 def applied(system, plan, **options):
     with Admin(system.bootstrap) as admin:
+        options = {"add_partitions": True, **options}
         return apply(system.driver, admin, plan, timeout_s=PATIENCE_S, **options).plan
 
 
@@ -218,7 +219,10 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     load = Load(system, ["C1"])
     until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
     flags = ["-b", system.bootstrap, "--driver", system.driver_name]
-    done = amcast("topology", "apply", str(file), *flags, "--timeout", str(PATIENCE_S))
+    limit = ["--timeout", str(PATIENCE_S)]
+    refused = amcast("topology", "apply", str(file), *flags, *limit)
+    assert (refused.returncode, "say --add-partitions" in refused.stderr) == (2, True)
+    done = amcast("topology", "apply", str(file), *flags, *limit, "--add-partitions")
     assert done.returncode == 0, done.stderr
     line = re.search(
         r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
@@ -245,6 +249,13 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     stale = amcast("topology", "apply", str(file), *flags)
     assert (stale.returncode, "plan again" in stale.stderr) == (5, True)
     out = tmp_path / "two.json"
-    assert amcast("topology", "rollback", str(out), "--to", "2", *common).returncode == 0
+    assert amcast("topology", "rollback", "--out", str(out), "--to", "2", *common).returncode == 0
     assert json.loads(out.read_text())["epoch"] == 4
-    assert amcast("topology", "rollback", str(out), "--to", "3", *common).returncode == 2
+    assert amcast("topology", "rollback", "--out", str(out), "--to", "3", *common).returncode == 2
+    # A file of the operator's is kept, whichever way it is named, unless --force is said.
+    for named in ([str(file)], ["--out", str(file)]):
+        kept = amcast("topology", "rollback", *named, "--to", "2", *common)
+        assert (kept.returncode, "exists already" in kept.stderr) == (2, True)
+        assert json.loads(file.read_text())["epoch"] == 2
+    forced = amcast("topology", "rollback", "--out", str(file), "--to", "2", "--force", *common)
+    assert (forced.returncode, json.loads(file.read_text())["epoch"]) == (0, 4)

@@ -7,6 +7,7 @@ import pytest
 
 from bench import report_data, virtual
 from bench.cli import Output
+from bench.cli import run as measure
 from bench.histogram import Latencies
 from bench.marks import P50, PER_CPU, RATE, judge
 from bench.report import write_report
@@ -218,3 +219,13 @@ def test_figures_are_written_with_three_digits_and_their_spread():
     assert report_data.short(1234.5) == "1,234"
     assert report_data.short(0.12345) == "0.123"
     assert report_data.said(None) == "-"
+
+
+def test_a_page_or_a_document_that_exists_is_kept_unless_force_is_said(tmp_path):
+    file = tmp_path / "kept"
+    file.write_text("mine")
+    with pytest.raises(UsageError, match=r"kept exists already; .*--force"):
+        report([tmp_path / "nothing"], out=file)
+    with pytest.raises(UsageError, match="kept exists already"):
+        measure("one-small", out=file)
+    assert file.read_text() == "mine"

@@ -50,6 +50,7 @@ PURE = [
     "collectors/standby.py",
     "multicast/acyclic.py",
     "multicast/announcements.py",
+    "multicast/audit.py",
     "multicast/completeness.py",
     "multicast/delivery.py",
     "multicast/errors.py",

@@ -81,7 +81,8 @@ def test_pictures_are_well_formed_and_repeat(tmp_path):
     names = [tmp_path / f"tree.{kind}" for kind in ("svg", "mmd", "dot")]
     pictures = []
     for _ in range(2):
-        result = run("plan", MODULES, "--svg", names[0], "--mermaid", names[1], "--dot", names[2])
+        drawn = ["--svg", names[0], "--mermaid", names[1], "--dot", names[2]]
+        result = run("plan", MODULES, *drawn, "--force")
         assert result.exit_code == 0
         pictures.append([name.read_text(encoding="utf-8") for name in names])
     assert pictures[0] == pictures[1]
@@ -168,3 +169,19 @@ def test_a_collector_that_stays_keeps_its_name_and_stream(tmp_path):
         entry["name"]: entry["stream"] for entry in json.loads(new.read_text())["collectors"]
     }
     assert streams == {"K4": 3, "K1": 0, "K2": 1, "K3": 2}
+
+
+def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path):
+    for option in ("--out", "--svg", "--mermaid", "--dot"):
+        file = tmp_path / f"kept{option}"
+        file.write_text("mine")
+        result = run("plan", POSTER, option, file)
+        assert result.exit_code == 2
+        assert f"{file} exists already" in result.stderr
+        assert "--force" in result.stderr
+        assert file.read_text() == "mine"
+        assert run("plan", POSTER, option, file, "--force").exit_code == 0
+        assert file.read_text() != "mine"
+    plan, drawn = tmp_path / "kept--out", tmp_path / "kept--svg"
+    assert run("show", plan, "--svg", drawn).exit_code == 2
+    assert run("show", plan, "--svg", drawn, "--force").exit_code == 0

@@ -9,7 +9,7 @@ from multicast.control import ControlReader
 from multicast.kafka_python import Admin
 from multicast.properties import check_all
 from multicast.replayed import Seat, replayed
-from tests.system import System, amcast, until
+from tests.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.solver import plan as solve
@@ -48,7 +48,7 @@ def applied(system, plan, say=lambda _: None):
 def multicast(system, value, *partitions):
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for partition in partitions:
-            producer.multicast(value, to={partition}).ordered(60)
+            producer.multicast(value, to={partition}).ordered(PATIENCE_S)
 
 
 def delivered(consumer):
@@ -122,6 +122,6 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     assert done.returncode == 0, done.stdout
     for consumer in consumers.values():
         consumer.close()
-    seats = [Seat(name, None) for name in ("C1", "C5")]  # C2 has had two interests
+    seats = [Seat(name, None) for name in ("C1", "C2", "C5", "C6")]  # C2 has had two interests
     report = check_all(replayed(system.driver, system.topic, seats))
     assert not report.violations, [str(one.witness) for one in report.violations]

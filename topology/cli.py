@@ -7,6 +7,8 @@ stdout is data, stderr is progress. `-o json` prints one JSON document. Exit cod
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,6 +26,7 @@ from topology.changes import (
     with_running_logs,
 )
 from topology.check import Figures, PlanRejected, check, figures
+from topology.files import FileExists, refuse_existing_of, write_text
 from topology.interests import InterestFile, InvalidInterests, parse
 from topology.solver import Infeasible, Solution, solve
 from topology.svg import svg
@@ -80,7 +83,7 @@ MermaidOption = Annotated[
     Path | None, typer.Option("--mermaid", help="Draw the tree here (Mermaid).")
 ]
 DotOption = Annotated[Path | None, typer.Option("--dot", help="Draw the tree here (Graphviz).")]
-
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Write the plan (JSON) here.")]
 AgainstOption = Annotated[
@@ -165,17 +168,22 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     from_cluster: FromClusterOption = False,  # noqa: FBT002 - a flag
     window: WindowOption = 5.0,
     bootstrap: BootstrapOption = None,
+    force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find the cheapest tree of collectors for an interest file, and print it."""
+    drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
+    _refuse_existing([out, *drawings.files], force=force)
     interests = read_interests(file)
     running = None if against is None else read_plan(against)
     if from_cluster:
         if against is not None or cluster_id:
             fail("--from-cluster stands for --against and --cluster-id: give one or the other", 2)
-        running, rates, cluster_id = _ask_cluster(interests.topic, bootstrap, window)
+        running, rates, cluster_id, has = _ask_cluster(interests.topic, bootstrap, window)
         interests = with_rates(interests, rates)
     if running is not None:
         interests = with_running_logs(interests, running)
+    if from_cluster:
+        _compare_partitions(interests, has)
     if base_epoch is None:
         base_epoch = 0 if running is None else running.epoch
     if running is not None and not cluster_id:
@@ -196,29 +204,40 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     check(plan)
     report.solved(solution, perf_counter() - started)
     if out is not None:
-        _write(out, report.written(plan.to_json()))
-    _draw(plan, found, svg_file, mermaid_file, dot_file)
+        _write(out, report.written(plan.to_json()), force=force)
+    drawings.draw(plan, found)
     _print(plan, found, output)
-    changes = ("everything is new",) if running is None else differences(running, plan)
-    if running is not None and output is Output.TABLE:
-        report.show("")
-        report.comparison(changes, compared(running, plan))
+    changes = _print_changes(running, plan, output)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
+def _print_changes(running: Plan | None, plan: Plan, output: Output) -> tuple[str, ...]:
+    """Print what moves from the running plan to this one; give it."""
+    if running is None:
+        return ("everything is new",)
+    changes = differences(running, plan)
+    if output is Output.TABLE:
+        report.show("")
+        report.comparison(changes, compared(running, plan))
+    return changes
+
+
 @app.command("show")
-def show_command(
+def show_command(  # noqa: PLR0917 - a command line, not a call
     file: PlanPath,
     output: OutputOption = Output.TABLE,
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
+    force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Judge a plan file and print it as a tree."""
+    drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
+    _refuse_existing(drawings.files, force=force)
     plan = read_plan(file)
     found = figures(plan)
-    _draw(plan, found, svg_file, mermaid_file, dot_file)
+    drawings.draw(plan, found)
     _print(plan, found, output)
 
 
@@ -252,13 +271,13 @@ def _print(plan: Plan, found: Figures, output: Output) -> None:
 
 def _ask_cluster(
     topic: str, bootstrap: str | None, window_s: float
-) -> tuple[Plan | None, dict[str, float], str]:
+) -> tuple[Plan | None, dict[str, float], str, int]:
     """Ask whoever knows clusters; this room does not, so an entry point names it."""
     entries = entry_points(group="amcast.cluster", name="running")
     if not entries:
         fail("this installation has no part that reads clusters", 2)
     (entry,) = entries
-    found: tuple[Plan | None, dict[str, float], str] = entry.load()(
+    found: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
     return found
@@ -274,19 +293,59 @@ def _solved(interests: InterestFile, **options: Any) -> Solution:
         fail(f"{wrong}: pip install highspy", 2)
 
 
-def _draw(
-    plan: Plan, found: Figures, svg_file: Path | None, mermaid: Path | None, dot: Path | None
-) -> None:
-    if svg_file is not None:
-        _write(svg_file, svg(plan, found))
-    if mermaid is not None:
-        _write(mermaid, draw.mermaid(plan, found))
-    if dot is not None:
-        _write(dot, draw.dot(plan, found))
+def _compare_partitions(interests: InterestFile, has: int) -> None:
+    """Refuse what `apply` would refuse, and say what it would do to the topic that stands."""
+    wanted = len(interests.partitions)
+    if has > wanted:
+        fail(
+            f"topic {interests.topic} has {has} partitions and the interest file and the running "
+            f"plan name {wanted}: no consumer would be sent what stands in the others; name all "
+            f"{has} in the interest file",
+            2,
+        )
+    if 0 < has < wanted:
+        sys.stderr.write(
+            f"topic {interests.topic} has {has} partitions and the plan {wanted}: applying it "
+            f"needs --add-partitions, which moves keys of keyed producers to other partitions\n"
+        )
 
 
-def _write(path: Path, text: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Drawings:
+    """The files that a tree is drawn to."""
+
+    svg: Path | None
+    mermaid: Path | None
+    dot: Path | None
+    force: bool
+
+    @property
+    def files(self) -> list[Path | None]:
+        """All of them."""
+        return [self.svg, self.mermaid, self.dot]
+
+    def draw(self, plan: Plan, found: Figures) -> None:
+        """Write those that were asked for."""
+        if self.svg is not None:
+            _write(self.svg, svg(plan, found), force=self.force)
+        if self.mermaid is not None:
+            _write(self.mermaid, draw.mermaid(plan, found), force=self.force)
+        if self.dot is not None:
+            _write(self.dot, draw.dot(plan, found), force=self.force)
+
+
+def _refuse_existing(files: Sequence[Path | None], *, force: bool) -> None:
+    """End the command before it works for nothing: one of its files exists."""
     try:
-        path.write_text(text, encoding="utf-8")
+        refuse_existing_of(files, force=force)
+    except FileExists as wrong:
+        fail(str(wrong), 2)
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        write_text(path, text, force=force)
+    except FileExists as wrong:
+        fail(str(wrong), 2)
     except OSError as wrong:
         fail(f"cannot write {path}: {wrong}", 2)

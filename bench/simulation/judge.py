@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.simulation.trees import Scene
+from multicast.audit import epoch_of
+from multicast.control import ControlState
 from multicast.delivery import Batch, Cursor
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
-from topology.tree import Plan
 
 Label = tuple[str, str]
 
@@ -40,8 +41,8 @@ class Judge:
         self._after: dict[tuple[str, Cursor], str] = {}
         self._sequences: dict[Label, int] = {}
         self._ends: list[tuple[Label, Cursor]] = []
-        for name, interest in scene.interests:
-            self.builder.interest(consumer=name, interest=interest)
+        self._scene = scene
+        self._acknowledged: list[tuple[str, tuple[str, ...], str, str | None]] = []
 
     def begins(self, label: Label) -> None:
         """Note that another process sits on the seat: its sequence begins at 0."""
@@ -66,6 +67,7 @@ class Judge:
             message_id=message_id,
             to=batch.to,
             sequence=sequence,
+            epoch=batch.epoch,
         )
         return message_id
 
@@ -73,17 +75,17 @@ class Judge:
         self, producer: str, to: tuple[str, ...], outcome: str, message_id: str | None
     ) -> None:
         """Note how a multicast ended."""
-        self.builder.acknowledgement(
-            producer=producer, to=to, outcome=outcome, message_id=message_id
-        )
+        self._acknowledged.append((producer, to, outcome, message_id))
 
     def ended(self, label: Label, last: Cursor, *, late: bool) -> None:
         """Note that a seat has, or should have, read all that there was."""
         self.builder.end(consumer=label[0], instance=label[1], late=late)
         self._ends.append((label, last))
 
-    def verdict(self, plans: list[Plan], work: Mapping[tuple[str, str], int]) -> Violation | None:
-        """Judge all there is; None where every guarantee holds."""
+    def verdict(
+        self, control: ControlState, work: Mapping[tuple[str, str], int]
+    ) -> Violation | None:
+        """Judge all there is, by what the control topic says; None where every guarantee holds."""
         if self.violation is not None:
             return self.violation
         for label, last in self._ends:
@@ -96,7 +98,23 @@ class Judge:
                 )
         for (process, log), records in work.items():
             self.builder.work(process=process, log=log, records=records)
-        return judge(self.builder.history(plans=plans))
+        for producer, to, outcome, message_id in self._acknowledged:
+            self.builder.acknowledgement(
+                producer=producer,
+                to=to,
+                outcome=outcome,
+                message_id=message_id,
+                epoch=0 if message_id is None else epoch_of(control, message_id),
+            )
+        for name, interest in self._scene.interests:
+            for plan in control.plans:
+                entry = plan.subscription(name)
+                self.builder.interest(
+                    consumer=name,
+                    interest=interest if entry is None else entry.interest,
+                    epoch=plan.epoch,
+                )
+        return judge(self.builder.history(plans=control.plans))
 
 
 def judge(history: History) -> Violation | None:

@@ -13,11 +13,19 @@ what makes shrinking possible.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-from bench.simulation.trees import Scene, changed_tree, random_plan, random_scene, random_sets
+from bench.simulation.trees import (
+    Scene,
+    changed_interest,
+    changed_tree,
+    random_plan,
+    random_scene,
+    random_sets,
+)
 from collectors.collector import Limits
 from multicast.reading import Bounds
 from topology.tree import Plan
@@ -41,6 +49,7 @@ class Kind(enum.IntEnum):
     ANNOUNCEMENT = 9
     RECREATION = 10
     FORGERY = 11
+    AUDIT = 31
 
 
 class Fate(enum.IntEnum):
@@ -128,7 +137,10 @@ def draw(seed: int) -> Schedule:
     calm = seed % 8 == 1
     scene = random_scene(rng, poster=poster)
     epochs = rng.choice((1, 1, 2, 2, 2, 3))
-    plans, sets = _plans(rng, scene, epochs, poster=poster)
+    # A chance of its own, so that the schedules without a change of interests stay what they are.
+    changes = Random(-1 - seed)  # noqa: S311
+    scenes = _scenes(changes, scene, epochs, poster=poster)
+    plans, sets = _plans(rng, scenes, poster=poster)
     trims_order = not calm and rng.random() < 0.1
     announces = rng.random() < 0.6
     recreates = not calm and rng.random() < 0.04
@@ -149,13 +161,16 @@ def draw(seed: int) -> Schedule:
         trims_order=trims_order,
         forges=forges,
         recreates=recreates,
-        ops=_ops(
-            rng,
-            plans,
-            calm=calm,
-            trims=trims_order or rng.random() < 0.2,
-            announces=announces,
-            recreates=recreates,
+        ops=_with_audits(
+            changes,
+            _ops(
+                rng,
+                plans,
+                calm=calm,
+                trims=trims_order or rng.random() < 0.2,
+                announces=announces,
+                recreates=recreates,
+            ),
         ),
     )
     return _with_forgeries(drawn, forging) if forges else drawn
@@ -174,8 +189,28 @@ def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
     return replace(drawn, limits=limits, ops=tuple(ops))
 
 
+def _scenes(rng: Random, scene: Scene, epochs: int, *, poster: bool) -> list[Scene]:
+    """Draw for each epoch who wants what: in some schedules the plans change interests."""
+    scenes = [scene]
+    changes = not poster and rng.random() < 0.4
+    for _ in range(1, epochs):
+        scenes.append(changed_interest(rng, scenes[-1]) if changes else scenes[-1])
+    return scenes
+
+
+def _with_audits(rng: Random, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Put turns of auditors between the others in some schedules."""
+    if rng.random() > 0.4:
+        return ops
+    audited = list(ops)
+    for _ in range(rng.choice((1, 8, 20))):
+        op = Op(Kind.AUDIT, rng.getrandbits(BITS))
+        audited.insert(rng.randint(len(audited) // 4, len(audited)), op)
+    return tuple(audited)
+
+
 def _plans(
-    rng: Random, scene: Scene, epochs: int, *, poster: bool
+    rng: Random, scenes: Sequence[Scene], *, poster: bool
 ) -> tuple[tuple[tuple[Plan, ...], ...], list[tuple[str, ...]]]:
     """Draw for each epoch two rival plans that declare the same sets.
 
@@ -183,8 +218,9 @@ def _plans(
     """
     sets: list[tuple[str, ...]] = []
     plans: list[tuple[Plan, ...]] = []
-    for epoch in range(1, epochs + 1):
-        if epoch > 1 and rng.random() < 0.3 * len(scene.halves):
+    for epoch, scene in enumerate(scenes, 1):
+        same = epoch > 1 and scene.interests == scenes[epoch - 2].interests
+        if epoch > 1 and rng.random() < 0.3 * len(scene.halves) and same:
             plans.append((changed_tree(rng, plans[-1][0]),))
             continue
         sets = random_sets(rng, scene, sets, most=3 if epoch == 1 else 1)

@@ -23,7 +23,9 @@ POSTER = (("P1", "P2", "P3"), ("P2", "P3", "P4"), ("P3", "P4", "P5"))
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What stays the same over all epochs: addresses, who wants which, and whom the plan names.
+    """Addresses, who wants which, and whom the plans name.
+
+    It is the same over all epochs, but for what some of the named consumers want.
 
     Interests and destination sets stay within one of the `halves`; most scenes have but one.
     """
@@ -49,6 +51,21 @@ def random_scene(rng: Random, *, poster: bool) -> Scene:
         ]
     interests = tuple((f"C{number}", interest) for number, interest in enumerate(wanted, 1))
     return Scene(partitions, halves, interests, tuple(rng.random() < 0.7 for _ in interests))
+
+
+def changed_interest(rng: Random, scene: Scene) -> Scene:
+    """Let somebody whom the plans name want more from the next epoch on, or something else."""
+    named = [place for place, is_named in enumerate(scene.named) if is_named]
+    if not named:
+        return scene
+    place = rng.choice(named)
+    name, interest = scene.interests[place]
+    half = next(one for one in scene.halves if set(interest) <= set(one))
+    more = set(rng.sample(half, rng.randint(1, len(half))))
+    kept = interest if rng.random() < 0.7 else ()
+    interests = list(scene.interests)
+    interests[place] = (name, tuple(sorted(more.union(kept))))
+    return replace(scene, interests=tuple(interests))
 
 
 def _subset(rng: Random, names: Sequence[str], least: int) -> tuple[str, ...]:

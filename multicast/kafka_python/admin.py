@@ -163,6 +163,27 @@ class Admin:
         self._wait_for_leaders({name: spec.partitions for name, spec in topics.items()})
         return made
 
+    def would_make(self, name: str, spec: TopicSpec) -> tuple[int, dict[str, str]] | None:
+        """Say which replication and settings a topic would get if it was made now; make nothing.
+
+        None where it exists. Raises `AmcastError` where the brokers would not make it.
+        """
+        asked = {
+            "num_partitions": spec.partitions,
+            "replication_factor": spec.replication,
+            "configs": dict(spec.settings),
+        }
+        found = self._ask(
+            lambda: self._admin.create_topics({name: asked}, validate_only=True),
+            ignore=(kafka_errors.TopicAlreadyExistsError,),
+        )
+        if found is None:
+            return None
+        (topic,) = found["topics"]
+        # A user who may not see the settings gets none: those that are asked for are known.
+        settings = {**spec.settings, **_values(topic.get("configs") or {})}
+        return int(topic["replication_factor"]), settings
+
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Grow a topic to so many Kafka partitions; fewer than it has is a `UsageError`."""
         try:

@@ -25,7 +25,15 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from multicast.errors import AmcastError, AppendRefused, AppendUnknown, BufferFull, UsageError
+from multicast.access import Access, user_of
+from multicast.errors import (
+    AmcastError,
+    AppendNotAuthorized,
+    AppendRefused,
+    AppendUnknown,
+    BufferFull,
+    UsageError,
+)
 from multicast.librdkafka.settings import LOG
 from multicast.log import Appended, AppendFailed, AppendOutcome, Headers, TopicPartition
 
@@ -50,6 +58,8 @@ _UNKNOWN_TOPIC = frozenset(
 )
 
 
+_UNSENT = (KafkaError._FATAL, KafkaError._PURGE_QUEUE)  # noqa: SLF001
+
 # Raised on, it would end the serving thread, and with it all outcomes to come.
 _DONE_FAILED = "what was called with the outcome of an append failed"
 _SERVED_EVERY = 32
@@ -63,6 +73,9 @@ class LibrdkafkaAppender:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
         self._bootstrap = settings["bootstrap.servers"]
+        user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
+        self._access = Access(self._bootstrap, user)
+        self._denied: Any = None  # the producer that got no id, as the user may write nowhere
         self._producer = self._open()
         self._reached: set[TopicPartition] = set()  # a log that was there may be there again
         self._replacing = threading.Lock()
@@ -159,12 +172,21 @@ class LibrdkafkaAppender:
         except (KafkaException, ValueError) as error:
             raise UsageError(f"librdkafka refuses the client settings: {error}.") from error
 
+    def _poll(self, producer: Any, timeout_s: float) -> None:
+        """Serve callbacks; the package raises here what is fatal to a producer."""
+        try:
+            producer.poll(timeout_s)
+        except KafkaException as error:
+            LOG.warning("A producer has failed: %s", error.args[0].str())
+            if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                self._denied = producer
+
     def _serve_here(self, producer: Any) -> None:
         # One thread at a time, so that outcomes come in the order of their offsets. A callback
         # that appends again finds the lock held, too: nothing nests.
         if self._serving.acquire(blocking=False):
             try:
-                producer.poll(0)
+                self._poll(producer, 0)
             finally:
                 self._serving.release()
 
@@ -176,7 +198,7 @@ class LibrdkafkaAppender:
                 self._closed.wait(_BUSY_S)
             else:
                 with self._serving:
-                    self._producer.poll(_IDLE_S)
+                    self._poll(self._producer, _IDLE_S)
             seen = count
 
     def _drain(self, producer: Any, timeout_s: float) -> bool:
@@ -188,7 +210,7 @@ class LibrdkafkaAppender:
                 return False
             if self._serving.acquire(timeout=min(left_s, _BUSY_S)):
                 try:
-                    producer.poll(min(left_s, 0.1))
+                    self._poll(producer, min(left_s, 0.1))
                 finally:
                     self._serving.release()
         return True
@@ -214,18 +236,29 @@ class LibrdkafkaAppender:
             self._reached.add(at)
             return Appended(message.offset())
         self._replace_if_fatal(producer, error)
-        return AppendFailed(self._explained(at, error))
+        return AppendFailed(self._explained(producer, at, error))
 
     def _not_taken(self, producer: Any, at: TopicPartition, why: Any) -> AppendFailed:
         self._replace_if_fatal(producer, why)
+        if self._denied is producer:
+            return AppendFailed(self._lacks_write(at))
         return AppendFailed(AppendRefused(f"A record for {_name(at)} was not sent: {why.str()}."))
 
-    def _explained(self, at: TopicPartition, error: Any) -> AmcastError:
+    def _explained(self, producer: Any, at: TopicPartition, error: Any) -> AmcastError:
         if error.code() in _UNKNOWN_TOPIC and at not in self._reached:
             return AppendRefused(f"{_name(at)} does not exist at {self._bootstrap}.")
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return self._lacks_write(at)
+        if self._denied is producer and error.code() in _UNSENT:
+            # Without an id nothing is sent. Of one that had an id before, nobody knows.
+            lacks = self._lacks_write(at)
+            return AppendUnknown(str(lacks)) if self._reached else lacks
         if error.code() in _DEFINITE:
             return AppendRefused(f"The record for {_name(at)} was refused: {error.str()}.")
         return AppendUnknown(f"Whether {_name(at)} holds the record is unknown: {error.str()}.")
+
+    def _lacks_write(self, at: TopicPartition) -> AppendNotAuthorized:
+        return AppendNotAuthorized(self._access.lacking("Write", "topic", at.topic))
 
     def _replace_if_fatal(self, producer: Any, error: Any) -> None:
         """Go on with a new producer id where librdkafka has given up on the old one."""

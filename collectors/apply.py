@@ -8,12 +8,12 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from collectors.draining import drain
-from collectors.findings import Weight, of_brokers, of_changed_topics, refuse
+from collectors.findings import Check, Finding, Weight, of_brokers, of_changed_topics, refuse
 from collectors.looking import look_at_brokers, of_settings, overtaken_groups, topic_ids_of
 from multicast.control import (
     ControlReader,
@@ -85,7 +85,7 @@ def apply(
     cluster = admin.cluster_id()
     if plan.cluster_id not in ("", cluster):
         raise Conflict(f"the plan was made for cluster {plan.cluster_id}; this is {cluster}")
-    refuse(of_brokers(look_at_brokers(admin)))
+    refuse(of_brokers(look_at_brokers(admin, [])))
     made = admin.create_topics({control_partition(plan.topic).topic: _control_spec()})
     control = ControlReader(driver, plan.topic)
     try:
@@ -113,9 +113,7 @@ def apply(
         found = of_settings(admin, plan)
         refuse(found)
         found += overtaken_groups(driver, admin, state)
-        for one in found:
-            if one.weight is Weight.WARN:
-                say(f"warning: {one}")
+        _tell(found, say)
         hang_bells(driver, admin, plan.topic, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
         _propose(driver, filled, state.previous, timeout_s)
@@ -126,6 +124,15 @@ def apply(
     finally:
         control.close()
     return Applied(filled, tuple(made), changed=True)
+
+
+def _tell(found: Iterable[Finding], say: Callable[[str], None]) -> None:
+    """Say what is wrong, and what this user may not see."""
+    for one in found:
+        if one.check is Check.UNSEEN:
+            say(f"not checked: {one.says}")
+        elif one.weight is Weight.WARN:
+            say(f"warning: {one}")
 
 
 def _drain(
@@ -157,9 +164,14 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
             ) from error
 
 
-def refuse_unsound(admin: Admin, plan: Plan) -> None:
-    """Raise where a topic of a running plan was made anew, or a setting breaks a guarantee."""
-    refuse(of_settings(admin, plan))
+def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
+    """Raise where a topic of a running plan was made anew, or a setting breaks a guarantee.
+
+    Give what this user may not see, which was therefore not checked.
+    """
+    found = of_settings(admin, plan)
+    refuse(found)
+    return [one.says for one in found if one.check is Check.UNSEEN]
 
 
 def same_layout(one: Plan, other: Plan) -> bool:

@@ -31,7 +31,7 @@ from multicast.control import (
     markers_record,
     stream_partition,
 )
-from multicast.errors import AmcastError, AppendUnknown, TimedOut
+from multicast.errors import AccessDenied, AmcastError, AppendUnknown, TimedOut
 from multicast.log import (
     Appended,
     AppendFailed,
@@ -99,6 +99,7 @@ class _Drain:
         self._carried = control.state.carried(epoch)
         self._next: Plan = control.state.plan(epoch + 1)
         self._deadline = deadline
+        self._denied: AccessDenied | None = None  # what keeps us from helping
         self._say = say
 
     def run(self, opened: ExitStack) -> None:
@@ -176,6 +177,8 @@ class _Drain:
         while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
             now = time.monotonic()
             waits = [name for name, stream in named.items() if not stream.state.frozen]
+            if self._denied is not None:
+                raise self._denied
             if now >= self._deadline:
                 raise TimedOut(
                     f"epoch {epoch} has not ended in time: {', '.join(waits)} did not freeze; "
@@ -196,6 +199,8 @@ class _Drain:
             def run(node: Node = node) -> None:
                 try:
                     node.run()
+                except AccessDenied as error:
+                    self._denied = error
                 except AmcastError as error:
                     self._say(f"{node.name}: {error}")
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collectors.collector import Append, Collector, Fill, Limits, SaveCheckpoint
-from collectors.filling import fill
+from collectors.filling import fill, log_denied
 from collectors.listener import Listener
 from collectors.node_status import describe
 from collectors.replan import freeze_positions
@@ -45,7 +45,7 @@ from multicast.control import (
     refuse_changed_topics,
     stream_partition,
 )
-from multicast.errors import BufferFull, ClusterUnreachable, UsageError
+from multicast.errors import AccessDenied, BufferFull, ClusterUnreachable, UsageError
 from multicast.log import (
     Appender,
     AppendFailed,
@@ -300,7 +300,7 @@ class Node:
             return
         key, value = address_record(self.plan.epoch, self.name, self._listener.address)
         at = control_partition(self.plan.topic)
-        self._appender.append(at, value, key=key, done=_ignore)
+        self._appender.append(at, value, key=key, done=log_denied)
 
     def _hear(self, listener: Listener) -> threading.Thread:
         """Start to hear announcements."""
@@ -431,7 +431,7 @@ class Node:
                 case SaveCheckpoint(checkpoint):
                     key, value = checkpoint_record(checkpoint)
                     at = control_partition(self.plan.topic)
-                    self._appender.append(at, value, key=key, done=_ignore)
+                    self._appender.append(at, value, key=key, done=log_denied)
                 case Fill():
                     self._news.put(action)
         if self.core.frozen:
@@ -440,6 +440,8 @@ class Node:
     def _append(self, raw: bytes) -> None:
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendFailed):
+                if isinstance(outcome.error, AccessDenied):
+                    self._fail(outcome.error)
                 self._failed.set()  # the next news or tick sees it: failures must not chase
                 return
             self._heard.append((raw, outcome.offset))
@@ -492,7 +494,3 @@ class Node:
 def _join(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         thread.join(5 * _POLL_S)
-
-
-def _ignore(_: AppendOutcome) -> None:
-    """Hear nothing: what got lost here is no harm."""

@@ -9,12 +9,14 @@ twice, so an interrupted `apply` is simply run again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from collectors.draining import drain
 from collectors.findings import (
+    Check,
+    Finding,
     Weight,
     of_brokers,
     of_changed_topics,
@@ -110,7 +112,7 @@ def apply(
     cluster = admin.cluster_id()
     if plan.cluster_id not in ("", cluster):
         raise Conflict(f"the plan was made for cluster {plan.cluster_id}; this is {cluster}")
-    refuse(of_brokers(look_at_brokers(admin)))
+    refuse(of_brokers(look_at_brokers(admin, [])))
     state = _control_state(driver, admin, plan.topic)
     running = state.plan() if state.epoch else None
     made: list[str] = []
@@ -138,9 +140,7 @@ def apply(
         found = of_settings(admin, plan)
         refuse(found)
         found += overtaken_groups(driver, admin, state)
-        for one in found:
-            if one.weight is Weight.WARN:
-                say(f"warning: {one}")
+        _tell(found, say)
         hang_bells(driver, admin, plan.topic, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
         _propose(driver, filled, state.previous, timeout_s)
@@ -179,6 +179,15 @@ def _refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
             f"one again first"
         )
     _refuse_lost(state.plan(), plan, uncovered=uncovered)
+
+
+def _tell(found: Iterable[Finding], say: Callable[[str], None]) -> None:
+    """Say what is wrong, and what this user may not see."""
+    for one in found:
+        if one.check is Check.UNSEEN:
+            say(f"not checked: {one.says}")
+        elif one.weight is Weight.WARN:
+            say(f"warning: {one}")
 
 
 def _drain(
@@ -228,14 +237,19 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
             ) from error
 
 
-def refuse_unsound(admin: Admin, plan: Plan) -> None:
-    """Raise where a topic of a running plan was made anew, or a setting breaks a guarantee."""
-    refuse(of_settings(admin, plan))
+def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
+    """Raise where a topic of a running plan was made anew, or a setting breaks a guarantee.
+
+    Give what this user may not see, which was therefore not checked.
+    """
+    found = of_settings(admin, plan)
+    refuse(found)
+    return [one.says for one in found if one.check is Check.UNSEEN]
 
 
 def unordered(admin: Admin, plan: Plan) -> list[str]:
     """Say which partitions of its topic a running plan does not order."""
-    return [str(one) for one in of_unordered(plan, look_at_topics(admin, plan))]
+    return [str(one) for one in of_unordered(plan, look_at_topics(admin, plan, []))]
 
 
 def same_layout(one: Plan, other: Plan) -> bool:

@@ -13,7 +13,7 @@ from collectors.facts import FOR_EVER, GroupFacts, Place, TopicFacts
 from collectors.following import READ_S, now_ms
 from multicast.control import ControlState, control_partition, log_partition, stream_partition
 from multicast.delivery import ALONE, Cursor
-from multicast.errors import AmcastError, ClusterUnreachable, TimedOut, UsageError
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
 from multicast.log import Driver, TopicPartition
 from multicast.order import OrderRecord, OrderStream
 from topology.tree import Log, Plan
@@ -54,7 +54,7 @@ def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
     try:
         cursor = Cursor.parse(stored[1])
         positions = _positions(driver, state, cursor)
-    except ClusterUnreachable:
+    except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
         sentence = f"the cursor of consumer {short} leads nowhere: {error}"

@@ -35,7 +35,7 @@ from multicast.control import (
     markers_record,
     stream_partition,
 )
-from multicast.errors import AppendUnknown, Conflict, TimedOut
+from multicast.errors import AccessDenied, AppendUnknown, Conflict, TimedOut
 from multicast.log import (
     Appended,
     AppendFailed,
@@ -122,6 +122,7 @@ class Drain:
         self._carried = control.state.carried(epoch)
         self._next: Plan = control.state.plan(epoch + 1)
         self._deadline = deadline
+        self._denied: AccessDenied | None = None  # what keeps us from helping
         self._say = say
         self._skips_max = _SKIPS_MAX
 
@@ -206,6 +207,8 @@ class Drain:
         while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
             now = time.monotonic()
             waits = [name for name, stream in named.items() if not stream.state.frozen]
+            if self._denied is not None:
+                raise self._denied
             if now >= self._deadline:
                 raise TimedOut(
                     f"epoch {epoch} has not ended in time: {some(waits)} did not freeze; "
@@ -229,7 +232,9 @@ class Drain:
             node = Node(engine, name, epoch=self._plan.epoch)
 
             def ended(node: Node = node) -> None:
-                if node.error is not None:
+                if isinstance(node.error, AccessDenied):
+                    self._denied = node.error
+                elif node.error is not None:
                     self._say(f"{node.name}: {node.error}")
 
             node.on_end = ended

@@ -20,6 +20,7 @@ from typing import Self
 
 from collectors.chores import Chores
 from collectors.clock import Clock
+from collectors.filling import log_denied
 from collectors.log_end_loop import LogEndLoop
 from collectors.node import Node
 from collectors.socket_loop import SocketLoop
@@ -135,7 +136,7 @@ class Engine:
     def write(self, at: TopicPartition, value: bytes, *, key: bytes) -> None:
         """Start an append whose loss is no harm."""
         with suppress(BufferFull):
-            self._appender.append(at, value, key=key, done=_ignore)
+            self._appender.append(at, value, key=key, done=log_denied)
 
     # -- from the loops -----------------------------------------------------------------------
 
@@ -180,7 +181,3 @@ class _Control:
         """Try again: nothing goes on without the control topic."""
         self.subscribe()
         self._engine.fail_all(error)
-
-
-def _ignore(_: AppendOutcome) -> None:
-    """Hear nothing: what got lost here is no harm."""

@@ -7,14 +7,23 @@ plan was made for: in a log that was made again, every hole would be one too man
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 
 from multicast.control import log_partition, refuse_changed_topics
-from multicast.errors import BufferFull, TimedOut
-from multicast.log import Appended, Appender, AppendOutcome, Driver, append_each
+from multicast.errors import AccessDenied, BufferFull, TimedOut
+from multicast.log import Appended, Appender, AppendFailed, AppendOutcome, Driver, append_each
 from multicast.messages import skip_header
 from topology.tree import Plan
+
+_log = logging.getLogger("amcast.collectors")
+
+
+def log_denied(outcome: AppendOutcome) -> None:
+    """Log that an append was denied; any other that fails here is tried again, or is no harm."""
+    if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):
+        _log.warning("%s", outcome.error)
 
 
 def fill(
@@ -40,6 +49,7 @@ def fill(
         return False
 
     def done(outcome: AppendOutcome) -> None:
+        log_denied(outcome)
         told(outcome.offset + 1 if isinstance(outcome, Appended) else None)
 
     try:

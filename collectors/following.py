@@ -19,7 +19,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.delivery import best_checkpoint
-from multicast.errors import AmcastError, ClusterUnreachable, TimedOut
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut
 from multicast.log import Driver, Record, TopicPartition
 from multicast.order import OrderRecord, OrderStream, Void, decode
 from topology.documents import NotReadable, json_object, part
@@ -122,7 +122,8 @@ def look_at_collector(
 ) -> tuple[CollectorFacts, list[Stamp]]:
     """Read a collector's stream until it has ordered what stood in its logs, or time is up.
 
-    Raises `ClusterUnreachable`; what is wrong with the stream itself stands in the facts.
+    Raises `ClusterUnreachable` and `AccessDenied`; what is wrong with the stream itself stands in
+    the facts.
     """
     plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
@@ -136,7 +137,7 @@ def look_at_collector(
     try:
         look = _Look(open_near_end(driver, state, plan, name))
         _read(driver, look, began)
-    except ClusterUnreachable:
+    except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
         sentence = f"the stream of collector {name} cannot be read: {error}"

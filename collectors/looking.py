@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from collectors.cursors import group_prefix, look_at_groups
@@ -50,7 +51,13 @@ from multicast.control import (
     order_topic,
     stream_partition,
 )
-from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing
+from multicast.errors import (
+    AmcastError,
+    AuthenticationFailed,
+    ClusterUnreachable,
+    TlsFailed,
+    TopicMissing,
+)
 from multicast.kafka_python import Admin
 from multicast.log import Driver, TopicPartition
 from topology.tree import Plan
@@ -63,12 +70,12 @@ _T = TypeVar("_T")
 
 
 def of_settings(admin: Admin, plan: Plan) -> list[Finding]:
-    """Judge brokers, topics and the controller's clock."""
+    """Judge brokers, topics and the controller's clock; what may not be seen is a note."""
     unseen: list[str] = []
-    topics = look_at_topics(admin, plan)
+    topics = look_at_topics(admin, plan, unseen)
     return [
-        *of_changed_topics(plan, topic_ids_of(admin, plan)),
-        *of_brokers(look_at_brokers(admin)),
+        *of_changed_topics(plan, topic_ids_of(admin, plan, [])),  # `topics` has noted them
+        *of_brokers(look_at_brokers(admin, unseen)),
         *of_topics(topics),
         *of_partitions(topics),
         *of_unordered(plan, topics),
@@ -82,7 +89,7 @@ def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[
     if not state.epoch:
         return []
     unseen: list[str] = []
-    topics = look_at_topics(admin, state.plan())
+    topics = look_at_topics(admin, state.plan(), [])
     groups = _groups(driver, admin, state, topics, unseen)
     return [
         *of_groups(groups, topics, topic=state.topic, now_ms=now_ms()),
@@ -93,39 +100,61 @@ def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[
 # -- the parts ------------------------------------------------------------------------------
 
 
-def look_at_brokers(admin: Admin) -> tuple[BrokerFacts, ...]:
+def look_at_brokers(admin: Admin, unseen: list[str]) -> tuple[BrokerFacts, ...]:
     """Ask for the brokers and their settings."""
-    settings = admin.broker_settings()
+    settings = _seen(admin.broker_settings, "the settings of brokers", unseen)
+    here = admin.members()[1] if settings is None else settings
     return tuple(
-        BrokerFacts(one, away=one not in settings, settings=settings.get(one, {}))
+        BrokerFacts(one, away=one not in here, settings=(settings or {}).get(one, {}))
         for one in admin.broker_ids()
     )
 
 
-def look_at_topics(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
-    """Ask for those topics of a plan that exist."""
+def look_at_topics(admin: Admin, plan: Plan, unseen: list[str]) -> tuple[TopicFacts, ...]:
+    """Ask for those topics of a plan that exist; one whose settings are hidden is left out."""
     roles = dict.fromkeys((plan.topic, *(log.topic for log in plan.logs)), Role.DATA)
     roles[order_topic(plan.topic)] = Role.ORDER
     roles[control_partition(plan.topic).topic] = Role.CONTROL
-    holders = admin.holders(list(roles))
-    settings = admin.topic_settings(list(holders))
-    return tuple(
-        TopicFacts(
-            name, roles[name], settings[name], tuple(PartitionFacts(*one) for one in holders[name])
-        )
-        for name in roles
-        if name in holders
-    )
+    found = []
+    for name, role in roles.items():
+        what = f"topic {name} and its settings"
+        facts = _seen(partial(_look_at_topic, admin, name, role), what, unseen)
+        if facts is not None:
+            found += facts
+    return tuple(found)
 
 
-def topic_ids_of(admin: Admin, plan: Plan) -> dict[str, str]:
-    """Ask for the ids that a plan's topics have now."""
-    return {name: str(found) for name, found in admin.topic_ids(list(plan.topic_ids)).items()}
+def _look_at_topic(admin: Admin, name: str, role: Role) -> list[TopicFacts]:
+    holders = admin.holders([name])
+    if name not in holders:
+        return []
+    settings = admin.topic_settings([name])[name]
+    partitions = tuple(PartitionFacts(*one) for one in holders[name])
+    return [TopicFacts(name, role, settings, partitions)]
+
+
+def topic_ids_of(admin: Admin, plan: Plan, unseen: list[str] | None = None) -> dict[str, str]:
+    """Ask for the ids that a plan's topics have now.
+
+    With `unseen`, a topic that may not be seen counts as the planned one, and is noted.
+    """
+    if unseen is None:
+        return {name: str(found) for name, found in admin.topic_ids(list(plan.topic_ids)).items()}
+    ids = {}
+    for name, planned in plan.topic_ids.items():
+        found = _seen(partial(admin.topic_ids, [name]), f"the id of topic {name}", unseen)
+        if found is None:
+            ids[name] = planned
+        elif name in found:
+            ids[name] = str(found[name])
+    return ids
 
 
 def _controller(admin: Admin, unseen: list[str]) -> list[Stamp]:
     after = now_ms()
-    told = _seen(admin.controller_time_ms, "the controller's clock", unseen)
+    # Who may not describe the cluster is not shown others' groups, either, without a word.
+    what = "the controller's clock, and groups that this user may not describe,"
+    told = _seen(admin.controller_time_ms, what, unseen)
     if told is None:
         return []
     broker, stamp = told
@@ -145,17 +174,19 @@ def _groups(
     sizes: dict[TopicPartition, int] = {}
     if limited and names:
         sizes = _seen(lambda: admin.sizes(limited), "the sizes of logs", unseen) or {}
-    found = _seen(
-        lambda: look_at_groups(driver, state, names, topics, sizes), "committed cursors", unseen
-    )
-    return found or ()
+    found: list[GroupFacts] = []
+    for name in names:
+        what = f"the cursor of group {name}"
+        ask = partial(look_at_groups, driver, state, [name], topics, sizes)
+        found += _seen(ask, what, unseen) or ()
+    return tuple(found)
 
 
 def _seen(ask: Callable[[], _T], what: str, unseen: list[str]) -> _T | None:
     """Ask; note what may not be seen."""
     try:
         return ask()
-    except ClusterUnreachable:
+    except (AuthenticationFailed, ClusterUnreachable, TlsFailed):
         raise
     except AmcastError as error:
         unseen.append(f"{what} cannot be seen: {error}")
@@ -168,7 +199,7 @@ def _seen(ask: Callable[[], _T], what: str, unseen: list[str]) -> _T | None:
 def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -> Facts:
     """Find out everything; raises `ClusterUnreachable` where no broker answers."""
     unseen: list[str] = []
-    facts = Facts(topic, now_ms(), brokers=look_at_brokers(admin))
+    facts = Facts(topic, now_ms(), brokers=look_at_brokers(admin, unseen))
     stamps = _controller(admin, unseen)
     try:
         control = read_control(driver, topic)
@@ -185,10 +216,11 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
             facts,
             plan=plan,
             shown=shown,
-            topics=look_at_topics(admin, plan),
-            topic_ids=topic_ids_of(admin, plan),
+            topics=look_at_topics(admin, plan, unseen),
+            topic_ids=topic_ids_of(admin, plan, []),
         )
-        facts, seen = _work(driver, state, facts, state.plan(shown), patience_s)
+        work = partial(_work, driver, state, facts, patience_s, unseen)
+        facts, seen = _seen(work, "what collectors do", unseen) or (facts, [])
         stamps += seen
         facts = replace(facts, held=_held(driver, admin, state.plan(shown), unseen))
         damages = _seen(lambda: _damages(driver, state), "the streams' agreement", unseen)
@@ -198,9 +230,10 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
 
 
 def _work(
-    driver: Driver, state: ControlState, facts: Facts, plan: Plan, patience_s: float
+    driver: Driver, state: ControlState, facts: Facts, patience_s: float, unseen: list[str]
 ) -> tuple[Facts, list[Stamp]]:
     """Look at every collector, and at the newest message of every log."""
+    plan = state.plan(facts.shown)
     logs = {log_partition(log): log.name for log in plan.logs}
     streams = [stream_partition(plan, node.name) for node in plan.collectors]
     at_ms, deadline = now_ms(), time.monotonic() + patience_s
@@ -213,7 +246,8 @@ def _work(
         seen, told = look_at_collector(driver, state, plan, node.name, began)
         found.append(seen)
         stamps += told
-    stamps += _newest(driver, logs, began)
+    newest = partial(_newest, driver, logs, began)
+    stamps += _seen(newest, "the newest messages of logs", unseen) or []
     return replace(facts, collectors=tuple(found)), stamps
 
 

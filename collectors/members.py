@@ -7,6 +7,7 @@ be out of date, and is harmless (`placement.py`).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from multicast.control import order_topic
 from multicast.errors import AmcastError
 from multicast.kafka_python.membership import Membership
 
+_log = logging.getLogger("amcast.collectors")
 _BEATS = 5  # in a session's time-out
 _RETRY_S = 0.1
 _DENIED_S = 5.0
@@ -67,6 +69,8 @@ class Members:
             try:
                 self._take_part()
             except AmcastError as error:
+                if self.error != str(error):
+                    _log.warning("the collectors' group cannot be used now: %s", error)
                 self.error = str(error)
                 self._stopped.wait(_DENIED_S)
 

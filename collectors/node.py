@@ -41,7 +41,7 @@ from multicast.control import (
     running_record,
     stream_partition,
 )
-from multicast.errors import UsageError
+from multicast.errors import AccessDenied, UsageError
 from multicast.log import AppendFailed, AppendOutcome, TopicPartition
 from multicast.order import OrderStream
 
@@ -106,6 +106,7 @@ class Node:
         self._limits = limits
         self._lock = threading.Lock()  # whoever holds it has the core's turn
         self._failed = threading.Event()
+        self._denied: AccessDenied | None = None  # what Kafka refused an append for
         self._heard: deque[tuple[bytes, int]] = deque()
         self._alone = 0
         self._reads_own = True
@@ -372,6 +373,8 @@ class Node:
     def _carry_out(self) -> None:
         if self._failed.is_set():
             self._failed.clear()
+            if self._denied is not None:
+                raise self._denied
             self.core.append_failed()
         before, acts = self.part.acting, self.part.acts(self.core, time.monotonic())
         if acts and not before:
@@ -408,6 +411,8 @@ class Node:
     def _append(self, raw: bytes) -> None:
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendFailed):
+                if isinstance(outcome.error, AccessDenied):
+                    self._denied = outcome.error  # our lock may be held here
                 self._failed.set()  # the next event or tick sees it: failures must not chase
                 return
             self._heard.append((raw, outcome.offset))

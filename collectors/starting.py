@@ -1,15 +1,17 @@
 """What a process of collectors looks at when it starts: settings, cursors, the controller's clock.
 
 A setting that breaks a guarantee is refused: `refused` says which, nothing is to be ordered, and it
-is looked at again until somebody has mended it. The rest is logged, once. A start waits for none of
-this: who takes over from a dead collector must not wait for a broker that is slow to answer.
+is looked at again until somebody mended it. The rest is logged, once. What this user may not see
+is logged as not checked, and collectors order all the same: the order does not depend on it, and
+`apply`, whose user may see it, has refused what breaks a guarantee. A start waits for none of this:
+who takes over from a dead collector must not wait for a broker that is slow to answer.
 """
 
 from __future__ import annotations
 
 import logging
 
-from collectors.findings import Weight, refuse
+from collectors.findings import Check, Weight, refuse
 from collectors.looking import of_settings, overtaken_groups
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
@@ -26,6 +28,7 @@ class StartCheck:
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
         self.refused: str | None = None
+        self._failure = ""
 
     def look(self) -> bool:
         """Look once; whether that was enough. Blocks for as long as the brokers take."""
@@ -39,7 +42,9 @@ class StartCheck:
             self.refused = str(error)
             return False
         except AmcastError as error:
-            _log.warning("the cluster's settings could not be checked: %s", error)
+            if self._failure != str(error):
+                _log.warning("the cluster's settings could not be checked: %s", error)
+            self._failure = str(error)
             return False
         self.refused = None
         return True
@@ -60,5 +65,7 @@ class StartCheck:
         finally:
             driver.close()
         for one in found:
-            if one.weight is Weight.WARN:
+            if one.check is Check.UNSEEN:
+                _log.warning("not checked: %s", one.says)
+            elif one.weight is Weight.WARN:
                 _log.warning("%s", one)

@@ -36,7 +36,7 @@ def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
     Raises `AmcastError` where the brokers would not make one. What cannot be seen is left out.
     """
     control = control_partition(plan.topic).topic
-    existing = {one.name: one for one in look_at_topics(admin, plan)}
+    existing = {one.name: one for one in look_at_topics(admin, plan, [])}
     orders = order_topic(plan.topic)
     found: list[TopicFacts] = []
     for name, count in topics_of(plan).items():

@@ -53,6 +53,22 @@ class ClusterUnreachable(AmcastError):
     exit_code = 4
 
 
+class AccessDenied(AmcastError):
+    """The brokers answer, and refuse: waiting does not help, unlike with `ClusterUnreachable`."""
+
+
+class NotAuthorized(AccessDenied):
+    """The user lacks a right; the text names the right and the topic, group or cluster."""
+
+
+class AuthenticationFailed(AccessDenied):
+    """The brokers do not accept the user: name, password or mechanism is wrong."""
+
+
+class TlsFailed(AccessDenied):
+    """A certificate is not trusted, on either side, or names another host."""
+
+
 class TimedOut(AmcastError):
     """A bounded wait ended; what was waited for may still happen."""
 
@@ -70,6 +86,10 @@ class BufferFull(AmcastError):
 
 class AppendRefused(AmcastError):
     """Kafka refused the append for good; the record does not stand in the log."""
+
+
+class AppendNotAuthorized(AppendRefused, NotAuthorized):
+    """The user lacks the right Write; the record does not stand in the log."""
 
 
 class AppendUnknown(AmcastError):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
-from multicast.errors import ClusterUnreachable, TimedOut, Trimmed, UsageError
+from multicast.errors import AccessDenied, ClusterUnreachable, TimedOut, Trimmed, UsageError
 from multicast.log import Appended, AppendOutcome
 from ordering_osn.blockcutter import FillTimes
 from ordering_osn.blocks import is_config, last_config_of, seal
@@ -237,7 +237,7 @@ class ChainNode:
         try:
             self._around.connect()
             return self._around.consumer(self.name, str(self._place.cursor))
-        except (ClusterUnreachable, TimedOut, UsageError) as error:
+        except (AccessDenied, ClusterUnreachable, TimedOut, UsageError) as error:
             raise _Interrupted(str(error)) from error
 
     def _follow(self, consumer: Consumer) -> None:
@@ -271,7 +271,11 @@ class ChainNode:
             # The consumer keeps its place, and reads on as soon as a broker is back.
             self.log_answers(str(error))
             return []
-        except (TimedOut, UsageError) as error:  # as where an epoch leaves the chain out
+        except (
+            AccessDenied,
+            TimedOut,
+            UsageError,
+        ) as error:  # as where an epoch leaves the chain out
             raise _Interrupted(str(error)) from error
 
     def _watch_order(self, consumer: Consumer) -> None:

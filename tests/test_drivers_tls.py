@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from multicast.drivers import open_driver
-from multicast.errors import ClusterUnreachable
+from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.kafka_python.connection import kafka_python_settings
 from multicast.librdkafka.settings import librdkafka_settings
@@ -125,26 +125,47 @@ def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, 
         opened.close()
 
 
+WRONG = [
+    ({"ssl.ca.location": "stranger.pem"}, TlsFailed, "not trusted .*ssl.ca.location"),
+    (
+        {"ssl.certificate.location": None, "ssl.key.location": None, "ssl.key.password": None},
+        TlsFailed,
+        "refuse our certificate, or the lack of one .*ssl.certificate.location",
+    ),
+    ({"security.protocol": "PLAINTEXT"}, ClusterUnreachable, "security.protocol PLAINTEXT fits"),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"security.protocol": "PLAINTEXT"},
-        {"ssl.ca.location": "stranger.pem"},
-        {"ssl.certificate.location": None, "ssl.key.location": None, "ssl.key.password": None},
-    ],
-)
-def test_a_broker_that_is_not_trusted_or_does_not_trust_us_is_unreachable(
-    tls_bootstrap, files, name, wrong
-):
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_certificates_is_said(tls_bootstrap, files, name, case):
+    wrong, error, says = case
     client = client_settings(files)
     for key, value in wrong.items():
         del client[key]
         if value is not None:
             client[key] = value if key == "security.protocol" else str(files / value)
-    with pytest.raises(ClusterUnreachable, match=tls_bootstrap):
-        open_driver(name, tls_bootstrap, client, request_timeout_s=1.0)
+    with pytest.raises(error, match=rf"{tls_bootstrap}.*{says}") as raised:
+        open_driver(name, tls_bootstrap, client, request_timeout_s=2.0)
+    assert raised.value.exit_code == (4 if error is ClusterUnreachable else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_a_certificate_of_another_host_is_told_from_one_that_is_not_trusted(
+    tls_bootstrap, files, name
+):
+    other = tls_bootstrap.replace("127.0.0.1", "localhost")  # it names the address alone
+    with pytest.raises(TlsFailed, match="names another host"):
+        open_driver(name, other, client_settings(files), request_timeout_s=5.0)
+
+
+@pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+    client = {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "gone.pem")}
+    with pytest.raises(UsageError, match=r"gone\.pem of ssl\.ca\.location cannot be read"):
+        open_driver(name, "127.0.0.1:9", client, request_timeout_s=0.2)
 
 
 def test_settings_are_translated_for_kafka_python_and_passed_on_to_librdkafka():

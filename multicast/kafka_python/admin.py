@@ -19,7 +19,15 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from multicast.errors import AmcastError, ClusterUnreachable, TimedOut, UsageError
+from multicast.access import CLUSTER, Access
+from multicast.errors import (
+    AccessDenied,
+    AmcastError,
+    ClusterUnreachable,
+    NotAuthorized,
+    TimedOut,
+    UsageError,
+)
 from multicast.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.log import TopicPartition
 
@@ -64,6 +72,7 @@ class Admin:
         request_timeout_s: float = 10.0,
     ) -> None:
         self._bootstrap = bootstrap
+        self._access = Access.of(bootstrap, client or {})
         self._timeout_s = request_timeout_s
         settings = kafka_python_settings(client or {})
         try:
@@ -175,19 +184,26 @@ class Admin:
         }
         found = self._ask(
             lambda: self._admin.create_topics({name: asked}, validate_only=True),
+            needs=("Create", "topic", name),
             ignore=(kafka_errors.TopicAlreadyExistsError,),
         )
         if found is None:
             return None
         (topic,) = found["topics"]
         # A user who may not see the settings gets none: those that are asked for are known.
-        settings = {**spec.settings, **_values(topic.get("configs") or {})}
+        told = topic.get("configs") or {}
+        settings = {**spec.settings, **{key: str(one["value"]) for key, one in told.items()}}
         return int(topic["replication_factor"]), settings
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Grow a topic to so many Kafka partitions; fewer than it has is a `UsageError`."""
         try:
-            self._ask(lambda: self._admin.create_partitions({topic: partitions}))
+            self._ask(
+                lambda: self._admin.create_partitions({topic: partitions}),
+                needs=("Alter", "topic", topic),
+            )
+        except AccessDenied:
+            raise
         except AmcastError:
             # Someone else may have been quicker, or an answer was lost.
             has = self.partitions([topic]).get(topic, 0)
@@ -213,7 +229,10 @@ class Admin:
         if missing and count:
             asked = {"count": count + len(missing), "assignments": [[one] for one in missing]}
             try:
-                self._ask(lambda: self._admin.create_partitions({topic: asked}))
+                self._ask(
+                    lambda: self._admin.create_partitions({topic: asked}),
+                    needs=("Alter", "topic", topic),
+                )
             except AmcastError:
                 # Someone else may have been quicker, or the broker that was asked was behind.
                 if self._placed(topic)[0] <= count:
@@ -248,15 +267,18 @@ class Admin:
         """Give all settings in force of every broker that answers."""
         kind = ConfigResourceType.BROKER
         found = self._each_broker(
-            lambda one: self._admin.describe_configs(
-                [ConfigResource(kind, str(one))], config_filter="all"
-            )
+            lambda one: self._describe(kind, [str(one)], one), ("DescribeConfigs", CLUSTER)
         )
-        return {one: _values(told[kind.name.lower()][str(one)]) for one, told in found.items()}
+        return {one: told[str(one)] for one, told in found.items()}
 
     def groups(self, prefix: str) -> list[str]:
-        """List the consumer groups whose name begins so, sorted, of every broker that answers."""
-        found = self._each_broker(lambda one: self._admin.list_groups(broker_ids=[one]))
+        """List the consumer groups whose name begins so, sorted, of every broker that answers.
+
+        Groups that this user may not describe are left out by the brokers, without a word.
+        """
+        found = self._each_broker(
+            lambda one: self._admin.list_groups(broker_ids=[one]), ("Describe", CLUSTER)
+        )
         names = {str(group["group_id"]) for told in found.values() for group in told}
         return sorted(name for name in names if name.startswith(prefix))
 
@@ -264,8 +286,11 @@ class Admin:
         """Give the bytes that Kafka partitions take on the disks of brokers that answer."""
         sizes: dict[TopicPartition, int] = {}
         found = self._each_broker(
-            lambda one: self._admin.describe_log_dirs(list(topics), brokers=[one])
+            lambda one: self._admin.describe_log_dirs(list(topics), brokers=[one]),
+            ("Describe", CLUSTER),
         )
+        if not any(told[0]["log_dirs"] for told in found.values()):
+            raise self._access.lacks("Describe", CLUSTER)
         for folder in [folder for told in found.values() for folder in told[0]["log_dirs"]]:
             for topic in folder["topics"]:
                 for part in topic["partitions"]:
@@ -278,7 +303,8 @@ class Admin:
 
         Nothing else that Kafka answers holds a broker's clock.
         """
-        for topic in self._ask(self._admin.describe_metadata_quorum)["topics"]:
+        needs = ("Describe", CLUSTER)
+        for topic in self._ask(self._admin.describe_metadata_quorum, needs=needs)["topics"]:
             for quorum in topic["partitions"]:
                 for voter in quorum["current_voters"]:
                     if voter["replica_id"] == quorum["leader_id"]:
@@ -330,6 +356,7 @@ class Admin:
         if existing:
             self._ask(
                 lambda: self._admin.delete_topics(existing),
+                needs=("Delete", "topic", ", ".join(existing)),
                 ignore=(kafka_errors.UnknownTopicOrPartitionError,),
             )
         self._wait(lambda: not self._topics(existing), f"topics {existing} to be deleted")
@@ -337,7 +364,8 @@ class Admin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Raise the beginnings of logs, as retention would; what lies below is gone for good."""
         asked = {KafkaTopicPartition(*at): offset for at, offset in before.items()}
-        self._ask(lambda: self._admin.delete_records(asked))
+        topics = ", ".join(dict.fromkeys(at.topic for at in before))
+        self._ask(lambda: self._admin.delete_records(asked), needs=("Delete", "topic", topics))
 
     def close(self) -> None:
         """Close the connections."""
@@ -346,6 +374,7 @@ class Admin:
     def _make(self, name: str, asked: Mapping[str, object]) -> bool:
         found = self._ask(
             lambda: self._admin.create_topics({name: asked}),
+            needs=("Create", "topic", name),
             ignore=(kafka_errors.TopicAlreadyExistsError,),
         )
         return found is not None
@@ -361,6 +390,8 @@ class Admin:
                 existing[one["name"]] = one
             elif one["error_code"] != unknown:
                 error = kafka_errors.for_code(one["error_code"])
+                if issubclass(error, kafka_errors.AuthorizationError):
+                    raise self._access.lacks("Describe", "topic", one["name"])
                 raise UsageError(f"Topic {one['name']}: {error.__name__}.")
         return existing
 
@@ -376,20 +407,32 @@ class Admin:
     def _settings(self, kind: Any, names: list[str]) -> dict[str, dict[str, str]]:
         if not names:
             return {}
-        found = self._ask(
-            lambda: self._admin.describe_configs(
-                [ConfigResource(kind, name) for name in names], config_filter="all"
-            )
-        )
-        return {name: _values(entries) for name, entries in found[kind.name.lower()].items()}
+        return dict(self._ask(lambda: self._describe(kind, names, None)))
 
-    def _each_broker(self, call: Callable[[int], Any]) -> dict[int, Any]:
+    def _describe(self, kind: Any, names: list[str], node: int | None) -> dict[str, dict[str, str]]:
+        """Ask for settings; the package's own call drops the errors in the answer."""
+        request = self._admin._describe_configs_request(  # noqa: SLF001
+            [ConfigResource(kind, name) for name in names]
+        )
+        manager = self._admin._manager  # noqa: SLF001
+        found = {}
+        for told in manager.run(manager.send, request, node).results:
+            error = kafka_errors.for_code(told.error_code)
+            if error is kafka_errors.TopicAuthorizationFailedError:
+                raise self._access.lacks("DescribeConfigs", "topic", told.resource_name)
+            if error is kafka_errors.ClusterAuthorizationFailedError:
+                raise self._access.lacks("DescribeConfigs", CLUSTER)
+            found[told.resource_name] = {one.name: str(one.value) for one in told.configs}
+        return found
+
+    def _each_broker(self, call: Callable[[int], Any], needs: tuple[str, ...]) -> dict[int, Any]:
         """Call for one broker after the other; those that do not answer soon are left out."""
         found = {}
         for broker in sorted(self.members()[1]):
             try:
                 told = self._ask(
                     partial(call, broker),
+                    needs=needs,
                     ignore=(kafka_errors.UnknownBrokerIdError,),
                     timeout_s=min(_SILENT_S, self._timeout_s),
                 )
@@ -424,10 +467,14 @@ class Admin:
         self,
         call: Callable[[], Any],
         *,
+        needs: tuple[str, ...] = (),
         ignore: tuple[type[Exception], ...] = (),
         timeout_s: float | None = None,
     ) -> Any:
-        """Call until it is answered; the package's own waits have no end, so a thread waits."""
+        """Call until it is answered; the package's own waits have no end, so a thread waits.
+
+        `needs` is the right that the call takes, and on what: it is named where it is lacking.
+        """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
             outcome = _Outcome(call)
@@ -441,6 +488,10 @@ class Admin:
             passing = isinstance(error, OSError) or (
                 isinstance(error, kafka_errors.KafkaError) and error.retriable
             )
+            if isinstance(error, AmcastError):
+                raise error
+            if isinstance(error, kafka_errors.AuthorizationError) and needs:
+                raise self._access.lacks(*needs) from error
             if not passing:
                 raise self._refused(error) from error
             if time.monotonic() > deadline:
@@ -448,6 +499,8 @@ class Admin:
             _pause.wait(_RETRY_S)
 
     def _refused(self, error: BaseException) -> BaseException:
+        if isinstance(error, kafka_errors.AuthorizationError):
+            return NotAuthorized(f"The brokers at {self._bootstrap} deny this: {error}")
         if isinstance(error, kafka_errors.KafkaError):
             name = type(error).__name__.removesuffix("Error")
             return AmcastError(f"The brokers at {self._bootstrap} refused ({name}): {error}")
@@ -455,15 +508,15 @@ class Admin:
             return UsageError("This was closed before.")
         return error
 
-    def _unreachable(self, why: BaseException | None) -> ClusterUnreachable:
+    def _unreachable(self, why: BaseException | None) -> AmcastError:
+        admin = getattr(self, "_admin", None)
+        refusal = None if admin is None else admin._manager.refusal  # noqa: SLF001
+        if isinstance(refusal, AccessDenied):
+            return type(refusal)(str(refusal))
         reason = f" ({why})" if why is not None and str(why) else ""
         return ClusterUnreachable(
             f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s{reason}."
         )
-
-
-def _values(entries: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(entry["value"]) for key, entry in entries.items()}
 
 
 class _Outcome:

@@ -23,8 +23,10 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionState
 
+from multicast.access import Access
 from multicast.errors import (
     AmcastError,
+    AppendNotAuthorized,
     AppendRefused,
     AppendUnknown,
     BufferFull,
@@ -47,6 +49,8 @@ _LOG.addHandler(logging.NullHandler())
 _GUARD_S = 0.25
 MESSAGE_BYTES_MAX = 100 * 1024 * 1024
 
+# A producer is given its id only where the user may write to some topic at all.
+_NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
 _DEFINITE = (
     kafka_errors.AuthorizationError,
     kafka_errors.InvalidRecordError,
@@ -80,6 +84,8 @@ class KafkaPythonAppender:
         in_flight_bytes_max: int,
     ) -> None:
         self._bootstrap = bootstrap
+        self._access = Access.of(bootstrap, client)
+        self._reached = False  # whether anything was ever stored
         # A topic that was just made may be unknown to a broker for a moment.
         self._metadata_wait_s = min(3.0, timeout_s / 2)
         self._overdue_s = delivery_timeout_s + _GUARD_S
@@ -265,12 +271,19 @@ class KafkaPythonAppender:
             known = producer.partitions_for(at.topic)
 
     def _appended(self, number: int, metadata: Any) -> None:
+        self._reached = True
         self._settle(number, Appended(metadata.offset))
 
     def _failed(self, number: int, at: TopicPartition, error: BaseException) -> None:
         name = f"{at.topic}/{at.partition}"
         outcome: AmcastError
-        if isinstance(error, _DEFINITE):
+        lacking = self._access.lacking("Write", "topic", at.topic)
+        if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+            outcome = AppendNotAuthorized(lacking)
+        elif _NO_ID in str(error):
+            # Without an id nothing is sent. Of one that had an id before, nobody knows.
+            outcome = AppendUnknown(lacking) if self._reached else AppendNotAuthorized(lacking)
+        elif isinstance(error, _DEFINITE):
             outcome = AppendRefused(f"The brokers refused a record for {name}: {error}.")
         else:
             outcome = AppendUnknown(f"Whether {name} holds the record is unknown: {error}.")
@@ -279,6 +292,8 @@ class KafkaPythonAppender:
     def _not_started(self, at: TopicPartition, error: BaseException) -> AmcastError:
         """Say why the client took no record: then it certainly does not stand in the log."""
         name = f"{at.topic}/{at.partition}"
+        if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+            return AppendNotAuthorized(self._access.lacking("Write", "topic", at.topic))
         if isinstance(error, kafka_errors.KafkaTimeoutError):
             refreshed_ms = self._producer._metadata._last_successful_refresh_ms  # noqa: SLF001
             if time.monotonic() - refreshed_ms / 1000 > self._metadata_wait_s:

@@ -8,11 +8,14 @@ Invariant: no wait lasts longer than the time-out that it was given.
 
 from __future__ import annotations
 
+import os
 import selectors
+import ssl
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -23,8 +26,16 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from multicast.access import Access, user_of
 from multicast.client_settings import check_client
-from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, UsageError
+from multicast.errors import (
+    AccessDenied,
+    AmcastError,
+    ClusterUnreachable,
+    NotAuthorized,
+    TopicMissing,
+    UsageError,
+)
 from multicast.kafka_python.quiet import QuietSelector, quiet
 from multicast.log import TopicPartition
 
@@ -33,6 +44,8 @@ RETRY_S = 0.03
 _UNKNOWN_TOPIC_S = 3.0
 _FRAME_BYTES_MAX = 2**31 - 1
 
+# OpenSSL's numbers for a certificate of another host name, or of another address.
+_MISNAMED = (62, 64)
 LATEST = -1
 EARLIEST = -2
 
@@ -65,15 +78,84 @@ class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
+class _LastWords:
+    """Hears what a broker said before it hung up, such as why it refuses a password.
+
+    kafka-python 3.0.12 drops what came where the end of the connection came with it.
+    """
+
+    def _sock_recv(self) -> tuple[bytes, Any]:
+        received, error = super()._sock_recv()  # type: ignore[misc]
+        return received, None if received else error
+
+
+class _Plain(_LastWords, KafkaTCPTransport):  # type: ignore[misc]
+    pass
+
+
+class _Tls(_LastWords, KafkaSSLTransport):  # type: ignore[misc]
+    pass
+
+
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     """Closes a connection whose TLS handshake failed: kafka-python 3.0.12 leaves it open.
 
     It also never makes a topic by asking for one: the package's own does not pass that setting on.
+    And it remembers which brokers refuse us, and why: the package tries again until time is up,
+    and then only says that it is.
+
+        refusals   by broker, while its last connection was refused
+        trouble    how the last connection failed, where none was made since
     """
 
     def __init__(self, net: Any, **settings: Any) -> None:
         super().__init__(net, **settings)
         self.cluster.config["allow_auto_create_topics"] = False
+        user = user_of(self.config["sasl_plain_username"], self.config["ssl_certfile"])
+        self.access = Access(str(self.config["bootstrap_servers"]), user)
+        self.refusals: dict[Any, AccessDenied] = {}
+        self.trouble: BaseException | None = None
+
+    def get_connection(self, node_id: Any, **settings: Any) -> Any:
+        """Give a connection; raise what was refused where no bootstrap address takes us."""
+        if self.cluster.is_bootstrap(node_id):
+            every = [one.node_id for one in self.cluster.bootstrap_brokers()]
+            if self.refusals.keys() >= set(every):
+                refused = [self.refusals.pop(one) for one in dict.fromkeys(every)]
+                raise refused[0]  # the next bootstrap tries again
+        return super().get_connection(node_id, **settings)
+
+    async def _do_bootstrap(self, deadline: Any) -> Any:
+        try:
+            return await super()._do_bootstrap(deadline)
+        except kafka_errors.KafkaTimeoutError as error:
+            raise self.refusal or error from error
+
+    @property
+    def refusal(self) -> AccessDenied | None:
+        """Why a broker refuses us now; None where none does."""
+        return next(iter(self.refusals.values()), None)
+
+    async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
+        conn.init_future.add_callback(lambda _: self._connected(node.node_id))
+        conn.init_future.add_errback(partial(self._failed, node.node_id))
+        conn.close_future.add_errback(self._lost)
+        await super()._connect(node, conn, **settings)
+
+    def _connected(self, node_id: Any) -> None:
+        self.refusals.pop(node_id, None)
+        self.trouble = None
+
+    def _lost(self, error: BaseException) -> None:
+        self.trouble = error
+
+    def _failed(self, node_id: Any, error: BaseException) -> None:
+        self.trouble = error
+        refused = _refusal(self.access, error)
+        if refused is None:
+            self.refusals.pop(node_id, None)
+        else:
+            self.refusals[node_id] = refused
 
     async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
         sock = await create_connection(
@@ -87,9 +169,9 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         try:
             if self.ssl_enabled:
                 tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
-                transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
+                transport = _Tls(self._net, sock, host=node.host, **tls)
             else:
-                transport = KafkaTCPTransport(self._net, sock, host=node.host)
+                transport = _Plain(self._net, sock, host=node.host)
         except BaseException:
             sock.close()
             raise
@@ -101,6 +183,38 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
                 raise
             raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
         return transport
+
+
+def _refusal(access: Access, error: BaseException | None) -> AccessDenied | None:
+    """Say what of a failed connection was a refusal; None: it was none, or nobody knows."""
+    tls = next(
+        (
+            one
+            for one in (error, getattr(error, "__cause__", None), *getattr(error, "args", ()))
+            if isinstance(one, ssl.SSLError)
+        ),
+        None,
+    )
+    match tls or error:
+        case ssl.SSLCertVerificationError(verify_code=code, verify_message=why):
+            return access.misnamed(why) if code in _MISNAMED else access.untrusted(why)
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+            return None  # who hangs up may be going down
+        case ssl.SSLError(reason=str(why)):
+            ours = "ALERT" in why and ("CERTIFICATE" in why or "UNKNOWN_CA" in why)
+            words = why.lower().replace("_", " ")
+            return access.unwelcome(words) if ours else access.no_tls(words)
+        case kafka_errors.SaslAuthenticationFailedError():
+            return access.rejected(_words(error).removeprefix("SaslAuthenticationFailedError: "))
+        case kafka_errors.UnsupportedSaslMechanismError() | kafka_errors.IllegalSaslStateError():
+            return access.rejected(_words(error))
+        case _:
+            return None
+
+
+def _words(error: BaseException | None) -> str:
+    """Give what the package or the broker said, without its numbers."""
+    return ", ".join(map(str, getattr(error, "args", ()))) or getattr(error, "description", "")
 
 
 def abort(transport: Any) -> None:
@@ -141,7 +255,11 @@ class Connection:
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], *, timeout_s: float) -> None:
         settings = kafka_python_settings(client)
+        for name in [name for name in client if name.endswith(".location")]:
+            if not os.access(client[name], os.R_OK):
+                raise UsageError(f"The file {client[name]} of {name} cannot be read.")
         self.bootstrap = bootstrap
+        self.access = Access.of(bootstrap, client)
         self.timeout_s = timeout_s
         self._turn = threading.Lock()
         self.selector = selectors.DefaultSelector()
@@ -191,9 +309,16 @@ class Connection:
             raise self.wrapped(future.exception)
         return future.value
 
-    def unreachable(self, timeout_s: float, why: BaseException | None = None) -> ClusterUnreachable:
-        """Say that nobody answered."""
+    def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
+        """Say that nobody answered, or why a broker that did refuses us."""
+        refusal = self.manager.refusal
+        if refusal is not None:
+            return type(refusal)(str(refusal))  # another raises the first one, too
+        why = why or self.manager.trouble
         reason = f" ({why})" if why is not None and str(why) else ""
+        if "disconnected" in reason:
+            protocol = self.manager.config["security_protocol"]
+            reason = f" (it hung up; see whether security.protocol {protocol} fits that port)"
         return ClusterUnreachable(
             f"No broker at {self.bootstrap} answered within {timeout_s:g} s{reason}."
         )
@@ -203,7 +328,7 @@ class Connection:
         if isinstance(error, AmcastError):
             return error
         if isinstance(error, kafka_errors.AuthorizationError):
-            return AmcastError(f"The brokers at {self.bootstrap} deny this: {error}.")
+            return NotAuthorized(f"The brokers at {self.bootstrap} deny this: {error}.")
         if isinstance(error, kafka_errors.KafkaError | OSError):
             return self.unreachable(self.timeout_s, error)
         return error
@@ -297,6 +422,10 @@ class Connection:
 
     def refuse_unknown(self, missing: Sequence[TopicPartition], *, since: float) -> None:
         """Raise where the brokers answer, but for a while have not known a Kafka partition."""
+        hidden = self.cluster.unauthorized_topics
+        for one in missing:
+            if one.topic in hidden and self._refreshed_after(since):
+                raise self.access.lacks("Describe", "topic", one.topic)
         if time.monotonic() - since < min(_UNKNOWN_TOPIC_S, self.timeout_s / 2):
             return
         for one in missing:
@@ -335,7 +464,7 @@ class Connection:
                 if error is kafka_errors.NoError:
                     offsets[at] = partition.offset
                 elif issubclass(error, kafka_errors.AuthorizationError):
-                    raise error(at.topic)
+                    raise self.access.lacks("Describe", "topic", at.topic)
                 else:
                     self.cluster.request_update()
         return offsets

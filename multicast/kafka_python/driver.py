@@ -7,7 +7,7 @@ one after the other, so a question must not queue behind a long poll.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from kafka import errors as kafka_errors
@@ -166,7 +166,7 @@ class KafkaPythonDriver:
         for topic in response.topics:
             error = kafka_errors.for_code(topic.error_code)
             if issubclass(error, kafka_errors.AuthorizationError):
-                raise error(topic.name)
+                raise self._connection.access.lacks("Describe", "topic", topic.name)
             if error is not kafka_errors.UnknownTopicOrPartitionError:
                 # A topic whose partitions have no leader now exists all the same.
                 ids[topic.name] = str(topic.topic_id)
@@ -199,7 +199,7 @@ class KafkaPythonDriver:
         def errors(response: Any) -> list[int]:
             return [one.error_code for topic in response.topics for one in topic.partitions]
 
-        await self._ask_coordinator(group, request, errors)
+        await self._ask_coordinator(group, request, errors, needs="Read", topics=by_topic)
 
     async def _committed(
         self, group: str, at: Sequence[TopicPartition]
@@ -227,7 +227,9 @@ class KafkaPythonDriver:
                 *(p.error_code for g in response.groups for t in g.topics for p in t.partitions),
             ]
 
-        response = await self._ask_coordinator(group, request, errors)
+        response = await self._ask_coordinator(
+            group, request, errors, needs="Describe", topics=by_topic
+        )
         return {
             TopicPartition(topic.name, one.partition_index): (
                 one.committed_offset,
@@ -239,8 +241,13 @@ class KafkaPythonDriver:
             if one.committed_offset >= 0
         }
 
-    async def _ask_coordinator(self, group: str, request: Any, errors: Any) -> Any:
-        """Send to the group's coordinator until it answers without a passing error."""
+    async def _ask_coordinator(
+        self, group: str, request: Any, errors: Any, *, needs: str, topics: Collection[str]
+    ) -> Any:
+        """Send to the group's coordinator until it answers without a passing error.
+
+        `needs` is the right on the group, and on the topics, that the request takes.
+        """
         manager = self._connection.manager
         while True:
             try:
@@ -249,8 +256,11 @@ class KafkaPythonDriver:
                 for code in errors(response):
                     if code:
                         raise kafka_errors.for_code(code)
-            except kafka_errors.AuthorizationError:
-                raise
+            except kafka_errors.TopicAuthorizationFailedError as error:
+                access = self._connection.access
+                raise access.lacks(needs, "topic", ", ".join(topics)) from error
+            except kafka_errors.AuthorizationError as error:
+                raise self._connection.access.lacks(needs, "group", group) from error
             except (kafka_errors.KafkaError, OSError) as error:
                 passing = getattr(error, "retriable", True) or isinstance(error, OSError)
                 if not passing:

@@ -222,7 +222,7 @@ class Fetching:
             self.forget(at)
             self._sink.out_of_range(at)
         elif issubclass(error, kafka_errors.AuthorizationError):
-            raise error(at.topic)
+            raise self._connection.access.lacks("Read", "topic", at.topic)
         else:
             hint = answer.current_leader
             if hint is None or not self._connection.cluster.update_partition_leader(

@@ -120,7 +120,7 @@ class Membership:
             case kafka_errors.InvalidSessionTimeoutError() if len(self._sessions) > 1:
                 del self._sessions[0]
             case kafka_errors.AuthorizationError():
-                raise error
+                raise self._connection.access.lacks("Read", "group", self.group) from error
             case kafka_errors.KafkaError() if not error.retriable:
                 raise AmcastError(f"The group {self.group} is not usable: {error}.") from error
             case _:

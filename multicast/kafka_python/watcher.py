@@ -225,7 +225,7 @@ class KafkaPythonWatcher:
         """Seek a log anew whose leader does not answer for it."""
         error = kafka_errors.for_code(told.error)
         if issubclass(error, kafka_errors.AuthorizationError):
-            raise self._connection.wrapped(error(told.at.topic))
+            raise self._connection.access.lacks("Read", "topic", told.at.topic)
         if error is kafka_errors.OffsetOutOfRangeError:
             # The log was trimmed past its end, cut, or made anew.
             self._endless.add(told.at)

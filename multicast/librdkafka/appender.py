@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from multicast.access import Access, user_of
 from multicast.errors import BufferFull, UsageError
 from multicast.librdkafka.outcomes import Outcomes, name, not_sent, unknown
 from multicast.librdkafka.settings import LOG
@@ -77,7 +78,8 @@ class LibrdkafkaAppender:
         self._producer = self._open()
         self._successor: Any = None
         self._ending: list[threading.Thread] = []
-        self._outcomes = Outcomes(self._bootstrap)
+        user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
+        self._outcomes = Outcomes(self._bootstrap, Access(self._bootstrap, user))
         self._started = Started(LOG)
         self._of_many = 0  # so many appends were started by calls with many
         self._lock = threading.Lock()  # to start an append, and to change the producer
@@ -127,7 +129,7 @@ class LibrdkafkaAppender:
                 f"{len(self._producer)} appends to {self._bootstrap} are in flight already."
             ) from error
         if refused is not None:
-            done(not_sent(at, refused.str()))
+            done(self._outcomes.not_taken(at, refused))
         if number % _SERVED_EVERY == 0:
             self._serve_here()
 
@@ -159,7 +161,7 @@ class LibrdkafkaAppender:
                 self._started.drop_some(many, not_started)
                 self._of_many += taken
         for index, error in refused:
-            done(index, not_sent(at, error.str()))
+            done(index, self._outcomes.not_taken(at, error))
         self._serve_here()
         return taken
 
@@ -287,6 +289,8 @@ class LibrdkafkaAppender:
             return int(self._producer.poll(timeout_s))
         except KafkaException as error:
             # So the package tells, once, that librdkafka has given up on its producer.
+            if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                self._outcomes.denied = True
             self._break(error.args[0])
             return 1
 
@@ -374,7 +378,9 @@ class LibrdkafkaAppender:
             with self._serving:
                 self._succeed()
         elif self._broken:
-            self._replace(self._broken)
+            # One that may write nowhere is as good as the next one until somebody appends.
+            if not self._outcomes.denied or self._started.waiting:
+                self._replace(self._broken)
         elif oldest is not None and oldest <= overdue:
             at = self._started.at(oldest)
             if at is not None and oldest <= self._started.by(now - stuck_s):

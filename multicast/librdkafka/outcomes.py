@@ -13,7 +13,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from multicast.errors import AmcastError, AppendRefused, AppendUnknown
+from multicast.access import Access
+from multicast.errors import AmcastError, AppendNotAuthorized, AppendRefused, AppendUnknown
 from multicast.log import Appended, AppendFailed, AppendOutcome, TopicPartition
 
 _DEFINITE = frozenset(
@@ -36,17 +37,24 @@ _UNKNOWN_TOPIC = frozenset(
     }
 )
 _PURGED = frozenset({KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})  # noqa: SLF001
+_UNSENT = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE})  # noqa: SLF001
 
 
 class Outcomes:
-    """Says what became of a record; remembers which Kafka partitions were there."""
+    """Says what became of a record; remembers which Kafka partitions were there.
 
-    def __init__(self, bootstrap: str) -> None:
+    `denied` is set while the producer gets no id, because the user may write nowhere.
+    """
+
+    def __init__(self, bootstrap: str, access: Access) -> None:
+        self.denied = False
         self._bootstrap = bootstrap
+        self._access = access
         self._reached: set[TopicPartition] = set()  # a log that was there may be there again
 
     def stored(self, at: TopicPartition, offset: int) -> AppendOutcome:
         """Say where a record stands."""
+        self.denied = False
         self._reached.add(at)
         if offset < 0:
             # librdkafka concludes from the acknowledgement of a later record that this one is
@@ -55,6 +63,12 @@ class Outcomes:
                 AppendUnknown(f"{name(at)} holds the record, at an offset that nobody told.")
             )
         return Appended(offset)
+
+    def not_taken(self, at: TopicPartition, error: Any) -> AppendFailed:
+        """Say why the client did not take a record: it certainly does not stand in the log."""
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return AppendFailed(self._lacks_write(at))
+        return not_sent(at, error.str())
 
     def failed(self, at: TopicPartition, error: Any, given_up: str) -> AppendFailed:
         """Say why a record was not acknowledged; `given_up` is why the client purged it."""
@@ -71,10 +85,19 @@ class Outcomes:
     def _explained(self, at: TopicPartition, error: Any, given_up: str) -> AmcastError:
         if error.code() in _UNKNOWN_TOPIC and at not in self._reached:
             return AppendRefused(f"{name(at)} does not exist at {self._bootstrap}.")
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return self._lacks_write(at)
+        if self.denied and error.code() in _UNSENT:
+            # Without an id nothing is sent. Of one that had an id before, nobody knows.
+            lacks = self._lacks_write(at)
+            return AppendUnknown(str(lacks)) if self._reached else lacks
         if error.code() in _DEFINITE:
             return AppendRefused(f"The record for {name(at)} was refused: {error.str()}.")
         why = given_up if given_up and error.code() in _PURGED else error.str()
         return unknown(at, why).error
+
+    def _lacks_write(self, at: TopicPartition) -> AppendNotAuthorized:
+        return AppendNotAuthorized(self._access.lacking("Write", "topic", at.topic))
 
 
 def unknown(at: TopicPartition, why: str) -> AppendFailed:

@@ -24,6 +24,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from multicast.access import Access, user_of
 from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, Trimmed, UsageError
 from multicast.librdkafka.settings import LOG
 from multicast.log import Driver, Fetched, Record, TopicPartition
@@ -37,13 +38,12 @@ _SHORTEST_S = 0.001  # librdkafka counts milliseconds: it does not wait for less
 # be touched. Python reports that as SystemError, but a call that the interpreter has specialized
 # (from the eighth or so on) does not look, and the error strikes a later call. This one looks.
 _headers_of = methodcaller("headers")
-_DENIED = frozenset(
-    {
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    }
-)
+# librdkafka asks who coordinates its group, which is never joined and stores nothing.
+_HARMLESS = KafkaError.GROUP_AUTHORIZATION_FAILED
+_REFUSED = {
+    KafkaError._AUTHENTICATION: Access.rejected,  # noqa: SLF001
+    KafkaError._SSL: Access.no_tls,  # noqa: SLF001
+}
 _UNKNOWN_TOPIC = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -65,6 +65,9 @@ class LibrdkafkaReader:
         timeout_s: float,
     ) -> None:
         self._bootstrap = settings["bootstrap.servers"]
+        user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
+        self._access = Access(self._bootstrap, user)
+        self._refused: AmcastError | None = None  # by a broker, since records last came
         self._questions = questions
         self._timeout_s = timeout_s
         self._positions: dict[TopicPartition, int] = {}
@@ -260,8 +263,10 @@ class LibrdkafkaReader:
             self._error = TopicMissing(f"{topic} does not exist at {self._bootstrap}.")
             if at is not None:
                 self._error.about(at)
-        elif code in _DENIED:
-            self._error = AmcastError(f"The brokers at {self._bootstrap} deny this: {error.str()}.")
+        elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED and at is not None:
+            self._error = self._access.lacks("Read", "topic", at.topic).about(at)
+        elif code == _HARMLESS:
+            LOG.debug("reader: %s", error.str())
         elif error.fatal():
             self._error = AmcastError(f"librdkafka gave up reading: {error.str()}.")
         else:
@@ -269,6 +274,8 @@ class LibrdkafkaReader:
 
     def _troubled(self, error: Any) -> None:
         LOG.info("reader: %s", error.str())
+        if error.code() in _REFUSED:
+            self._refused = _REFUSED[error.code()](self._access, error.str())
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:  # noqa: SLF001
             self._down_since = time.monotonic()
 
@@ -305,12 +312,13 @@ class LibrdkafkaReader:
         answered = self._ask_anything()
         self._heard_at = now
         if answered:
-            self._down_since = None
+            self._down_since = self._refused = None
         elif self._down_since is None:
             self._down_since = now
         else:
             self._down_since = now
-            raise ClusterUnreachable(
+            refused, self._refused = self._refused, None
+            raise refused or ClusterUnreachable(
                 f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s."
             )
 

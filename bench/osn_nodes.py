@@ -38,7 +38,7 @@ from topology.interests import from_document
 from topology.solver import plan as solve
 
 NODES = 3
-HEALTHY_S = 60.0
+HEALTHY_S = 240.0
 _ORDERER = Path("crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp")
 _MSP_ID = "OrdererMSP"
 _HEIGHT = re.compile(r'^ledger_blockchain_height\{channel="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE)

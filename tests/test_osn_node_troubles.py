@@ -2,7 +2,7 @@
 
 import pytest
 
-from multicast.errors import TopicChanged
+from multicast.errors import NotAuthorized, TopicChanged
 from ordering_osn.blocks import consenter_of
 from ordering_osn.fetching import NoPeer
 from ordering_osn.ledger import LedgerFull
@@ -10,6 +10,7 @@ from ordering_osn.protos import Block
 from ordering_osn.records import TimeToCut, encode
 from tests.osn_small import (
     LONE,
+    Faulty,
     Nodes,
     accepted,
     batch_of,
@@ -66,6 +67,27 @@ def test_a_node_answers_503_while_the_log_is_away_and_goes_on_without_a_restart(
             accepted(node, transaction())
             until(lambda: len(ordered(node)) == before + 1)  # noqa: B023
             driver.away = True
+
+
+class Denied(Faulty):
+    """A way to the log on which a right is taken away (`away`)."""
+
+    def _refuse(self):
+        if self.away:
+            raise NotAuthorized("User osn lacks the right Read on topic chains")
+
+
+def test_a_node_that_is_denied_says_so_and_goes_on_once_the_right_is_granted(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = Denied(osn.small.log)
+        driver.away = True
+        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
+        until(lambda: "lacks the right Read" in str(node.health()))
+        assert submit(node, transaction())[0][0] == 503
+        driver.away = False
+        healthy(node)
+        accepted(node, transaction())
+        until(lambda: len(ordered(node)) == 1)
 
 
 def test_a_posting_without_an_answer_is_503_and_sent_again_is_ordered_once(tmp_path):

@@ -271,11 +271,7 @@ class ChainNode:
             # The consumer keeps its place, and reads on as soon as a broker is back.
             self.log_answers(str(error))
             return []
-        except (
-            AccessDenied,
-            TimedOut,
-            UsageError,
-        ) as error:  # as where an epoch leaves the chain out
+        except (AccessDenied, TimedOut, UsageError) as error:  # as where the chain is left out
             raise _Interrupted(str(error)) from error
 
     def _watch_order(self, consumer: Consumer) -> None:

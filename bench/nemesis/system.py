@@ -14,6 +14,7 @@ Nothing here knows about faults; `kinds.py` does.
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,11 @@ INTERESTS: Mapping[str, Sequence[str]] = {
     "C2": ("P2", "P3", "P4"),
     "C3": ("P3", "P4", "P5"),
     "C4": ("P5",),  # of one log: no collector serves it
+}
+# Each of these is a collector of its own, that nobody reads: an instance shall host more of them
+# than a default pool has threads (cores + 4, shared by three instances, each with standbys).
+IDLE: Mapping[str, Sequence[str]] = {
+    f"Z{number}": (f"Q{number}", f"R{number}") for number in range(2 * (os.cpu_count() or 1) + 8)
 }
 BROKERS = (1, 2, 3)
 _INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
@@ -227,7 +233,7 @@ class System:
         )
         self.driver = open_driver("librdkafka", self.cluster.bootstrap)
         self._stack.callback(self.driver.close)
-        interests = file_of(INTERESTS, [to for to in SETS if len(to) > 1])
+        interests = file_of({**INTERESTS, **IDLE}, [to for to in SETS if len(to) > 1])
         applied = apply(self.driver, self.admin, solve(interests), timeout_s=60.0)
         self.topic = applied.plan.topic
         # Another tree for the same consumers: one root that knows it all.
@@ -246,6 +252,8 @@ class System:
         began_ns = time.monotonic_ns()
         if not self.recovered(began_ns, timeout_s=_START_S):
             raise TimedOut(f"the system did not come to life: {self.what_is_missing(began_ns)}")
+        if not until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5):
+            raise TimedOut(f"collectors do not run: {', '.join(self.not_running())}")
 
     def _add(self, name: str, host: str, made: Made) -> Program:
         environment = {"AMCAST_WEB_HOST": self.address(host)}
@@ -327,6 +335,16 @@ class System:
     def _nodes(self) -> dict[str, list[dict[str, Any]]]:
         """Ask each instance that is there from the start what it runs."""
         return {name: self._told(name, host).get("nodes", []) for name, host in _INSTANCES.items()}
+
+    def not_running(self) -> list[str]:
+        """Name the newest plan's collectors that no instance that answers works for."""
+        work = {
+            str(one["node"])
+            for nodes in self._nodes().values()
+            for one in nodes
+            if one["state"] == "running" and one.get("begun")
+        }
+        return [node.name for node in self.plans()[-1].collectors if node.name not in work]
 
     def _told(self, name: str, host: str) -> dict[str, Any]:
         """Ask an instance how it fares; nothing where it does not answer."""
@@ -420,6 +438,8 @@ class System:
     def finish(self) -> list[str]:
         """Stop the load, let every consumer read to the end, audit; give what went wrong."""
         wrong = self.trouble()
+        until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5)
+        wrong += [f"collector {name} does not run" for name in self.not_running()]
         self.hand.close()
         audits = []
         for name in _CONSUMERS:

@@ -39,6 +39,8 @@ from bench.simulation.writers import Operators, Producers
 from multicast.control import ControlState, genesis, plan_record
 
 ROUNDS_MAX = 2000
+QUIET = 2  # rounds in which nothing happens any more
+QUIET_FORGED = 6  # an operator looks for damage in every fourth round only
 CHUNK = 50
 
 
@@ -142,7 +144,7 @@ class Simulation:
             self.auditors.calm_turns()
             after = (world.moves, self.judge.deliveries, self.consumers.epochs())
             quiet = quiet + 1 if before == after else 0
-            if quiet == 2:
+            if quiet == (QUIET_FORGED if self.schedule.forges else QUIET):
                 return True
         return self.schedule.harsh
 

@@ -21,8 +21,6 @@ from multicast.order import (
     encode,
 )
 
-_BEYOND = 3
-
 
 class Forger:
     """Whoever writes such records."""
@@ -59,9 +57,13 @@ class Forger:
         if not stream.own:
             return None
         log = sorted(stream.own)[bits % len(stream.own)]
-        by = 1 + (bits >> 8) % (self._world.schedule.limits.fill_max + _BEYOND)
-        run = Run(log, stream.state.positions[log], stream.state.positions[log] + by)
+        run = Run(log, stream.state.positions[log], stream.state.positions[log] + self._by(bits))
         return "far", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+
+    def _by(self, bits: int) -> int:
+        """Choose how far to go: so that collectors fill it, or that they do not."""
+        fill_max = self._world.schedule.limits.fill_max
+        return fill_max + 1 + (bits >> 9 & 7) if bits >> 8 & 1 else 1 + (bits >> 9) % fill_max
 
     def _ended(self, stream: OrderStream, bits: int) -> tuple[str, bytes]:
         """Freeze, perhaps as if more of the parent's stream were relayed."""
@@ -78,8 +80,7 @@ class Forger:
         if len(stream.inherited) != 1:
             return None
         (log,) = stream.inherited
-        by = 1 + (bits >> 8) % (self._world.schedule.limits.fill_max + _BEYOND)
-        run = Run(log, stream.state.positions[log], stream.state.positions[log] + by)
+        run = Run(log, stream.state.positions[log], stream.state.positions[log] + self._by(bits))
         return "parent's run", _raw(stream, Kind.PARENT, _jumped(stream, 1 + (bits & 1)), run)
 
     def _newer(self, stream: OrderStream, _: int) -> tuple[str, bytes]:

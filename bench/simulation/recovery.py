@@ -37,6 +37,7 @@ from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
 from topology.tree import Plan
 
 _PATIENCE = 6  # turns in which collectors may freeze by themselves
+_LOOKS_EVERY = 4  # turns: collectors must do no harm while nobody recovers
 
 
 class Recoverer(Operator):
@@ -45,6 +46,7 @@ class Recoverer(Operator):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
         self._waited = 0
+        self._looks = 0
 
     def turn(self, bits: int) -> None:
         """Take one step."""
@@ -59,7 +61,9 @@ class Recoverer(Operator):
             super().turn(bits)
         elif state.begun_epoch == state.epoch:
             self._waited = 0
-            self._look(state, bits)
+            self._looks += 1
+            if not self._world.calm or self._looks % _LOOKS_EVERY == 0:
+                self._look(state, bits)
         else:
             self._end(state, state.epoch - 1, bits)
 

@@ -27,7 +27,6 @@ from collectors.mending import ordered_to, resumed
 from collectors.node import Node
 from collectors.replan import ends_of, logs_to_mark
 from multicast.control import (
-    ControlReader,
     Ended,
     control_partition,
     ends_record,
@@ -35,6 +34,7 @@ from multicast.control import (
     markers_record,
     stream_partition,
 )
+from multicast.control_reader import ControlReader
 from multicast.errors import AccessDenied, AppendUnknown, Conflict, TimedOut
 from multicast.log import (
     Appended,

@@ -37,10 +37,10 @@ from multicast.control import (
     checkpoint_record,
     control_partition,
     log_partition,
-    refuse_other_topics,
     running_record,
     stream_partition,
 )
+from multicast.control_reader import refuse_other_topics
 from multicast.errors import AccessDenied, UsageError
 from multicast.log import AppendFailed, AppendOutcome, TopicPartition
 from multicast.order import OrderStream

@@ -43,7 +43,6 @@ from collectors.mending import (
 )
 from collectors.replan import freeze_positions
 from multicast.control import (
-    ControlReader,
     ControlState,
     Ended,
     control_partition,
@@ -52,6 +51,7 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
+from multicast.control_reader import ControlReader
 from multicast.errors import AppendUnknown, Conflict, TimedOut, Trimmed, UnknownVersion
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.log import AppendOutcome, Driver, Reader, Record, TopicPartition

@@ -12,13 +12,8 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Literal, Self
 
-from multicast.control import (
-    ControlReader,
-    control_partition,
-    log_partition,
-    refuse_changed_topics,
-    stream_partition,
-)
+from multicast.control import control_partition, log_partition, stream_partition
+from multicast.control_reader import ControlReader, refuse_changed_topics
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.drivers import open_driver
 from multicast.errors import ProtocolViolation, TimedOut

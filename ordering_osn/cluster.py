@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.consumer import Consumer
-from multicast.control import ControlReader, log_partition
+from multicast.control import log_partition
+from multicast.control_reader import ControlReader
 from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.log import Driver, TopicPartition

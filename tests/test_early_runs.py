@@ -10,7 +10,8 @@ from collectors import clock
 from collectors.listener import Listener, address_towards
 from multicast import Consumer, Producer
 from multicast.announcements import Announcement, Count, encode
-from multicast.control import ControlReader, log_partition
+from multicast.control import log_partition
+from multicast.control_reader import ControlReader
 from multicast.errors import TopicChanged, UsageError
 from multicast.memory import MemoryDriver
 from multicast.messages import SKIP

@@ -18,7 +18,14 @@ from collectors.mending import (
     resumed,
 )
 from multicast.announcements import Announcement, Count
-from multicast.control import ControlState, Ended, ends_record, genesis, plan_record
+from multicast.control import (
+    ControlState,
+    Ended,
+    ends_record,
+    genesis,
+    markers_record,
+    plan_record,
+)
 from multicast.log import Record
 from multicast.order import (
     ORDERED_MAX,
@@ -223,6 +230,7 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
     said.append(plan_record(genesis("A"), plan, attempt="a"))
     state.read(Record(0, said[0][1], said[0][0]))
     said.append(plan_record(state.previous, following, attempt="b"))
+    said.append(markers_record(1, ends, attempt="m"))
     said.append(ends_record(1, ends, attempt="c", ended=Ended(begins, {"K1": 40, "K2": 4})))
     for offset, (key, value) in enumerate(said[1:], 1):
         state.read(Record(offset, value, key))

@@ -28,7 +28,8 @@ import warnings
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its schemas with a call that Python 3.11 to 3.12 calls deprecated.
     warnings.filterwarnings("ignore", r"(read|open)_text is deprecated", DeprecationWarning)
-    from multicast.kafka_python.admin import Admin, OpenTransaction, TopicSpec
+    from multicast.kafka_python.admin import Admin
+    from multicast.kafka_python.admin_facts import OpenTransaction, TopicSpec
     from multicast.kafka_python.driver import KafkaPythonDriver
 
 __all__ = ["Admin", "KafkaPythonDriver", "OpenTransaction", "TopicSpec"]

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -28,37 +28,13 @@ from multicast.errors import (
     TimedOut,
     UsageError,
 )
+from multicast.kafka_python.admin_facts import BoundedCall, OpenTransaction, TopicSpec
 from multicast.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.log import TopicPartition
 
 _RETRY_S = 0.05
 _SILENT_S = 3.0  # a broker that takes longer is as good as one that is away
 _pause = threading.Event()  # never set: what is waited for can only be asked again
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
-    """A topic to make: partitions at least this many; replication -1 is the cluster's default."""
-
-    partitions: int
-    replication: int = -1
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that is open in a Kafka partition, from its first offset there on.
-
-    `since_ms` is when it began, or else when its producer last appended there; the transactional id
-    and the time-out are None where the cluster does not tell them.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    since_ms: int
-    transactional_id: str | None = None
-    timeout_ms: int | None = None
 
 
 class Admin:
@@ -477,7 +453,7 @@ class Admin:
         """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
-            outcome = _Outcome(call)
+            outcome = BoundedCall(call)
             if not outcome.wait(max(0.1, deadline - time.monotonic())):
                 raise self._unreachable(None)
             error = outcome.error
@@ -517,24 +493,3 @@ class Admin:
         return ClusterUnreachable(
             f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s{reason}."
         )
-
-
-class _Outcome:
-    """A call on a thread of its own, waited for with an end."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="amcast-admin", daemon=True)
-        self._thread.start()
-
-    def wait(self, timeout_s: float) -> bool:
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            self.value = self._call()
-        except Exception as error:  # noqa: BLE001 - carried to the waiting thread
-            self.error = error

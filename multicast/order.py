@@ -38,8 +38,7 @@ RUNS_MAX = 0xFFFF
 OFFSET_MAX = 2**63 - 1
 # Offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
 # (`collectors.collector.Limits`), and who relays joins records up to this bound. What lies between
-# a forged record's position and its log's end is filled by `topology recover`: 2^24 skips are
-# written within minutes.
+# a forged record's position and its log's end is filled by `topology recover`, skip by skip.
 ORDERED_MAX = 2**24
 
 # magic, version and previous keep their places in every version to come.

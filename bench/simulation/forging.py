@@ -63,7 +63,7 @@ class Forger:
     def _by(self, bits: int) -> int:
         """Choose how far to go: so that collectors fill it, or that they do not."""
         fill_max = self._world.schedule.limits.fill_max
-        return fill_max + 1 + (bits >> 9 & 7) if bits >> 8 & 1 else 1 + (bits >> 9) % fill_max
+        return fill_max + 1 + (bits >> 9 & 63) if bits >> 8 & 1 else 1 + (bits >> 9) % fill_max
 
     def _ended(self, stream: OrderStream, bits: int) -> tuple[str, bytes]:
         """Freeze, perhaps as if more of the parent's stream were relayed."""

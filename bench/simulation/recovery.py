@@ -37,6 +37,7 @@ from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
 from topology.tree import Plan
 
 _PATIENCE = 6  # turns in which collectors may freeze by themselves
+_EPOCHS_MAX = 20  # that recoveries of one schedule may add
 _LOOKS_EVERY = 4  # turns: collectors must do no harm while nobody recovers
 
 
@@ -60,6 +61,7 @@ class Recoverer(Operator):
         if state.epoch < last or state.begun_epoch < last:
             super().turn(bits)
         elif state.begun_epoch == state.epoch:
+            assert state.epoch <= last + _EPOCHS_MAX, "a recovery mends nothing"
             self._waited = 0
             self._looks += 1
             if not self._world.calm or self._looks % _LOOKS_EVERY == 0:

@@ -181,7 +181,9 @@ def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
     ops = list(drawn.ops)
     for kind, count in ((Kind.FORGERY, rng.choice((1, 2, 5))), (Kind.OPERATOR, 24)):
         for _ in range(count):
-            place = rng.randrange(len(ops) // 2, len(ops))
+            # Often so late that nobody has recovered when the faults end.
+            begin = rng.choice((5, 5, 9)) * len(ops) // 10
+            place = rng.randrange(begin, len(ops))
             ops.insert(place, Op(kind, rng.getrandbits(BITS)))
     fill_max = rng.choice((1, 3, 6))
     early_max = min(drawn.limits.early_max, fill_max)

@@ -199,8 +199,8 @@ class Node:
         engine.streams.unsubscribe(self, list(self._first_offsets()))
         engine.clock.leave(self)
         engine.leave(self, self._address, self.own_at)
-        self.ended.set()
         self.on_end()
+        self.ended.set()
 
     def _first_offsets(self) -> dict[TopicPartition, int]:
         """Give the streams that we read, each with where its epoch starts."""

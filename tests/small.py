@@ -68,12 +68,15 @@ class Small:
         engine = Engine(self.driver, self.plan.topic, listen=listen)
         node = Node(engine, name, limits=self._limits, **options)
 
-        def run():
-            node.ended.wait()
-            engine.close()
+        def ended():
             if isinstance(node.error, AmcastError):
                 self.errors[name] = node.error
 
+        def run():
+            node.ended.wait()
+            engine.close()
+
+        node.on_end = ended
         thread = threading.Thread(target=run)
         engine.add(node)
         thread.start()

@@ -5,8 +5,9 @@ topic says. Comes out: a `History` in which nothing beyond the end stands, and e
 epoch. No I/O, no clock.
 
     seat     a consumer whose deliveries are judged; it may be read several times
-    epoch    of a message: that in which the order began that it stands in. What an epoch retains
-             of the one before keeps that one's number, as in cursors
+    epoch    of a message: that of its log where it stands. What an epoch retains of the one before
+             keeps that one's number, as in cursors. After a recovery a consumer may be given a
+             message in the epoch after it: that changes nothing here
 
 All seats are held against the same end: a message that came later, or that an epoch after the end's
 delivers, is in no log, and delivered by nobody. And each seat's interest is that of the message's
@@ -15,6 +16,7 @@ epoch: an interest that grows with an epoch is owed nothing of the epochs before
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -35,6 +37,9 @@ class Audit:
         self.end = end
         self._builder = HistoryBuilder()
         self._begun: dict[str, tuple[Wanted, int]] = {}
+        # Their epochs are known at last: seat, instance, log, destination set, offsets.
+        self._delivered: list[tuple[str, str, str, tuple[str, ...], array[int]]] = []
+        self._ended: list[tuple[str, str]] = []
 
     def begins(self, seat: str, wanted: Wanted, epoch: int) -> None:
         """Note that a seat is read, and in which epoch its first position is."""
@@ -43,21 +48,13 @@ class Audit:
     def delivered(self, seat: str, instance: str, batch: Batch) -> None:
         """Note what a seat delivered; what stands beyond the end is left out."""
         end = self.end.positions.get(batch.log.name, 0)
-        if batch.epoch > self.end.epoch:
-            return
-        for record in batch.records:
-            if record.offset < end:
-                self._builder.delivery(
-                    consumer=seat,
-                    instance=instance,
-                    message_id=f"{batch.log.name}:{record.offset}",
-                    to=batch.to,
-                    epoch=batch.epoch,
-                )
+        offsets = array("q", [one.offset for one in batch.records if one.offset < end])
+        if offsets:
+            self._delivered.append((seat, instance, batch.log.name, batch.to, offsets))
 
     def ended(self, seat: str, instance: str) -> None:
         """Note that a reading of a seat has come to the end."""
-        self._builder.end(consumer=seat, instance=instance)
+        self._ended.append((seat, instance))
 
     def logged(self, control: ControlState, log: Log, records: Iterable[Record]) -> None:
         """Note messages that stand in a log; `control` is read at last, after every reading."""
@@ -78,6 +75,7 @@ class Audit:
 
     def history(self, control: ControlState) -> History:
         """Give the history; the audit must not be used afterwards."""
+        self._note_deliveries(control)
         for seat, (wanted, begun) in self._begun.items():
             for plan in control.plans[begun - 1 :]:
                 # One that no epoch covers any longer was read as far as the epochs before.
@@ -85,6 +83,24 @@ class Audit:
                     interest, _ = wanted.resolve(plan)
                     self._builder.interest(consumer=seat, interest=interest, epoch=plan.epoch)
         return self._builder.history(plans=[control.plan()], other_producers=True)
+
+    def _note_deliveries(self, control: ControlState) -> None:
+        epochs: dict[str, list[tuple[int | None, int]]] = {}
+        for seat, instance, log, to, offsets in self._delivered:
+            if log not in epochs:
+                epochs[log] = _epochs_of(control, log)
+            for offset in offsets:
+                epoch = _epoch_at(epochs[log], offset)
+                if epoch <= self.end.epoch:
+                    self._builder.delivery(
+                        consumer=seat,
+                        instance=instance,
+                        message_id=f"{log}:{offset}",
+                        to=to,
+                        epoch=epoch,
+                    )
+        for seat, instance in self._ended:
+            self._builder.end(consumer=seat, instance=instance)
 
 
 def epoch_of(control: ControlState, message_id: str) -> int:

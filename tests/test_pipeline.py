@@ -162,7 +162,8 @@ def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ende
     second = plan_record(digest_of(first[1]), after, attempt="a")
     third = plan_record(digest_of(second[1]), chain(epoch=3), attempt="a")
     ends = b'{"positions": {"P1": 7, "P2": 8, "P3": 9, "P4": 1}}'
-    said = [first, second, (b"ends/1/x/a", ends), (b"ends/1/y/a", b'{"positions": {}}'), third]
+    early, markers = (b"ends/1/y/a", b'{"positions": {}}'), (b"markers/1/x/a", ends)
+    said = [first, second, early, markers, (b"ends/1/x/a", ends), early, third]
     read_control("A", [Statement(*one) for one in said], order)
     assert [(rule.epoch, rule.collector) for rule in order.rules] == [
         (1, "K1"), (1, "K2"), (2, "K1"), (2, "K2"),
@@ -175,7 +176,8 @@ def test_a_collector_that_is_carried_over_goes_on_under_the_plan_in_which_it_beg
     order = Order()
     first = plan_record(digest_of(b"amcast genesis\0A"), chain(), attempt="a")
     second = plan_record(digest_of(first[1]), chain(epoch=2), attempt="a")
-    said = [first, second, (b"ends/1/x/a", b'{"positions": {}}')]
+    nothing = b'{"positions": {}}'
+    said = [first, second, (b"markers/1/x/a", nothing), (b"ends/1/x/a", nothing)]
     read_control("A", [Statement(*one) for one in said], order)
     assert [(rule.epoch, rule.collector) for rule in order.rules] == [(1, "K1"), (1, "K2")]
     assert {(reader.epoch, reader.consumer) for reader in order.readers} == {(1, "C1"), (1, "C2")}

@@ -30,6 +30,7 @@ from multicast.announcements import (
 )
 from multicast.control import (
     ControlState,
+    Ended,
     address_record,
     checkpoint_record,
     ends_record,
@@ -45,7 +46,7 @@ from multicast.kafka_python.membership import _assignments, _members
 from multicast.kafka_python.produce_request import ProduceRequest, answered
 from multicast.kafka_python.records import committed, decoded
 from multicast.log import Record, TopicPartition
-from multicast.order import Checkpoint, Kind, OrderRecord, ParentNext, Run, Undecodable
+from multicast.order import Checkpoint, Kind, OrderRecord, ParentNext, Resumed, Run, Undecodable
 from multicast.reading import Bounds, Wanted, earliest, resume
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
@@ -124,6 +125,14 @@ def _statements() -> list[tuple[bytes, bytes]]:
     ]
 
 
+def _recovered() -> tuple[bytes, bytes]:
+    """Make the ends that a recovery writes, with all that they may say beside positions."""
+    node = _SECOND.collectors[0]
+    begins = {name: Resumed(3, 7) for name in node.bag}
+    ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4})
+    return ends_record(1, {log.name: 7 for log in _FIRST.logs}, attempt="2", ended=ended)
+
+
 _GIVEN = _statements()
 _STARTED = [Record(offset, value, key) for offset, (key, value) in enumerate(_GIVEN[:2])]
 
@@ -144,8 +153,9 @@ def _read_statement(raw: bytes) -> None:
     key, _, value = raw.partition(b"\0")
     state, said = _STATE.copy(), copy(_SAID)
     said.plans, said.markers, said.ends = list(said.plans), dict(said.markers), dict(said.ends)
-    said.kept = list(said.kept)
-    told = [Record(2, value, key)]
+    said.kept, said.recovered = list(said.kept), dict(said.recovered)
+    # Behind the markers, too: an epoch ends only after these.
+    told = [Record(2, value, key), Record(2, _GIVEN[2][1], _GIVEN[2][0]), Record(2, value, key)]
     told += [Record(3 + at, value, key) for at, (key, value) in enumerate(_GIVEN[2:])]
     for record in told:
         state.read(record)
@@ -153,6 +163,14 @@ def _read_statement(raw: bytes) -> None:
     plans = [plan.epoch for plan in state.plans]
     require(plans == [plan["epoch"] for plan in said.plans], "the judge reads other plans")
     require((state.markers, state.ends) == (said.markers, said.ends), "the judge reads other ends")
+    for epoch, ended in state.recovered.items():
+        resumed = {
+            name: {log: list(begin) for log, begin in begins.items()}
+            for name, begins in ended.resumed.items()
+        }
+        theirs, stopped = said.recovered[epoch]
+        theirs = {name: begins for name, begins in theirs.items() if begins}
+        require((resumed, ended.stopped) == (theirs, stopped), "the judge reads other recoveries")
     _look(state)
 
 
@@ -337,7 +355,7 @@ _TEXT, _BYTES = Shape.TEXT, Shape.BINARY
 
 def targets() -> list[Target]:
     """List the decoders of these rooms."""
-    said = [_joined(*one) for one in _GIVEN]
+    said = [_joined(*one) for one in (*_GIVEN, _recovered())]
     headers = [
         b"amcast.epoch=P1+P3|2\namcast.to=P1+P3|P1",
         b"amcast.skip=P1+P3\nname=",

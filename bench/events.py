@@ -31,8 +31,7 @@ from bench.layouts import Layout
 from bench.poster import order_of
 from bench.stamps import Delivered, unpack
 from bench.workload import Workload
-from multicast.control import order_topic
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, order_topic
 from multicast.errors import AmcastError, BufferFull, TimedOut
 from multicast.log import Appended, AppendOutcome, Driver, Fetched, Reader, TopicPartition
 from multicast.order import OrderRecord, OrderStream

@@ -34,6 +34,7 @@ from collectors.looking import (
 from collectors.recovering import refuse_damaged
 from collectors.topics import make_topics, refuse_partitions, topics_ahead, topics_of
 from multicast.control import (
+    ControlReader,
     ControlState,
     bells_topic,
     control_partition,
@@ -41,7 +42,6 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.control_reader import ControlReader
 from multicast.errors import (
     AmcastError,
     AppendUnknown,

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multicast.control import ControlState, log_partition, stream_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.drivers import open_driver
 from multicast.errors import TimedOut, UsageError
 from multicast.log import Driver

@@ -27,14 +27,14 @@ from collectors.mending import ordered_to, resumed
 from collectors.node import Node
 from collectors.replan import ends_of, logs_to_mark
 from multicast.control import (
-    Ended,
+    ControlReader,
     control_partition,
     ends_record,
     log_partition,
     markers_record,
     stream_partition,
 )
-from multicast.control_reader import ControlReader
+from multicast.control_documents import Ended
 from multicast.errors import AccessDenied, AppendUnknown, Conflict, TimedOut
 from multicast.log import (
     Appended,

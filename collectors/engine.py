@@ -26,8 +26,7 @@ from collectors.node import Node
 from collectors.socket_loop import SocketLoop
 from collectors.stream_loop import Came, StreamLoop
 from multicast.announcements import Address
-from multicast.control import ControlState, bells_topic, control_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, ControlState, bells_topic, control_partition
 from multicast.errors import BufferFull
 from multicast.log import AppendOutcome, Driver, TopicPartition
 

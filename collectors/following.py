@@ -12,12 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from collectors.facts import CollectorFacts, Stamp
-from multicast.control import (
-    ControlState,
-    control_partition,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import ControlState, control_partition, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut
 from multicast.log import Driver, Record, TopicPartition

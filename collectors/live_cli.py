@@ -22,7 +22,7 @@ from collectors.cli import Output, OutputOption, control_of, describe
 from collectors.draining import some
 from collectors.probes import Probes, Seen
 from collectors.recover_cli import recover_damaged
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.kafka_python import Admin

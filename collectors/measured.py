@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from multicast.control import log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, log_partition
 from multicast.drivers import open_driver
 from multicast.errors import UncoveredInterest
 from multicast.kafka_python import Admin

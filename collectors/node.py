@@ -40,10 +40,10 @@ from multicast.control import (
     running_record,
     stream_partition,
 )
-from multicast.control_reader import refuse_other_topics
 from multicast.errors import AccessDenied, UsageError
 from multicast.log import AppendFailed, AppendOutcome, TopicPartition
 from multicast.order import OrderStream
+from multicast.topic_identity import refuse_other_topics
 
 if TYPE_CHECKING:
     from collectors.engine import Engine

@@ -43,15 +43,15 @@ from collectors.mending import (
 )
 from collectors.replan import freeze_positions
 from multicast.control import (
+    ControlReader,
     ControlState,
-    Ended,
     control_partition,
     log_partition,
     order_topic,
     plan_record,
     stream_partition,
 )
-from multicast.control_reader import ControlReader
+from multicast.control_documents import Ended
 from multicast.errors import AppendUnknown, Conflict, TimedOut, Trimmed, UnknownVersion
 from multicast.kafka_python import Admin, TopicSpec
 from multicast.log import AppendOutcome, Driver, Reader, Record, TopicPartition

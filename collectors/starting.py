@@ -13,7 +13,7 @@ import logging
 
 from collectors.findings import Check, Weight, refuse
 from collectors.looking import of_settings, overtaken_groups
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError, TopicChanged, UncoveredInterest, UnsafeCluster
 from multicast.kafka_python import Admin

@@ -18,8 +18,7 @@ import time
 from typing import Any
 
 from multicast.announcements import Address, Announcement, Count, encode
-from multicast.control import ControlState
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, ControlState
 from multicast.errors import AmcastError
 from multicast.log import Driver
 

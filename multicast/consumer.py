@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Literal, Self
 
-from multicast.control import control_partition, log_partition, stream_partition
-from multicast.control_reader import ControlReader, refuse_changed_topics
+from multicast.control import ControlReader, control_partition, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.drivers import open_driver
 from multicast.errors import ProtocolViolation, TimedOut
@@ -31,6 +30,7 @@ from multicast.reading import (
     pass_marker,
     resume,
 )
+from multicast.topic_identity import refuse_changed_topics
 
 Start = Literal["earliest", "latest"]
 _ORDERS_MAX = 500

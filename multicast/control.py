@@ -32,18 +32,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multicast.announcements import TOKEN_BYTES, Address
+from multicast.announcements import Address
+from multicast.control_documents import Ended, address_of, ended_of, positions_of
 from multicast.delivery import ALONE, best_checkpoint
-from multicast.errors import UncoveredInterest
-from multicast.log import Record, TopicPartition
-from multicast.order import Checkpoint, OrderStream, ParentNext, Resumed, digest_of
+from multicast.errors import ClusterUnreachable, TopicMissing, UncoveredInterest
+from multicast.log import Driver, Record, TopicPartition
+from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
 from topology.carried import Carried, carried
-from topology.documents import NotReadable, json_object, octets, part, text, whole, whole_text
+from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Log, Plan
 
 SCHEMA_VERSION = 1
-HOST_BYTES_MAX = 253  # of a name in the DNS
-PORT_MAX = 65535
 
 
 def control_partition(topic: str) -> TopicPartition:
@@ -79,18 +78,6 @@ def log_partition(log: Log) -> TopicPartition:
 def genesis(topic: str) -> bytes:
     """Give the digest that the first plan of a topic extends."""
     return digest_of(b"amcast genesis\0" + topic.encode())
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What a recovery says beside where each log ended; empty after an ordinary change.
-
-    `resumed` says by collector and log where its stream of the next epoch begins, where that is not
-    where the log ended; `stopped` at which offset a collector's stream is over without a freeze.
-    """
-
-    resumed: Mapping[str, Mapping[str, Resumed]] = field(default_factory=dict)
-    stopped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -149,18 +136,18 @@ class ControlState:
             self._checkpoints[key] = self._checkpoint(rest, document)
         elif kind == "address":
             epoch = whole(part(document, "epoch"), EPOCH_MAX)
-            self.addresses[rest] = epoch, _address(document)
+            self.addresses[rest] = epoch, address_of(document)
         elif kind == "running":
             self.running[rest] = whole(part(document, "epoch"), EPOCH_MAX)
         elif kind == "plan":
             self._take_plan(value or b"", document)
         elif kind in ("markers", "ends"):
             epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
-            positions = _positions(part(document, "positions"))
+            positions = positions_of(part(document, "positions"))
             self._refuse_untimely(kind, epoch, positions)
             facts = self.markers if kind == "markers" else self.ends
             if kind == "ends":
-                ended = _ended(document, self.plan(epoch), self.plan(epoch + 1))
+                ended = ended_of(document, self.plan(epoch), self.plan(epoch + 1))
                 self.recovered.setdefault(epoch, ended)
             facts.setdefault(epoch, positions)
         else:
@@ -203,7 +190,7 @@ class ControlState:
         if not (1 <= epoch <= self.epoch and self.plan(epoch).has_collector(collector)):
             raise NotReadable("it is of no stream")
         plan = self.plan(epoch)
-        positions = _positions(part(document, "positions"))
+        positions = positions_of(part(document, "positions"))
         known = {
             str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag
         }
@@ -431,49 +418,58 @@ def running_record(epoch: int, collector: str) -> tuple[bytes, bytes]:
     return f"running/{collector}".encode(), _dump({"epoch": epoch})
 
 
-def _address(document: Mapping[str, Any]) -> Address:
-    host = text(part(document, "host"))
-    try:
-        named = host.encode("idna")
-    except UnicodeError:
-        raise NotReadable("the host is no name and no address") from None
-    if not named or len(named) > HOST_BYTES_MAX or not named.decode().isprintable():
-        raise NotReadable("the host is no name and no address")
-    port = whole(part(document, "port"), PORT_MAX)
-    return Address(host, port, octets(part(document, "token"), TOKEN_BYTES))
-
-
 def _dump(document: dict[str, Any]) -> bytes:
     whole = {"schema_version": SCHEMA_VERSION, **document}
     return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def _positions(document: object) -> dict[str, int]:
-    return {name: whole(offset) for name, offset in _object(document).items()}
-
-
-def _object(document: object) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise NotReadable("it is not an object")
-    return document
-
-
-def _ended(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
-    """Read what a recovery says: of streams of the epoch that ends, and of the next one's."""
-    resumed: dict[str, dict[str, Resumed]] = {}
-    for name, begins in _object(document.get("resumed", {})).items():
-        if not following.has_collector(name):
-            raise NotReadable(f"the next epoch has no collector {name}")
-        for log, begin in _object(begins).items():
-            if log not in following.collector(name).bag:
-                raise NotReadable(f"log {log} is not in the bag of {name}")
-            if not isinstance(begin, list) or len(begin) != 2:
-                raise NotReadable("a resumed log has not a position and what is owed")
-            resumed.setdefault(name, {})[log] = Resumed(*map(whole, begin))
-    stopped = _positions(document.get("stopped", {}))
-    if not all(map(plan.has_collector, stopped)):
-        raise NotReadable("it stops a collector that the epoch does not have")
-    return Ended(resumed, stopped)
-
-
 _ORDINARY = Ended()
+
+
+# -- what asks a cluster --------------------------------------------------------------------
+
+
+class ControlReader:
+    """Reads a control topic through a driver; `state` is what it says so far.
+
+    `position` is where it reads on.
+    """
+
+    def __init__(self, driver: Driver, topic: str) -> None:
+        self.state = ControlState(topic)
+        self._at = control_partition(topic)
+        self._driver = driver
+        try:
+            self.position = driver.begins([self._at])[self._at]
+        except TopicMissing:
+            self.state.plan()  # raises: no plan was ever applied
+            raise
+        self._reader = driver.reader({self._at: self.position})
+
+    def refresh(self, timeout_s: float = 10.0) -> ControlState:
+        """Read to where the control topic ends now; blocks for as long as that takes.
+
+        Raises `ClusterUnreachable` where nothing more comes for `timeout_s` seconds.
+        """
+        end = self._driver.ends([self._at])[self._at]
+        while self.position < end:
+            before = self.position
+            self.follow(timeout_s)
+            if self.position == before:
+                raise ClusterUnreachable(
+                    f"the control topic {self._at.topic} could not be read to its end "
+                    f"within {timeout_s:g} s"
+                )
+        return self.state
+
+    def follow(self, timeout_s: float) -> ControlState:
+        """Read what has come; wait for the first of it, at most so long."""
+        for fetched in self._reader.poll(timeout_s):
+            for record in fetched.records:
+                self.state.read(record)
+            self.position = fetched.position
+        return self.state
+
+    def close(self) -> None:
+        """Release the reader."""
+        self._reader.close()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from multicast.control import stream_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, stream_partition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.log import Driver, Reader, TopicPartition
 from multicast.order import OrderStream

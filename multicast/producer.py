@@ -20,8 +20,7 @@ from functools import partial
 from typing import NamedTuple, Self
 
 from multicast.announcing import Announcer, LogAnnouncer
-from multicast.control import log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, log_partition
 from multicast.drivers import open_driver
 from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
 from multicast.log import (

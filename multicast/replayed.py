@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from multicast.audit import Audit
 from multicast.consumer import Consumer, end_now
-from multicast.control import ControlState, log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, ControlState, log_partition
 from multicast.errors import TimedOut
 from multicast.history import History
 from multicast.log import Driver

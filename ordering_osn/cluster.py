@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.consumer import Consumer
-from multicast.control import log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, log_partition
 from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.log import Driver, TopicPartition

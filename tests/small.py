@@ -6,8 +6,13 @@ import time
 from collectors.engine import Engine
 from collectors.node import Node
 from multicast import Consumer, Producer
-from multicast.control import control_partition, groups_topic, order_topic, plan_record
-from multicast.control_reader import ControlReader
+from multicast.control import (
+    ControlReader,
+    control_partition,
+    groups_topic,
+    order_topic,
+    plan_record,
+)
 from multicast.errors import AmcastError
 from multicast.memory import MemoryDriver, MemoryLog
 

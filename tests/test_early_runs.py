@@ -10,8 +10,7 @@ from collectors import clock
 from collectors.listener import Listener, address_towards
 from multicast import Consumer, Producer
 from multicast.announcements import Announcement, Count, encode
-from multicast.control import log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, log_partition
 from multicast.errors import TopicChanged, UsageError
 from multicast.memory import MemoryDriver
 from multicast.messages import SKIP

@@ -18,14 +18,8 @@ from collectors.mending import (
     resumed,
 )
 from multicast.announcements import Announcement, Count
-from multicast.control import (
-    ControlState,
-    Ended,
-    ends_record,
-    genesis,
-    markers_record,
-    plan_record,
-)
+from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
+from multicast.control_documents import Ended
 from multicast.log import Record
 from multicast.order import (
     ORDERED_MAX,

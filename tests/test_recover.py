@@ -9,8 +9,7 @@ from collectors.apply import apply
 from collectors.collector import Limits
 from collectors.recovering import recover
 from multicast import Consumer, Producer
-from multicast.control import log_partition, stream_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.errors import Conflict
 from multicast.kafka_python import Admin
 from multicast.order import ORDERED_MAX, Kind

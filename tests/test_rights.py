@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from multicast.announcing import Announcer
 from multicast.cli import build
-from multicast.control import control_partition, log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, control_partition, log_partition
 from multicast.drivers import open_driver
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
 from multicast.kafka_python import Admin, TopicSpec

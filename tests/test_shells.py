@@ -7,13 +7,13 @@ import pytest
 from collectors.collector import Limits
 from collectors.replan import ends_of, logs_to_mark
 from multicast.control import (
+    ControlReader,
     checkpoint_record,
     ends_record,
     log_partition,
     markers_record,
     stream_partition,
 )
-from multicast.control_reader import ControlReader
 from multicast.errors import TimedOut, Trimmed, UnknownVersion
 from multicast.messages import epoch_header
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode

@@ -5,7 +5,7 @@ import pytest
 from collectors.apply import apply
 from collectors.cli import describe
 from multicast import Consumer, Producer
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader
 from multicast.kafka_python import Admin
 from multicast.properties import check_all
 from multicast.replayed import Seat, replayed

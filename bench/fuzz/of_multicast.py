@@ -30,7 +30,6 @@ from multicast.announcements import (
 )
 from multicast.control import (
     ControlState,
-    Ended,
     address_record,
     checkpoint_record,
     ends_record,
@@ -38,6 +37,7 @@ from multicast.control import (
     markers_record,
     plan_record,
 )
+from multicast.control_documents import Ended
 from multicast.delivery import Cursor
 from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
 from multicast.history import HistoryBuilder, HistoryError

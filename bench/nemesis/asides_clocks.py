@@ -27,8 +27,7 @@ from bench.nemesis.staging import (
 )
 from collectors.apply import apply
 from multicast.announcements import Address, Announcement, Count, encode
-from multicast.control import log_partition
-from multicast.control_reader import ControlReader
+from multicast.control import ControlReader, log_partition
 from multicast.errors import AmcastError
 from multicast.order import decode
 from multicast.producer import Producer, Receipt

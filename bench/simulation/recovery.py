@@ -27,12 +27,12 @@ from collectors.mending import (
 from collectors.replan import ends_of, freeze_positions
 from multicast.control import (
     ControlState,
-    Ended,
     ends_record,
     log_partition,
     plan_record,
     stream_partition,
 )
+from multicast.control_documents import Ended
 from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
 from topology.tree import Plan
 

@@ -83,9 +83,6 @@ def run(
                     raise UsageError(
                         f"epoch {state.epoch} of topic {chosen.topic} has no collector {name}"
                     )
-    else:
-        # Who cannot reach the cluster hears it in a sentence; the worker would end in a traceback.
-        open_driver("kafka-python", chosen.bootstrap, chosen.client).close()
     # The worker reads its settings from the environment when it is imported.
     from collectors.app import Worker, web_address  # noqa: PLC0415
     from collectors.app import app as worker_app  # noqa: PLC0415

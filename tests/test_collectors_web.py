@@ -164,9 +164,8 @@ def test_the_command_ends_with_a_sentence_where_its_port_is_taken(served):
 def test_a_start_without_brokers_ends_with_a_sentence():
     done = amcast("collectors", "run", "-b", "127.0.0.1:1", "--web-port", "0")
     assert done.returncode == 4
-    assert done.stderr.splitlines()[1:] == [
-        "amcast: No broker at 127.0.0.1:1 answered within 10 s."
-    ]
+    (sentence,) = done.stderr.splitlines()[1:]
+    assert sentence.startswith("amcast: No broker at 127.0.0.1:1 answered within 10 s")
 
 
 @pytest.mark.slow

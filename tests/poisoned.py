@@ -43,7 +43,7 @@ def batch(records):
 def append(bootstrap, at, records):
     """Append a batch to a Kafka partition of the one broker; give what it answered."""
     request = ProduceRequest("stranger", at, timeout_ms=10_000)
-    honest = request.written(b"", NOW_MS)
+    honest = request.written(1, b"", NOW_MS)
     written = batch(records)
     begun = honest[4 : honest.index(request._head) + len(request._head)]
     frame = begun + Struct(">ii").pack(at.partition, len(written)) + written

@@ -11,6 +11,7 @@ from multicast.control import (
     checkpoint_record,
     markers_record,
     plan_record,
+    running_record,
     stream_partition,
 )
 from multicast.delivery import start_alone
@@ -109,11 +110,11 @@ def test_a_lone_reader_that_joins_behind_the_marker_waits_for_the_end_of_the_epo
 def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
     state = two_logs().control()
     other = state.copy()
-    key, value = markers_record(1, {"P1": 4}, attempt="")
+    key, value = running_record(1, "K1")
 
     other.read(Record(9, value, key))
 
-    assert (state.markers, other.markers) == ({}, {1: {"P1": 4}})
+    assert (state.running, other.running) == ({}, {"K1": 1})
     assert (other.plans, other.previous) == (state.plans, state.previous)
     assert ControlState("A").copy().previous == ControlState("A").previous
 

@@ -6,7 +6,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from multicast.kafka_python.ends_request import frame_size
-from multicast.kafka_python.produce_request import ProduceRequest
+from multicast.kafka_python.produce_request import ProduceRequest, answered
 
 BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
 NOW_MS = 1_600_000_000_000
@@ -55,4 +55,4 @@ def append(bootstrap, at, records):
             chunk = opened.recv(65536)
             assert chunk, "the broker closed the connection"
             answer += chunk
-    return request.answered(answer)
+    return answered(answer, 1)

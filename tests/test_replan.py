@@ -65,21 +65,24 @@ def test_markers_of_logs_that_the_plan_has_not_ask_nothing():
 def test_a_statement_made_again_stays_first_when_the_control_topic_is_compacted(kind):
     stage = two_logs()
     state = stage.control()
+    plan = replace(state.plan(), epoch=2, base_epoch=1)
     if kind == "plan":
-        plan = replace(state.plan(), epoch=2, base_epoch=1)
         rival = replace(plan, input_hash="another")
         made = [
             plan_record(state.previous, each, attempt=str(number))
             for number, each in enumerate((plan, rival, plan))
         ]
     else:
-        made = [
-            markers_record(1, {"P1": offset}, attempt=str(number))
+        made = [plan_record(state.previous, plan, attempt="first")]
+        made += [
+            markers_record(1, {"P1": offset, "P2": 0}, attempt=str(number))
             for number, offset in enumerate((4, 5, 4))
         ]
     for key, value in made:
         stage.log.write(CONTROL, value, key=key)
     before = stage.control()
+    assert len(before.plans) == 2
+    assert bool(before.markers) is (kind == "markers")
 
     stage.log.compact(CONTROL)
 

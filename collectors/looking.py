@@ -253,9 +253,12 @@ def _work(
 
 def _damages(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
     """Look for damage; what asks for a freeze may have been written after we read it."""
-    found = look_for_damage(driver, state)
-    if any(one.harm is Harm.FROZEN for one in found):
-        found = look_for_damage(driver, read_control(driver, state.topic).state)
+    try:
+        found = look_for_damage(driver, state)
+        if any(one.harm is Harm.FROZEN for one in found):
+            found = look_for_damage(driver, read_control(driver, state.topic).state)
+    except TopicMissing:
+        return ()  # which is a finding of its own
     return found
 
 

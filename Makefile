@@ -22,8 +22,9 @@ unit: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.
+SCHEDULES ?= 30000
 simulate: .venv/ready
-	$(BIN)/python -m bench.simulator --schedules 30000 --processes 2
+	$(BIN)/python -m bench.simulator --schedules $(SCHEDULES) --processes 2
 
 # Real faults on a whole system, in network namespaces: root, iproute2 and util-linux. What happens
 # beside its load (asides) the tests try one by one. A violation ends with 3 and fails; a recovery that

@@ -85,7 +85,9 @@ def apply_plan(
     seen: Seen | None = None
     try:
         running = _running(opened, plan.topic)
-        if running is not None and not same_layout(running, plan):
+        # A plan that does not follow on the running one is refused below, and needs no way back.
+        follows = running is not None and plan.base_epoch == running.epoch
+        if running is not None and follows and not same_layout(running, plan):
             back_file = rollback or file.with_name(f"{file.name}.rollback")
             _write_rollback(back_file, running, plan, force=force, option="--rollback")
         with Admin(chosen.bootstrap, chosen.client) as admin:

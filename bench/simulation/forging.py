@@ -1,8 +1,9 @@
-"""Order records that count and are wrong: what a mistaken program may write, and nobody can undo.
+"""Order records that are wrong and count: what a mistaken program may write, and nobody can undo.
 
 A turn's bits go in; a record with the right digest goes to a stream of the last epoch. All that is
-promised holds nevertheless, once somebody has recovered. (A parent's runs are forged only where a
-collector shares one log with its parent: of more than one, the wrong order itself would count.)
+promised holds nevertheless, once somebody has recovered. (One kind continues no log, and must not
+count. A parent's runs are forged only where a collector shares one log with its parent: of more
+than one, the wrong order itself would count.)
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ class Forger:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._makers = (
+            self._far,
+            self._far,
+            self._ended,
+            self._jump,
+            self._shared,
+            self._newer,
+            _more,
+            _elsewhere,
+            _elsewhere,
+        )
 
     def turn(self, bits: int) -> None:
         """Forge one record, where the last epoch runs and somebody orders in it."""
@@ -43,8 +55,7 @@ class Forger:
             self._forge(stream, bits >> 8)
 
     def _forge(self, stream: OrderStream, bits: int) -> None:
-        makers = (self._far, self._far, self._ended, self._jump, self._shared, self._newer, _more)
-        made = makers[(bits & 0xFF) % len(makers)](stream, bits >> 8)
+        made = self._makers[(bits & 0xFF) % len(self._makers)](stream, bits >> 8)
         if made is None:
             return
         what, raw = made
@@ -98,6 +109,17 @@ def _more(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
     first = stream.state.positions[log]
     run = Run(log, first, first + ORDERED_MAX + 1)
     return "beyond the bound", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+
+
+def _elsewhere(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
+    """Order what does not continue a log: further on, or once more what was ordered."""
+    if not stream.own:
+        return None
+    log = sorted(stream.own)[bits % len(stream.own)]
+    position = stream.state.positions[log]
+    first = position + 1 + (bits >> 5 & 7) if bits >> 4 & 1 or not position else position - 1
+    run = Run(log, first, first + 1 + (bits >> 8 & 7))
+    return "elsewhere", _raw(stream, Kind.OWN, stream.state.parent_next, run)
 
 
 def _jumped(stream: OrderStream, records: int) -> ParentNext:

@@ -40,7 +40,7 @@ from multicast.errors import BufferFull, UsageError
 from multicast.librdkafka.outcomes import Outcomes, name, not_sent, unknown
 from multicast.librdkafka.settings import LOG
 from multicast.librdkafka.started import DONE_FAILED, Many, Started
-from multicast.log import AppendOutcome, Headers, TopicPartition
+from multicast.log import AppendFailed, AppendOutcome, Headers, TopicPartition
 
 _SERVED_EVERY = 32
 _BUSY_S = 0.002
@@ -435,7 +435,8 @@ class LibrdkafkaAppender:
 
     def _succeed(self) -> None:
         """Hand over to the successor what was held; without one, see that its time runs out."""
-        failed: dict[int, str] = {}
+        failed: dict[int, AppendFailed] = {}
+        refused: dict[int, tuple[TopicPartition, Any]] = {}
         with self._lock:
             assert self._held is not None, "nothing is appended to a producer that was given up"
             held = self._held
@@ -446,17 +447,21 @@ class LibrdkafkaAppender:
                 for number, append in held.items():
                     try:
                         self._produce(number, append)
-                    except (BufferError, KafkaException) as error:
-                        failed[number] = str(error)
+                    except BufferError as error:
+                        failed[number] = not_sent(append.at, str(error))
+                    except KafkaException as error:
+                        refused[number] = (append.at, error.args[0])
             else:
                 overdue = self._started.by(time.monotonic() - self._delivery_timeout_s)
                 for number in [number for number in held if number <= overdue]:
-                    failed[number] = "no producer could be opened in time"
-                    del held[number]
-        for number, why in failed.items():
-            at = self._started.at(number)
-            if at is not None:
-                self._started.settle(number, not_sent(at, why))
+                    at = held.pop(number).at
+                    failed[number] = not_sent(at, "no producer could be opened in time")
+        if refused:
+            self._poll(0)  # it tells why librdkafka has given up on this producer already
+        for number, (at, why) in refused.items():
+            failed[number] = self._outcomes.not_taken(at, why)
+        for number, outcome in failed.items():
+            self._started.settle(number, outcome)
 
     def _close_later(self, producer: Any) -> None:
         """Close a producer in a thread: that may take as long as one of its addresses is sought."""

@@ -66,7 +66,8 @@ class Outcomes:
 
     def not_taken(self, at: TopicPartition, error: Any) -> AppendFailed:
         """Say why the client did not take a record: it certainly does not stand in the log."""
-        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        if of_topic or (self.denied and error.code() in _UNSENT):
             return AppendFailed(self._lacks_write(at))
         return not_sent(at, error.str())
 

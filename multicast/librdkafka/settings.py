@@ -39,6 +39,9 @@ def librdkafka_settings(
         "allow.auto.create.topics": False,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 500,
+        # "rebootstrap" forgets the backoff each time the last known broker is away, and so connects
+        # some 80 times a second. The addresses of `bootstrap.servers` are tried in any case.
+        "metadata.recovery.strategy": "none",
         "socket.nagle.disable": True,
         # A broker that is connected but silent is as good as one that is away.
         "socket.timeout.ms": max(1200, int(timeout_s * 1000)),

@@ -1,0 +1,81 @@
+"""Clients whose brokers are all away ask for them again and again, and not too often."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from multicast.errors import AmcastError
+from multicast.librdkafka import LibrdkafkaDriver
+from multicast.log import TopicPartition
+from multicast.memory import MemoryDriver
+from multicast.memory_log import MemoryLog
+
+AT = TopicPartition("t", 0)
+WATCHED_S = 3.0
+# Of one client: its backoff starts at 20 ms and doubles up to half a second.
+CONNECTIONS_MAX = 10 * WATCHED_S
+
+
+class Away:
+    """An address that takes each connection and closes it at once; counts them."""
+
+    def __init__(self):
+        self.connections = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                connection.close()
+                self.connections += 1
+
+    def close(self):
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def away():
+    with contextlib.closing(Away()) as away:
+        yield away
+
+
+def open_reader(driver):
+    return driver.reader({AT: 0})
+
+
+def open_appender(driver):
+    return driver.appender()
+
+
+def spend(opened):
+    """Use what was opened for a while, as its owner would who takes up his work again."""
+    end = time.monotonic() + WATCHED_S
+    while time.monotonic() < end:
+        with contextlib.suppress(AmcastError):
+            if hasattr(opened, "poll"):
+                opened.poll(0.1)
+            else:
+                opened.flush(0.1)
+                opened.append(AT, b"x", done=lambda _: None)
+
+
+@pytest.mark.parametrize("opening", [open_reader, open_appender])
+def test_librdkafka_connects_with_a_growing_backoff(away, opening):
+    log = MemoryLog()
+    log.create(AT.topic, 1)
+    with LibrdkafkaDriver(away.address, questions=MemoryDriver(log)) as driver:
+        opened = opening(driver)
+        before = away.connections
+        spend(opened)
+        connections = away.connections - before
+        opened.close()
+    assert 0 < connections <= CONNECTIONS_MAX

@@ -41,8 +41,9 @@ from multicast.pipe_cli import DriverName
 from multicast.producer import Producer, Receipt
 from multicast.properties import check_all
 from multicast.verdict import OrderViolation, Report
-from topology import draw, interests, solver
+from topology import draw, interests
 from topology.check import figures
+from topology.planner import solver
 from topology.tree import Plan
 
 app = typer.Typer()

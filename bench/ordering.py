@@ -19,7 +19,7 @@ from collectors.collector import Append, Collector
 from multicast.log import TopicPartition
 from multicast.memory_log import MemoryLog
 from multicast.order import OrderRecord, OrderStream
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 _STREAM = TopicPartition("bench.Msg-TO", 0)
 

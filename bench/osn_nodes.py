@@ -35,7 +35,7 @@ from multicast.local import LocalCluster
 from multicast.local_broker import free_ports
 from ordering_osn.joining import join, ledger_folder
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 NODES = 3
 HEALTHY_S = 240.0

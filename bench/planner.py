@@ -20,11 +20,11 @@ from time import perf_counter
 from typing import Any
 
 from topology.check import check
-from topology.heuristic import greedy
-from topology.hypergraph import is_acyclic, logs_met, reduced
 from topology.interests import InterestFile, from_document
-from topology.measure import Measure, Node, bits
-from topology.solver import PHI, solve
+from topology.planner.cost import Measure, Node, bits
+from topology.planner.heuristic import greedy
+from topology.planner.hypergraph import is_acyclic, logs_met, reduced
+from topology.planner.solver import PHI, solve
 
 GROUPS_MAX = 7
 TEAMS = {

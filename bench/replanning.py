@@ -34,10 +34,10 @@ from multicast.errors import AmcastError
 from multicast.kafka_python import Admin
 from multicast.local import LocalCluster
 from multicast.log import Driver
-from topology.carried import carried
+from topology.carry_over import carried
 from topology.changes import with_kept_names
+from topology.planner.solver import plan as solve
 from topology.rollback import back
-from topology.solver import plan as solve
 from topology.tree import Plan
 
 _UNTOUCHED = "C4"

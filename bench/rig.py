@@ -23,7 +23,7 @@ from multicast.errors import TimedOut
 from multicast.kafka_python import Admin
 from multicast.local import LocalCluster
 from multicast.log import Appender, AppendOutcome, Driver, TopicPartition
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
 _PAUSE_S = 0.002

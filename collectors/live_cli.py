@@ -30,8 +30,8 @@ from multicast.log import Driver
 from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import Settings, settings
 from topology.files import FileExists, write_text
+from topology.planner.solver import Infeasible
 from topology.rollback import back
-from topology.solver import Infeasible
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer()

@@ -149,7 +149,7 @@ def recovery_plan(plan: Plan, damaged: Collection[str]) -> Plan:
     """Lay the next epoch out as the running one, so that no damaged tree is carried over.
 
     The stream of each such tree's root moves to the first Kafka partition of the order topic that
-    no collector of this plan has: then the trees are not the same (`topology/carried.py`).
+    no collector of this plan has: then the trees are not the same (`topology/carry_over.py`).
     """
     roots = {_root(plan, name) for name in damaged}
     taken = {node.stream for node in plan.collectors}

@@ -29,7 +29,7 @@ from multicast.errors import AmcastError
 from multicast.history import History, HistoryBuilder
 from multicast.log import Driver
 from multicast.properties import check_all
-from topology.carried import Carried, carried
+from topology.carry_over import Carried, carried
 from topology.tree import Plan
 
 _POLL_S = 0.1

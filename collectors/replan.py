@@ -10,7 +10,7 @@ after any step, because every step follows from what the logs say.
     4  every collector of e freezes once its logs are ordered to there
     5  every log is filled to where its top froze; `ends` of e: `ends_of`
 
-What e+1 carries over (`topology/carried.py`) takes part in none of this.
+What e+1 carries over (`topology/carry_over.py`) takes part in none of this.
 
 Invariant: the ends of an epoch are one function of its markers and of its frozen streams, so of
 several who write them all write the same.
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multicast.order import OrderStream
-from topology.carried import Carried
+from topology.carry_over import Carried
 from topology.tree import Plan
 
 

@@ -13,7 +13,7 @@ its own, so that compaction takes none that somebody needs; made again, it is an
     markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: this epoch's collectors freeze once
                                    each log is ordered to there
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch; one
-                                   that is carried over (`topology/carried.py`) does not. After a
+                                   that is carried over (`topology/carry_over.py`) does not. After a
                                    recovery also `resumed` and `stopped`, see `Ended`
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
                                    (an empty value takes it back)
@@ -38,7 +38,7 @@ from multicast.delivery import ALONE, best_checkpoint
 from multicast.errors import ClusterUnreachable, TopicMissing, UncoveredInterest
 from multicast.log import Driver, Record, TopicPartition
 from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
-from topology.carried import Carried, carried
+from topology.carry_over import Carried, carried
 from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Log, Plan
 

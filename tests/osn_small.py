@@ -23,7 +23,7 @@ from ordering_osn.registrar import Registrar
 from tests import osn_configs
 from tests.small import Small, until
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 _numbers = itertools.count()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 from topology.tree import Collector, Log, Objective, Plan, Subscription
 
 NOTHING = Objective(0.0, 0.0, 0.0, 0.0)

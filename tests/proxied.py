@@ -14,7 +14,7 @@ from multicast.log import Appended
 from multicast.properties import check_all
 from tests.system import PATIENCE_S, System, verdicts
 from topology.interests import from_document
-from topology.solver import plan
+from topology.planner.solver import plan
 
 HOST = "127.0.0.1"
 START_S = 180.0  # three processes, on a machine that may be busy

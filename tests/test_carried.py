@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from topology.carried import carried
+from topology.carry_over import carried
 from topology.tree import Collector, Log, Objective, Plan, Subscription
 
 TWO_TREES = Plan(

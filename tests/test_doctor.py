@@ -25,7 +25,7 @@ from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, enc
 from tests.plans import poster
 from tests.system import PATIENCE_S, System, amcast, until
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 HOUR_MS = 3_600_000

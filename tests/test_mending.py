@@ -34,7 +34,7 @@ from multicast.order import (
     encode,
 )
 from tests.plans import chain, from_start
-from topology.carried import carried
+from topology.carry_over import carried
 
 
 def opened(name):

@@ -22,7 +22,7 @@ from tests.plans import poster
 from tests.system import System, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]

@@ -20,7 +20,7 @@ from multicast.log import Record
 from multicast.order import OrderStream
 from multicast.reading import Bounds, Wanted, resume
 from tests.stage import CONTROL, Stage
-from topology.carried import Carried
+from topology.carry_over import Carried
 
 NOTHING = Carried(frozenset(), frozenset())
 

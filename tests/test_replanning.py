@@ -18,7 +18,7 @@ from tests.plans import poster
 from tests.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -30,7 +30,7 @@ from tests.driver_worlds import append_all
 from tests.small import until
 from tests.system import PATIENCE_S, System
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parent.parent

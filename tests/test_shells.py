@@ -22,7 +22,7 @@ from multicast.reading import Bounds
 from multicast.replayed import Seat, replayed
 from tests.plans import chain, from_start, poster
 from tests.small import Small, until
-from topology.carried import carried
+from topology.carry_over import carried
 
 
 def send(system, count=200):

@@ -10,7 +10,7 @@ import pytest
 from tests.test_topology_plan import POSTER, interests
 from topology.check import PlanRejected, check, figures
 from topology.interests import Hosts
-from topology.solver import plan
+from topology.planner.solver import plan
 from topology.tree import InvalidPlan, Plan
 
 HOSTS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topology.hypergraph import declared_logs, is_acyclic, logs_met, reduced, residue
 from topology.interests import InvalidInterests, parse
+from topology.planner.hypergraph import declared_logs, is_acyclic, logs_met, reduced, residue
 
 GOOD = """
 topic = "A"

@@ -10,14 +10,14 @@ from operator import itemgetter
 import pytest
 
 from tests.test_topology_plan import interests
-from topology.bound import bounded
 from topology.check import check
-from topology.heuristic import constructed, greedy
-from topology.hypergraph import reduced
 from topology.interests import Hosts, InterestFile
-from topology.measure import Measure, Node
-from topology.search import State, best_choices, choices, join_tree, packed
-from topology.solver import solve
+from topology.planner.bound import bounded
+from topology.planner.cost import Measure, Node
+from topology.planner.exact import State, best_choices, choices, join_tree, packed
+from topology.planner.heuristic import constructed, greedy
+from topology.planner.hypergraph import reduced
+from topology.planner.solver import solve
 
 # -- brute force ----------------------------------------------------------------------------
 #

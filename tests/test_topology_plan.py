@@ -12,7 +12,7 @@ import pytest
 
 from topology.check import check, figures
 from topology.interests import InterestFile, from_document
-from topology.solver import Infeasible, plan, solve
+from topology.planner.solver import Infeasible, plan, solve
 from topology.tree import Plan
 
 POSTER = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"], "C3": ["P3", "P4", "P5"]}
@@ -179,7 +179,7 @@ def test_progress_ends_with_the_gap_of_the_plan():
 REPEATED = """
 import random, sys
 from topology.interests import from_document
-from topology.solver import plan
+from topology.planner.solver import plan
 dice = random.Random(3)
 names = [f"P{n}" for n in range(24)]
 sys.stdout.buffer.write(plan(from_document({

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from topology.check import check, figures
 from topology.interests import from_document
-from topology.solver import Infeasible, solve
+from topology.planner.solver import Infeasible, solve
 from topology.tree import Plan
 
 NAMES = [f"P{number}" for number in range(6)]

@@ -11,12 +11,12 @@ import pulp
 import pytest
 
 from tests.test_topology_plan import POSTER, interests
-from topology import program
-from topology.hypergraph import logs_met, reduced
 from topology.interests import Limits
-from topology.measure import Measure
-from topology.search import State, choices, packed
-from topology.solver import plan
+from topology.planner import integer_program
+from topology.planner.cost import Measure
+from topology.planner.exact import State, choices, packed
+from topology.planner.hypergraph import logs_met, reduced
+from topology.planner.solver import plan
 
 SOLVERS = ["cbc"] + (["highs"] if importlib.util.find_spec("highspy") else [])
 FILES = [
@@ -35,7 +35,7 @@ def test_every_solver_finds_what_dynamic_programming_finds(file, solver):
         measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=10.0)
         found = choices(measure)
         root = State(part.everyone, -1, None)
-        answer = program.solved([(measure, root, found)], limits=Limits(), solver=solver)
+        answer = integer_program.solved([(measure, root, found)], limits=Limits(), solver=solver)
         exact = measure.priced(packed(measure))
         assert answer.status == "optimal"
         assert answer.objective == pytest.approx(measure.value(exact))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_topology_plan import POSTER, interests
-from topology.hypergraph import logs_met
-from topology.verdict import judged
+from topology.planner.hypergraph import logs_met
+from topology.safety import judged
 
 
 def test_the_posters_example_is_acyclic():

@@ -28,10 +28,10 @@ from topology.changes import (
 from topology.check import Figures, PlanRejected, check, figures
 from topology.files import FileExists, refuse_existing_of, write_text
 from topology.interests import InterestFile, InvalidInterests, parse
-from topology.solver import Infeasible, Solution, solve
+from topology.planner.solver import Infeasible, Solution, solve
+from topology.safety import judged
 from topology.svg import svg
 from topology.tree import InvalidPlan, Plan
-from topology.verdict import judged
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -16,9 +16,9 @@ from topology import draw
 from topology.changes import Row
 from topology.check import Figures
 from topology.interests import InterestFile
-from topology.solver import Solution
+from topology.planner.solver import Solution
+from topology.safety import Verdict
 from topology.tree import Plan
-from topology.verdict import Verdict
 
 SCHEMA_VERSION = 1
 WIDTH = 100

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topology.changes import interests_of, with_kept_names, with_running_logs
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
 

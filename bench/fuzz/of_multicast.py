@@ -50,7 +50,7 @@ from multicast.order import Checkpoint, Kind, OrderRecord, ParentNext, Resumed, 
 from multicast.reading import Bounds, Wanted, earliest, resume
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 from topology.tree import InvalidPlan, Plan
 
 _INTERESTS = """

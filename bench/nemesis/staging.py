@@ -37,7 +37,7 @@ from multicast.producer import Producer, Receipt
 from multicast.properties import check_all
 from multicast.verdict import OrderViolation, Report
 from topology.interests import from_document
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
 INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}

@@ -39,7 +39,7 @@ from multicast.local_broker import Host, free_ports
 from multicast.local_process import Guard
 from multicast.local_state import new_token
 from multicast.log import Driver
-from topology.solver import plan as solve
+from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
 SETS = (("P1",), ("P2",), ("P3",), ("P4",), ("P5",), ("P1", "P3"), ("P2", "P3", "P4"))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
-from topology.carried import Carried, carried
+from topology.carry_over import Carried, carried
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 

@@ -35,7 +35,7 @@ from multicast.errors import AmcastError, TopicChanged
 from multicast.log import Appended, AppendOutcome, Headers, TopicPartition
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderStream
-from topology.carried import Carried
+from topology.carry_over import Carried
 from topology.tree import Log, Plan
 
 PRODUCERS = 3

@@ -4,7 +4,7 @@ Each component is searched by the strongest means that its size allows, always t
 same input:
 
     every choice    up to six demands: dynamic programming over all trees, and the integer program
-                    (program.py) over all choices; both must find the same optimum
+                    (integer_program.py) over all choices; both must find the same optimum
     packing         more demands where few sets hang together (chains, stars): exact, all bags
     heuristic       the rest: the best of several constructions and a proven lower bound
 
@@ -16,14 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from topology.assembly import assembled
-from topology.bound import GROUP_STEPS, bounded
-from topology.heuristic import constructed
-from topology.hypergraph import reduced
 from topology.interests import InterestFile
-from topology.measure import NOWHERE, Measure, Node
-from topology.program import solved
-from topology.search import (
+from topology.planner.assembly import assembled
+from topology.planner.bound import GROUP_STEPS, bounded
+from topology.planner.cost import NOWHERE, Measure, Node
+from topology.planner.exact import (
     FAMILIES_DEMANDS_MAX,
     SETS_MAX,
     STEPS,
@@ -35,6 +32,9 @@ from topology.search import (
     least_load,
     packed,
 )
+from topology.planner.heuristic import constructed
+from topology.planner.hypergraph import reduced
+from topology.planner.integer_program import solved
 from topology.tree import Plan
 
 PHI = {"genuine": 10.0, "latency": 0.1, "balance": 10.0}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from topology.measure import NOWHERE, Measure, Node, bits
+from topology.planner.cost import NOWHERE, Measure, Node, bits
 
 FAMILIES_DEMANDS_MAX = 7  # 4,140 families for the largest set of 7: a second of Python at most
 STEPS = 15_000_000

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
-from topology.hypergraph import declared_logs
 from topology.interests import InterestFile
-from topology.measure import NOWHERE, Measure, Node, bits
+from topology.planner.cost import NOWHERE, Measure, Node, bits
+from topology.planner.hypergraph import declared_logs
 from topology.tree import Collector, Objective, Plan, Subscription
 
 

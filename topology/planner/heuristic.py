@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from topology.measure import NOWHERE, Measure, Node, bits
-from topology.search import families
+from topology.planner.cost import NOWHERE, Measure, Node, bits
+from topology.planner.exact import families
 
 EXACT_MAX = 5
 TRIED_OUT_MAX = 80

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from topology.hypergraph import logs_met, residue
 from topology.interests import Interest, InterestFile
+from topology.planner.hypergraph import logs_met, residue
 
 Graph = dict[str, list[str]]
 

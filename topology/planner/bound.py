@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from topology.hypergraph import Component, LogClass
-from topology.measure import Measure, bits
-from topology.search import packed
+from topology.planner.cost import Measure, bits
+from topology.planner.exact import packed
+from topology.planner.hypergraph import Component, LogClass
 
 GROUP_STEPS = 2_000_000
 GROUP_SIZES = (64, 40, 30, 22, 15)  # the largest whose first group is solved is taken for all

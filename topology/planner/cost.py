@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from topology.hypergraph import Component, exact
 from topology.interests import Hosts, Limits
+from topology.planner.hypergraph import Component, exact
 
 NOWHERE = -1  # the host of a collector when no hosts are given, and of a root's parent
 

@@ -36,8 +36,8 @@ from typing import Any
 import pulp
 
 from topology.interests import Limits
-from topology.measure import NOWHERE, Measure
-from topology.search import Choice, State
+from topology.planner.cost import NOWHERE, Measure
+from topology.planner.exact import Choice, State
 
 SEED = 1
 COEFFICIENT_MAX = 1_000.0  # prices are scaled so that the solver's tolerances suit them

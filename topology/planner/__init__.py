@@ -1,0 +1,1 @@
+"""The planner: searches, bounds and the cost of a tree."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from bench import figures
 from bench.rig import Rig, pause, standing
-from multicast.log import AppendOutcome, Direct
+from multicast.drivers.protocol import AppendOutcome, Direct
 
 _PAUSE_S = 0.004
 _ANSWER_S = 10.0

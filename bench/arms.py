@@ -30,9 +30,9 @@ from bench.workload import BACKLOG, Workload
 from collectors.apply import apply
 from collectors.topics import topics_of
 from multicast.control import control_partition
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import Driver
 
 _OPEN_S = 60.0
 _START_S = 4.0

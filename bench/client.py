@@ -26,8 +26,7 @@ from bench.stamps import Delivered, Tally, pack, padding
 from bench.workload import BACKLOG, STAMP_BYTES, Workload, from_document
 from multicast.consumer import Consumer
 from multicast.drivers import open_driver
-from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.log import (
+from multicast.drivers.protocol import (
     Appended,
     Appender,
     AppendOutcome,
@@ -36,6 +35,7 @@ from multicast.log import (
     Record,
     TopicPartition,
 )
+from multicast.errors import AmcastError, BufferFull, TimedOut
 from multicast.producer import Producer, Receipt, Receipts
 
 _PR_SET_TIMERSLACK = 29

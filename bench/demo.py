@@ -30,17 +30,17 @@ from bench.cli import Force, refuse_files
 from bench.hosts import Collectors
 from collectors.apply import apply
 from multicast import history
+from multicast.cli.send_receive import DriverName
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Appended, Driver
 from multicast.errors import AmcastError, TimedOut, UsageError
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.log import Appended, Driver
-from multicast.pipe_cli import DriverName
+from multicast.local.cluster import LocalCluster
 from multicast.producer import Producer, Receipt
 from multicast.properties import check_all
-from multicast.verdict import OrderViolation, Report
+from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology.check import figures
 from topology.planner import solver

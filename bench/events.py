@@ -32,8 +32,15 @@ from bench.poster import order_of
 from bench.stamps import Delivered, unpack
 from bench.workload import Workload
 from multicast.control import ControlReader, order_topic
+from multicast.drivers.protocol import (
+    Appended,
+    AppendOutcome,
+    Driver,
+    Fetched,
+    Reader,
+    TopicPartition,
+)
 from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.log import Appended, AppendOutcome, Driver, Fetched, Reader, TopicPartition
 from multicast.order import OrderRecord, OrderStream
 
 PARTITIONS = 5

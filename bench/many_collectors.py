@@ -38,9 +38,9 @@ from bench.rig import pause
 from bench.threads import accounts
 from multicast.consumer import Consumer
 from multicast.drivers import open_driver
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, TimedOut
-from multicast.local import LocalCluster
-from multicast.log import Driver
+from multicast.local.cluster import LocalCluster
 from multicast.producer import Producer
 from topology.check import check
 from topology.check import figures as figures_of

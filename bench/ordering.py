@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from bench import figures
 from bench.planner import file_of
 from collectors.collector import Append, Collector
-from multicast.log import TopicPartition
-from multicast.memory_log import MemoryLog
+from multicast.drivers.memory.logs import MemoryLog
+from multicast.drivers.protocol import TopicPartition
 from multicast.order import OrderRecord, OrderStream
 from topology.planner.solver import plan as solve
 

@@ -29,10 +29,10 @@ from bench import transactions
 from bench.hosts import Collectors, end
 from collectors.apply import apply
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, TimedOut
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.local_broker import free_ports
+from multicast.local.broker import free_ports
+from multicast.local.cluster import LocalCluster
 from ordering_osn.joining import join, ledger_folder
 from topology.interests import from_document
 from topology.planner.solver import plan as solve

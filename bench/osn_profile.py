@@ -32,7 +32,7 @@ from types import CodeType
 from typing import Any
 
 from bench.threads import accounts
-from multicast.cli import main as amcast
+from multicast.cli.main import main as amcast
 
 _TOLD_MAX = 300
 _ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cli import Output, OutputOption
+from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
-from multicast.kafka_python import Admin
 
 _VIOLATED = 3
 app = typer.Typer()

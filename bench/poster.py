@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from multicast.drivers import open_driver
+from multicast.drivers.protocol import AppendOutcome, Driver, Record, TopicPartition
 from multicast.errors import BufferFull
-from multicast.log import AppendOutcome, Driver, Record, TopicPartition
 
 _POLL_S = 0.05
 _pause = threading.Event()

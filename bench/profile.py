@@ -49,8 +49,8 @@ from bench.run import own_broker
 from bench.threads import accounts
 from bench.workload import BACKLOG, SATURATE, Workload
 from multicast.drivers import open_driver
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, TimedOut, UsageError
-from multicast.log import Driver, TopicPartition
 
 _STAGES = {
     "sent": "producer",

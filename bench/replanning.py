@@ -30,10 +30,10 @@ from collectors.apply import apply
 from collectors.probes import Probes, Seen
 from multicast import Producer
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.log import Driver
+from multicast.local.cluster import LocalCluster
 from topology.carry_over import carried
 from topology.changes import with_kept_names
 from topology.planner.solver import plan as solve

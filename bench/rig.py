@@ -19,10 +19,10 @@ from bench.planner import file_of
 from collectors.apply import apply
 from multicast.control import log_partition
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Appender, AppendOutcome, Driver, TopicPartition
 from multicast.errors import TimedOut
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.log import Appender, AppendOutcome, Driver, TopicPartition
+from multicast.local.cluster import LocalCluster
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 

@@ -22,7 +22,7 @@ from bench.arms import Arm, Cluster, Round
 from bench.histogram import DIGITS, Latencies
 from bench.workload import SATURATE, Workload
 from multicast.drivers import open_driver
-from multicast.local import LocalCluster
+from multicast.local.cluster import LocalCluster
 
 SCHEMA_VERSION = 1
 _HISTOGRAMS = ("publishLatency", "publishDelayLatency", "endToEndLatency")

@@ -27,10 +27,10 @@ from bench.workload import Workload, from_document
 from collectors.apply import apply
 from multicast.control import order_topic
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appender, Driver, TopicPartition
 from multicast.errors import AmcastError, BufferFull
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.local import LocalCluster
-from multicast.log import Appender, Driver, TopicPartition
+from multicast.local.cluster import LocalCluster
 from multicast.order import Kind, OrderRecord, ParentNext, Run, anchor, digest_of, encode
 from topology.tree import Plan
 

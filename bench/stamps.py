@@ -19,7 +19,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from bench.workload import STAMP_BYTES
-from multicast.log import Record
+from multicast.drivers.protocol import Record
 
 _STAMP = struct.Struct("<qqHIH")
 assert _STAMP.size == STAMP_BYTES

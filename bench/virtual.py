@@ -28,8 +28,8 @@ from collectors.collector import Append, Collector, Limits
 from multicast.announcements import Announcement, Count
 from multicast.control import log_partition, order_topic, stream_partition
 from multicast.delivery import Delivery, start_cursor
-from multicast.log import TopicPartition
-from multicast.memory import MemoryLog
+from multicast.drivers.memory.driver import MemoryLog
+from multicast.drivers.protocol import TopicPartition
 from multicast.order import OrderStream
 from topology.tree import Plan
 

@@ -47,8 +47,8 @@ from collectors.starting import StartCheck
 from collectors.web import WebServer, address_of, listen_at
 from multicast.control import ControlState
 from multicast.drivers import open_driver
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
-from multicast.log import Driver
 from multicast.settings import settings
 
 _log = logging.getLogger("amcast.collectors")

@@ -42,6 +42,8 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
 from multicast.errors import (
     AmcastError,
     AppendUnknown,
@@ -49,9 +51,7 @@ from multicast.errors import (
     UncoveredInterest,
     UsageError,
 )
-from multicast.kafka_python import Admin
-from multicast.log import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
-from multicast.reading import Wanted
+from multicast.subscription import Wanted
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan

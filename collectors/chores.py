@@ -19,8 +19,8 @@ from collectors.collector import Fill
 from collectors.filling import fill
 from collectors.loops import Loop
 from multicast.control import ControlState
+from multicast.drivers.protocol import Appender, Direct, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
-from multicast.log import Appender, Direct, Driver
 
 if TYPE_CHECKING:
     from collectors.node import Node

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from multicast.cli.send_receive import Bootstrap, DriverName, Topic
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.drivers import open_driver
+from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
-from multicast.log import Driver
 from multicast.order import OrderStream
-from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import Settings, settings
 from topology.tree import Plan
 

@@ -13,8 +13,8 @@ from collectors.facts import FOR_EVER, GroupFacts, Place, TopicFacts
 from collectors.following import READ_S, now_ms
 from multicast.control import ControlState, control_partition, log_partition, stream_partition
 from multicast.delivery import ALONE, Cursor
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
-from multicast.log import Driver, TopicPartition
 from multicast.order import OrderRecord, OrderStream
 from topology.tree import Log, Plan
 

@@ -31,9 +31,9 @@ from collectors.facts import (
 )
 from collectors.findings import Finding, Weight, findings
 from collectors.looking import look
+from multicast.cli.send_receive import Bootstrap, Topic
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin
-from multicast.pipe_cli import Bootstrap, Topic
+from multicast.drivers.kafka_python import Admin
 from multicast.settings import settings
 
 app = typer.Typer()

@@ -34,9 +34,8 @@ from multicast.control import (
     markers_record,
     stream_partition,
 )
-from multicast.control_documents import Ended
-from multicast.errors import AccessDenied, AppendUnknown, Conflict, TimedOut
-from multicast.log import (
+from multicast.control.documents import Ended
+from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
     AppendOutcome,
@@ -45,6 +44,7 @@ from multicast.log import (
     Record,
     TopicPartition,
 )
+from multicast.errors import AccessDenied, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
 from multicast.order import OrderStream
 from topology.tree import Plan

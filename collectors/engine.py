@@ -27,8 +27,8 @@ from collectors.socket_loop import SocketLoop
 from collectors.stream_loop import Came, StreamLoop
 from multicast.announcements import Address
 from multicast.control import ControlReader, ControlState, bells_topic, control_partition
+from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
-from multicast.log import AppendOutcome, Driver, TopicPartition
 
 _CLOSE_S = 1.0
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from collectors.mending import Damage
-from multicast.kafka_python import OpenTransaction
+from multicast.drivers.kafka_python import OpenTransaction
 from topology.tree import Plan
 
 FOR_EVER = -1

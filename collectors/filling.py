@@ -12,8 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from multicast.control import log_partition
+from multicast.drivers.protocol import (
+    Appended,
+    Appender,
+    AppendFailed,
+    AppendOutcome,
+    Driver,
+    append_each,
+)
 from multicast.errors import AccessDenied, BufferFull, TimedOut
-from multicast.log import Appended, Appender, AppendFailed, AppendOutcome, Driver, append_each
 from multicast.messages import skip_header
 from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Plan

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from collectors.facts import CollectorFacts, Stamp
 from multicast.control import ControlState, control_partition, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
+from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut
-from multicast.log import Driver, Record, TopicPartition
 from multicast.order import OrderRecord, OrderStream, Void, decode
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan

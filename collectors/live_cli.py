@@ -22,12 +22,12 @@ from collectors.cli import Output, OutputOption, control_of, describe
 from collectors.draining import some
 from collectors.probes import Probes, Seen
 from collectors.recover_cli import recover_damaged
+from multicast.cli.send_receive import Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
-from multicast.kafka_python import Admin
-from multicast.log import Driver
-from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import Settings, settings
 from topology.files import FileExists, write_text
 from topology.planner.solver import Infeasible

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from collectors.loops import Loop, partition_of
-from multicast.log import Driver, TopicPartition, Watcher
+from multicast.drivers.protocol import Driver, TopicPartition, Watcher
 
 _POLL_S = 0.5
 _MANY = 4

@@ -51,6 +51,8 @@ from multicast.control import (
     order_topic,
     stream_partition,
 )
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import (
     AmcastError,
     AuthenticationFailed,
@@ -58,8 +60,6 @@ from multicast.errors import (
     TlsFailed,
     TopicMissing,
 )
-from multicast.kafka_python import Admin
-from multicast.log import Driver, TopicPartition
 from topology.tree import Plan
 
 _NEWEST_S = 2.0

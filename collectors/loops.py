@@ -10,8 +10,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
-from multicast.log import TopicPartition
 
 _log = logging.getLogger("amcast.collectors")
 _AFTER_FAILURE_S = 0.5

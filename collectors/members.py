@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from multicast.control import order_topic
+from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
-from multicast.kafka_python.membership import Membership
 
 _log = logging.getLogger("amcast.collectors")
 _BEATS = 5  # in a session's time-out

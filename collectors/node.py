@@ -40,8 +40,8 @@ from multicast.control import (
     running_record,
     stream_partition,
 )
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AccessDenied, UsageError
-from multicast.log import AppendFailed, AppendOutcome, TopicPartition
 from multicast.order import OrderStream
 from multicast.topic_identity import refuse_other_topics
 

@@ -25,9 +25,9 @@ from typing import Self
 
 from multicast.consumer import Consumer
 from multicast.delivery import ALONE, Batch
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 from multicast.history import History, HistoryBuilder
-from multicast.log import Driver
 from multicast.properties import check_all
 from topology.carry_over import Carried, carried
 from topology.tree import Plan

@@ -10,9 +10,9 @@ import typer
 
 from collectors.cli import Output, OutputOption
 from collectors.recovering import Recovered, recover
+from multicast.cli.send_receive import Bootstrap, DriverName, Topic
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin
-from multicast.pipe_cli import Bootstrap, DriverName, Topic
+from multicast.drivers.kafka_python import Admin
 from multicast.settings import settings
 
 

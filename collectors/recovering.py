@@ -51,10 +51,10 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.control_documents import Ended
+from multicast.control.documents import Ended
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import AppendOutcome, Driver, Reader, Record, TopicPartition
 from multicast.errors import AppendUnknown, Conflict, TimedOut, Trimmed, UnknownVersion
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import AppendOutcome, Driver, Reader, Record, TopicPartition
 from multicast.order import OrderRecord, OrderStream, Run, encode
 from topology.tree import Plan
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from collectors.listener import Listener
 from collectors.loops import Loop
 from multicast.announcements import Address, token_of
-from multicast.log import Direct
+from multicast.drivers.protocol import Direct
 
 _POLL_S = 0.5
 _MANY = 4

@@ -15,8 +15,8 @@ from collectors.findings import Check, Weight, refuse
 from collectors.looking import of_settings, overtaken_groups
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, TopicChanged, UncoveredInterest, UnsafeCluster
-from multicast.kafka_python import Admin
 from multicast.settings import Settings
 
 _log = logging.getLogger("amcast.collectors")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from collectors.loops import Loop, partition_of
-from multicast.log import Driver, Fetched, Reader, Record, TopicPartition
+from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 
 # A driver's poll cannot always be woken, so what is subscribed may wait for so long.
 _POLL_S = 0.05

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from collectors.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
 from collectors.looking import look_at_topics
 from multicast.control import control_partition, order_topic
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import Driver, TopicPartition
 from topology.tree import Plan
 
 _DAY_MS = 24 * 3600 * 1000

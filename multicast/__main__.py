@@ -1,5 +1,5 @@
 """`python -m multicast` is the command `amcast`."""
 
-from multicast.cli import main
+from multicast.cli.main import main
 
 main()

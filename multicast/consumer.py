@@ -15,11 +15,11 @@ from typing import Literal, Self
 from multicast.control import ControlReader, control_partition, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
 from multicast.drivers import open_driver
+from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
-from multicast.log import Driver, Headers, Reader, Record, TopicPartition
 from multicast.messages import MessageID
-from multicast.reading import (
+from multicast.subscription import (
     Bounds,
     End,
     Wanted,
@@ -215,8 +215,8 @@ class Consumer:
         """Deliver everything that stands in the interest's logs by now, then stop.
 
         By now means: when the first batch is asked for, or when `end` was taken. The logs are
-        those of every epoch up to the newest plan's; `multicast.reading.End` defines the end. What
-        came later may be among what is delivered. Raises `TimedOut` where nothing came for
+        those of every epoch up to the newest plan's; `multicast.subscription.End` defines the end.
+        What came later may be among what is delivered. Raises `TimedOut` where nothing came for
         `timeout` seconds though something must, and what `poll` raises: `UncoveredInterest` where
         all is delivered of the epochs that cover the interest, and a later one does not.
         """

@@ -16,7 +16,7 @@ Invariants:
 
 A consumer whose interest meets one log only needs no order stream: its order is the log itself, a
 single run without an end, cut at the epoch marker. Anybody may write what looks like a marker, so
-it stops at one and no more; `reading.pass_marker` decides whether it goes on there.
+it stops at one and no more; `subscription.pass_marker` decides whether it goes on there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
+from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
-from multicast.log import Record
 from multicast.messages import Covered, EpochMarker, Special, special
 from multicast.order import OFFSET_MAX, Checkpoint, OrderRecord, OrderStream, Void
 from topology.tree import Log, Plan

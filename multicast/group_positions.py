@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from multicast.control import log_partition
 from multicast.delivery import Batch, Cursor
-from multicast.log import TopicPartition
+from multicast.drivers.protocol import TopicPartition
 
 # A consumer that never commits must not fill its memory: one entry takes about 300 bytes.
 _ENTRIES_MAX = 10_000

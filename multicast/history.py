@@ -3,7 +3,7 @@
 Lines go in (from `amcast send` and `amcast receive`, from the simulator, from any other system);
 one `History` comes out, small enough for millions of deliveries: message IDs and destination sets
 are numbered, a reading is one array of numbers. No files, no clock and no verdicts live here:
-`verify_cli.py` opens files, `properties.py` judges. docs/history.md describes every line.
+`verify.py` opens files, `properties.py` judges. docs/history.md describes every line.
 
     consumer   a name that stands for one interest, or for one in each epoch
     instance   one process of that consumer; "" where there is but one

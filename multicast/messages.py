@@ -10,7 +10,7 @@ record copied elsewhere with its headers is an ordinary message there.
 
 Any client may write any header, so `special` is a total function: it raises for no bytes. A header
 that is not exactly as above makes an ordinary message. Nobody delivers a record that has the form
-of a marker; what a lone reader does at one is decided by the control topic (`reading.py`).
+of a marker; what a lone reader does at one is decided by the control topic (`subscription.py`).
 
 All drivers and all readers must come to the same verdict. Clients differ in what they make of a
 name that holds a NUL or is not UTF-8, so `header_name` says what it is here: it ends at its first
@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from multicast.drivers.protocol import Headers
 from multicast.errors import UsageError
-from multicast.log import Headers
 
 TO = "amcast.to"
 SKIP = "amcast.skip"

@@ -238,7 +238,7 @@ class OrderStream:
         self._has_parent = parent is not None
         if checkpoint is not None:
             assert (checkpoint.epoch, checkpoint.collector) == (plan.epoch, collector)
-            assert checkpoint.positions.keys() == self.state.positions.keys()  # `control.py` looks
+            assert checkpoint.positions.keys() == self.state.positions.keys()  # `control/` looks
             self.proven = False
             self._proof = checkpoint.digest
             self.offset_next = checkpoint.offset

@@ -19,11 +19,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple, Self
 
-from multicast.announcing import Announcer, LogAnnouncer
+from multicast.announcer import Announcer, LogAnnouncer
 from multicast.control import ControlReader, log_partition
 from multicast.drivers import open_driver
-from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
-from multicast.log import (
+from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
     AppendOutcome,
@@ -32,8 +31,9 @@ from multicast.log import (
     TopicPartition,
     append_each,
 )
+from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
 from multicast.messages import MessageID, covered_header, refuse_names
-from multicast.ordered import OrderFollower
+from multicast.order_follower import OrderFollower
 from topology.tree import Log, Plan
 
 _UNKNOWN = -1  # where an offset may come to stand

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from multicast import completeness, replays
-from multicast.acyclic import disagreement, shortest_cycle
 from multicast.history import FAILED, History, joined, shown
-from multicast.history_index import HistoryIndex
-from multicast.verdict import (
+from multicast.verification import completeness
+from multicast.verification import replay as replays
+from multicast.verification.acyclic import disagreement, shortest_cycle
+from multicast.verification.index import HistoryIndex
+from multicast.verification.report import (
     HOLDS,
     NOT_CHECKED,
     VIOLATED,

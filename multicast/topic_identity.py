@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from multicast.drivers.protocol import Driver
 from multicast.errors import TopicChanged
-from multicast.log import Driver
 from topology.tree import Plan
 
 

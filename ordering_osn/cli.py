@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
+from multicast.cli.send_receive import Bootstrap, DriverName, Topic
 from multicast.errors import AmcastError, TimedOut, UsageError
-from multicast.pipe_cli import Bootstrap, DriverName, Topic
 from multicast.settings import settings
 from ordering_osn import ledger_cli
 from ordering_osn.channels import Status

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multicast.consumer import Consumer
 from multicast.control import ControlReader, log_partition
 from multicast.delivery import Batch
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError
-from multicast.log import Driver, TopicPartition
 from multicast.producer import Producer
 from ordering_osn.replicas import Replicas
 from topology.tree import Plan

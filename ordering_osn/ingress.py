@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AmcastError, UsageError
-from multicast.log import AppendFailed
 from ordering_osn.blocks import Signer
 from ordering_osn.channels import Status
 from ordering_osn.filters import (

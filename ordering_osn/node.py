@@ -23,8 +23,8 @@ from pathlib import Path
 
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
+from multicast.drivers.protocol import Appended, AppendOutcome
 from multicast.errors import AccessDenied, ClusterUnreachable, TimedOut, Trimmed, UsageError
-from multicast.log import Appended, AppendOutcome
 from ordering_osn.blockcutter import FillTimes
 from ordering_osn.blocks import is_config, last_config_of, seal
 from ordering_osn.chain import (

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable
-from multicast.log import Appended, AppendFailed, AppendOutcome
 from multicast.producer import Producer
 from topology.tree import Plan
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
-from multicast.kafka_python import Admin
-from multicast.log import TopicPartition
 
 
 class Replicas(Admin):

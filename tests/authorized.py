@@ -18,8 +18,8 @@ from kafka.admin import (
     ResourceType,
 )
 
-from multicast.local import LocalCluster
-from multicast.local_broker import free_ports
+from multicast.local.broker import free_ports
+from multicast.local.cluster import LocalCluster
 from tests.small import until
 
 PASSWORD = "open sesame"

@@ -6,9 +6,9 @@ import itertools
 import confluent_kafka
 
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendUnknown
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import Appended, AppendFailed, TopicPartition
 from tests.driver_worlds import PATIENCE_S, read, values
 from tests.system import until
 

@@ -10,11 +10,11 @@ import confluent_kafka
 import pytest
 
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.local import LocalCluster
-from multicast.local_broker import free_ports
-from multicast.log import TopicPartition
-from multicast.memory import MemoryDriver, MemoryLog
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
+from multicast.drivers.protocol import TopicPartition
+from multicast.local.broker import free_ports
+from multicast.local.cluster import LocalCluster
 
 REAL = [
     pytest.param("kafka-python", marks=pytest.mark.kafka),

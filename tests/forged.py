@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collectors.recovering import read_streams
 from multicast.control import ControlReader, stream_partition
-from multicast.log import Appended
+from multicast.drivers.protocol import Appended
 from multicast.order import Kind, OrderRecord, ParentNext, Run, digest_of, encode
 from tests.system import PATIENCE_S, until
 

@@ -20,11 +20,11 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from bench.nemesis.network import DESK, Network, own_namespace
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.connection import kafka_python_settings
 from multicast.errors import AmcastError, UsageError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.kafka_python.connection import kafka_python_settings
-from multicast.local import LocalCluster
-from multicast.local_broker import Host
+from multicast.local.broker import Host
+from multicast.local.cluster import LocalCluster
 from tests.system import until
 
 PEER = str(Path(__file__).with_name("netns_peer.py"))

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from multicast.control import log_partition
+from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
+from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendUnknown, ClusterUnreachable
-from multicast.log import AppendFailed
-from multicast.memory import MemoryDriver, MemoryReader
 from ordering_osn.blocks import new_block
 from ordering_osn.cluster import Cluster
 from ordering_osn.envelopes import canonical, signed_envelope

@@ -5,8 +5,8 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from multicast.kafka_python.ends_request import frame_size
-from multicast.kafka_python.produce_request import ProduceRequest, answered
+from multicast.drivers.kafka_python.fetch_request import frame_size
+from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
 
 BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
 NOW_MS = 1_600_000_000_000

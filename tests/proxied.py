@@ -7,10 +7,10 @@ import struct
 from bench.nemesis.frames import Api
 from bench.nemesis.proxy import Proxy
 from multicast import Consumer, Producer
+from multicast.drivers.protocol import Appended
 from multicast.history import HistoryBuilder
-from multicast.local import LocalCluster
-from multicast.local_broker import Host, free_ports
-from multicast.log import Appended
+from multicast.local.broker import Host, free_ports
+from multicast.local.cluster import LocalCluster
 from multicast.properties import check_all
 from tests.system import PATIENCE_S, System, verdicts
 from topology.interests import from_document

@@ -13,8 +13,8 @@ from multicast.control import (
     order_topic,
     plan_record,
 )
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.errors import AmcastError
-from multicast.memory import MemoryDriver, MemoryLog
 
 
 def until(found, timeout=60.0, pause=0.005):

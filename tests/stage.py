@@ -21,10 +21,10 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.delivery import Cursor, best_checkpoint
-from multicast.memory import MemoryLog
+from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
 from multicast.order import Kind, OrderRecord, OrderStream, decode
-from multicast.reading import Bounds, Wanted, earliest, follow, resume
+from multicast.subscription import Bounds, Wanted, earliest, follow, resume
 from topology.tree import Collector as Node
 from topology.tree import Log, Objective, Plan, Subscription
 

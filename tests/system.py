@@ -16,7 +16,7 @@ from bench.demo import Collectors
 from collectors.apply import apply
 from multicast import history
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin
+from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
 from topology.tree import Plan
 

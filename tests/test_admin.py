@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
+from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
-from multicast.kafka_python import Admin, TopicSpec
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut, UsageError
-from multicast.log import Appended, AppendFailed, TopicPartition
-from multicast.memory import MemoryDriver
 from multicast.messages import MessageID
 from tests.driver_worlds import PATIENCE_S, REAL, MemoryWorld, RealWorld, read, values
 from tests.plans import poster

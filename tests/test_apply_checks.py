@@ -17,9 +17,9 @@ from collectors.apply import apply
 from collectors.topics import topics_of
 from multicast.control import bells_topic, control_partition, groups_topic, order_topic
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Conflict, UnsafeCluster
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import TopicPartition
 from tests.plans import poster
 from tests.system import PATIENCE_S, amcast, until
 

@@ -15,7 +15,7 @@ from bench.nemesis.asides_topics import fill_again, make_again, named
 from bench.nemesis.skewed import skew
 from bench.nemesis.staging import Deployment, Ended, Stage, Unexpected, expect
 from multicast.errors import AmcastError
-from multicast.verdict import OrderViolation
+from multicast.verification.report import OrderViolation
 from tests.system import until
 
 kafka = pytest.mark.kafka

@@ -23,8 +23,8 @@ from bench.stamps import Tally, pack, padding
 from bench.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_small, run_suite
 from bench.suite_cli import suite as bench_suite
 from bench.workload import ARMS, STAMP_BYTES, InvalidWorkload, from_document, load
+from multicast.drivers.protocol import Record
 from multicast.errors import AmcastError, UsageError
-from multicast.log import Record
 from topology.check import check
 
 GOOD = {

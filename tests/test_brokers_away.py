@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from multicast.drivers.librdkafka import LibrdkafkaDriver
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.memory.logs import MemoryLog
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
-from multicast.librdkafka import LibrdkafkaDriver
-from multicast.log import TopicPartition
-from multicast.memory import MemoryDriver
-from multicast.memory_log import MemoryLog
 
 AT = TopicPartition("t", 0)
 WATCHED_S = 3.0

@@ -12,7 +12,7 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from multicast.cli import main
+from multicast.cli.main import main
 main()
 """
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
+from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
-from multicast.log import Record
 from multicast.messages import covered_header, epoch_header, skip_header
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
 from tests.plans import chain, from_start, poster

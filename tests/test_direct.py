@@ -11,11 +11,11 @@ from kafka.protocol.producer import ProduceRequest as PackageRequest
 from kafka.record.memory_records import MemoryRecords
 
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.produce_request import PRODUCE_VERSION, ProduceRequest, answered
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendUnknown, ProtocolViolation
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.kafka_python.produce_request import PRODUCE_VERSION, ProduceRequest, answered
-from multicast.log import Appended, AppendFailed, TopicPartition
-from multicast.memory import MemoryDriver
 from tests.driver_worlds import REAL, read, values
 from tests.small import until
 

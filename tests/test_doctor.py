@@ -18,9 +18,9 @@ from collectors.looking import look
 from multicast import Consumer, Producer
 from multicast.control import control_partition, order_topic, stream_partition
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
-from multicast.kafka_python import Admin
-from multicast.log import TopicPartition
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
 from tests.plans import poster
 from tests.system import PATIENCE_S, System, amcast, until

@@ -1,4 +1,4 @@
-"""The contract of `multicast.log`, the same for the fake and for both clients on a real broker."""
+"""The contract of `multicast.drivers.protocol`, the same for the fake and both real clients."""
 
 import re
 import threading
@@ -10,8 +10,8 @@ from itertools import product
 
 import pytest
 
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, Trimmed, UsageError
-from multicast.log import Appended, AppendFailed, TopicPartition
 from tests.driver_worlds import (
     PATIENCE_S,
     REAL,

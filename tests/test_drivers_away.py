@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendUnknown, ClusterUnreachable, UsageError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.local import LocalCluster
-from multicast.log import Appended, AppendFailed, TopicPartition
+from multicast.local.cluster import LocalCluster
 from tests.driver_worlds import PATIENCE_S, append_all, read, values, watch
 
 NAMES = ("kafka-python", "librdkafka")

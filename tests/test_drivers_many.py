@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.kafka_python.direct import _SOCKETS_MAX
-from multicast.log import Appended, TopicPartition
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
+from multicast.drivers.protocol import Appended, TopicPartition
 from tests.driver_worlds import REAL, MemoryWorld, RealWorld, append_all, read, watch
 from tests.small import until
 

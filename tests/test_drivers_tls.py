@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.kafka_python.connection import kafka_python_settings
-from multicast.librdkafka.settings import librdkafka_settings
-from multicast.log import Appended, TopicPartition
 from tests.driver_worlds import REAL, append_all, cluster_with_listener, read, values, watch
 from tests.small import until
 

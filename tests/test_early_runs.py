@@ -11,8 +11,8 @@ from collectors.listener import Listener, address_towards
 from multicast import Consumer, Producer
 from multicast.announcements import Announcement, Count, encode
 from multicast.control import ControlReader, log_partition
+from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import TopicChanged, UsageError
-from multicast.memory import MemoryDriver
 from multicast.messages import SKIP
 from tests.plans import chain, poster
 from tests.small import Small, until

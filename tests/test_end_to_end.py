@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from multicast import Consumer, Producer
+from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.local import DEFAULT_VERSION, LocalCluster
-from multicast.local_broker import install
-from multicast.reading import Bounds
+from multicast.local.broker import install
+from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
+from multicast.subscription import Bounds
 from tests.plans import poster
 from tests.system import PATIENCE_S, System, amcast, judge, until, verdicts
 

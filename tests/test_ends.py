@@ -12,11 +12,11 @@ import sys
 
 import pytest
 
-from multicast.audit import Audit
 from multicast.control import log_partition
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
-from multicast.reading import End, logs_wanted, missing
+from multicast.subscription import End, logs_wanted, missing
+from multicast.verification.audit import Audit
 from tests.stage import ALL, Stage
 from tests.system import PATIENCE_S, amcast
 

@@ -11,9 +11,9 @@ from collectors.engine import Engine
 from collectors.node import Node
 from collectors.stream_loop import StreamLoop
 from multicast.control import log_partition, stream_partition
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Trimmed, UnknownVersion
-from multicast.log import TopicPartition
-from multicast.memory import MemoryDriver, MemoryLog
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
 from tests.plans import chain, from_start
 from tests.small import Small, until

@@ -19,10 +19,10 @@ from collectors.facts import (
 )
 from collectors.findings import Check, Weight, findings, of_unordered, refuse
 from collectors.mending import Damage, Harm
+from multicast.drivers.kafka_python import OpenTransaction
+from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.drivers.librdkafka.settings import librdkafka_settings
 from multicast.errors import TopicChanged, UnsafeCluster, UsageError
-from multicast.kafka_python import OpenTransaction
-from multicast.kafka_python.connection import kafka_python_settings
-from multicast.librdkafka.settings import librdkafka_settings
 from tests.plans import poster
 
 NOW = 1_800_000_000_000

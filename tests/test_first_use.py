@@ -65,7 +65,9 @@ def test_an_application_that_logs_at_info_hears_nothing_of_our_connections(
 
 
 def test_the_pipeline_without_spark_names_what_to_install():
-    without = "import sys; sys.modules['pyspark'] = None; from multicast.cli import main; main()"
+    without = (
+        "import sys; sys.modules['pyspark'] = None; from multicast.cli.main import main; main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", without, "bench", "pipeline", "run", "-b", "127.0.0.1:1"],
         capture_output=True,

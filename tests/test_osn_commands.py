@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from multicast.control import log_partition
-from multicast.kafka_python import Admin
-from multicast.local_broker import free_ports
+from multicast.drivers.kafka_python import Admin
+from multicast.local.broker import free_ports
 from ordering_osn.joining import join, ledger_folder
 from ordering_osn.ledger import Ledger
 from tests import osn_configs

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from multicast.control import log_partition
-from multicast.kafka_python import Admin
+from multicast.drivers.kafka_python import Admin
 from ordering_osn.protos import Block
 from ordering_osn.seek import seek_envelope
 from ordering_osn.wire import Client

@@ -1,7 +1,7 @@
 """What a chain must have in its log: posted again until it stands there, and in its order."""
 
+from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendUnknown, BufferFull
-from multicast.log import Appended, AppendFailed
 from ordering_osn.posting import Outbox
 
 

@@ -21,9 +21,9 @@ from bench.pipeline_cli import pipeline
 from bench.workload import from_document
 from multicast.control import plan_record
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion, UsageError
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import Appended, TopicPartition
 from multicast.order import (
     Kind,
     OrderRecord,

@@ -16,11 +16,11 @@ from collectors.members import group_of
 from collectors.placement import share_out
 from collectors.standby import Standby
 from multicast import Producer
+from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
-from multicast.kafka_python.membership import Membership
 from multicast.order import OrderStream
 from multicast.properties import check_all
-from multicast.replayed import Seat, replayed
+from multicast.verification.from_cluster import Seat, replayed
 from tests.plans import chain, from_start, poster
 from tests.small import Small
 from tests.small import until as soon

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from multicast import pipe_cli
+from multicast.cli import send_receive
 from multicast.consumer import Message
 from multicast.control import ends_record, log_partition, markers_record
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import Record, TopicPartition
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Record, TopicPartition
 from multicast.messages import epoch_header
 from tests.driver_worlds import read
 from tests.plans import chain
@@ -78,7 +78,7 @@ def test_a_null_header_is_printed_as_null():
         chain().log("P1"), ("P1",), [Record(0, b"v", None, [("h", None)])], 1, "@P1", 0, 0
     )
 
-    document = pipe_cli._document(Message(batch, batch.records[0]))
+    document = send_receive._document(Message(batch, batch.records[0]))
 
     assert json.loads(json.dumps(document))["headers"] == {"h": None}
 

@@ -7,9 +7,9 @@ then its Algorithm 1 as printed (`bench/algorithm1.py`): where it holds, and whe
 from itertools import combinations, permutations
 
 from bench.algorithm1 import Merge, Tagged, merge, tagged
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
+from multicast.drivers.protocol import TopicPartition
 from multicast.history import HistoryBuilder
-from multicast.log import TopicPartition
-from multicast.memory import MemoryDriver, MemoryLog
 from multicast.order import decode
 from multicast.properties import (
     check_all,

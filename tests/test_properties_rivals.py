@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast import acyclic, properties
+from multicast import properties
 from multicast.properties import check_all
+from multicast.verification import acyclic
 from tests.test_properties import destination, run
 
 

@@ -10,11 +10,11 @@ from collectors.collector import Limits
 from collectors.recovering import recover
 from multicast import Consumer, Producer
 from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.drivers.kafka_python import Admin
 from multicast.errors import Conflict
-from multicast.kafka_python import Admin
 from multicast.order import ORDERED_MAX, Kind
 from multicast.properties import check_all
-from multicast.replayed import Seat, replayed
+from multicast.verification.from_cluster import Seat, replayed
 from tests.forged import append, far, forge, freeze, jump, newer, streams_of
 from tests.plans import poster
 from tests.system import PATIENCE_S, System, amcast, until

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendUnknown
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.log import Appended, AppendFailed
+from multicast.local.cluster import LocalCluster
 from tests.doubled import Ours
 from tests.driver_worlds import PATIENCE_S
 from tests.system import until

@@ -15,10 +15,10 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.delivery import start_alone
+from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation
-from multicast.log import Record
 from multicast.order import OrderStream
-from multicast.reading import Bounds, Wanted, resume
+from multicast.subscription import Bounds, Wanted, resume
 from tests.stage import CONTROL, Stage
 from topology.carry_over import Carried
 

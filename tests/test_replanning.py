@@ -10,10 +10,10 @@ import pytest
 from collectors import draining
 from collectors.apply import apply
 from multicast import Consumer, Producer
+from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
-from multicast.kafka_python import Admin
 from multicast.properties import check_all
-from multicast.replayed import Seat, replayed
+from multicast.verification.from_cluster import Seat, replayed
 from tests.plans import poster
 from tests.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from multicast.announcing import Announcer
-from multicast.cli import build
+from multicast.announcer import Announcer
+from multicast.cli.main import build
 from multicast.control import ControlReader, control_partition, log_partition
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.log import Appended, TopicPartition
 from ordering_osn.cluster import Cluster
 from ordering_osn.replicas import Replicas
 from tests.authorized import authorized_broker

@@ -14,7 +14,7 @@ from collectors.collector import Limits
 from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
-from multicast.reading import Bounds
+from multicast.subscription import Bounds
 from tests.stage import Stage
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

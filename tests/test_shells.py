@@ -18,8 +18,8 @@ from multicast.errors import TimedOut, Trimmed, UnknownVersion
 from multicast.messages import epoch_header
 from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
 from multicast.properties import check_all
-from multicast.reading import Bounds
-from multicast.replayed import Seat, replayed
+from multicast.subscription import Bounds
+from multicast.verification.from_cluster import Seat, replayed
 from tests.plans import chain, from_start, poster
 from tests.small import Small, until
 from topology.carry_over import carried

@@ -2,9 +2,9 @@
 
 import logging
 
-from multicast.librdkafka.outcomes import unknown
-from multicast.librdkafka.started import Many, Started
-from multicast.log import Appended, TopicPartition
+from multicast.drivers.librdkafka.outcomes import unknown
+from multicast.drivers.librdkafka.started import Many, Started
+from multicast.drivers.protocol import Appended, TopicPartition
 
 AT, OTHER = TopicPartition("A", 0), TopicPartition("A", 1)
 LOG = logging.getLogger("tests")

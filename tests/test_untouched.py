@@ -6,9 +6,9 @@ from collectors.apply import apply
 from collectors.cli import describe
 from multicast import Consumer, Producer
 from multicast.control import ControlReader
-from multicast.kafka_python import Admin
+from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
-from multicast.replayed import Seat, replayed
+from multicast.verification.from_cluster import Seat, replayed
 from tests.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document

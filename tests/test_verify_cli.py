@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from multicast.cli.verify import app
 from multicast.errors import AmcastError
 from multicast.history import acknowledgement_line, delivery_line, end_line, interest_line
-from multicast.verify_cli import app
 
 GUARANTEES = [
     "validity",
@@ -204,6 +204,6 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch
             return len(into)
 
     endless = io.TextIOWrapper(io.BufferedReader(Endless()))
-    monkeypatch.setattr("multicast.verify_cli.sys.stdin", endless)
+    monkeypatch.setattr("multicast.cli.verify.sys.stdin", endless)
     with pytest.raises(AmcastError, match=r"stdin:1: the line is longer than"):
         app(["-"], standalone_mode=False)

@@ -11,11 +11,11 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from collectors.apply import apply, hang_bells
 from multicast.control import bells_topic
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.fetch_request import Asked, EndsRequest, Told, frame_size
+from multicast.drivers.kafka_python.watch_connection import Bell, Line
+from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ProtocolViolation
-from multicast.kafka_python import Admin, TopicSpec
-from multicast.kafka_python.ends_request import Asked, EndsRequest, Told, frame_size
-from multicast.kafka_python.line import Bell, Line
-from multicast.log import Appended, TopicPartition
 from tests.driver_worlds import (
     LARGE,
     PATIENCE_S,

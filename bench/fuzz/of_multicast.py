@@ -18,7 +18,7 @@ from bench.fuzz.mutation import Shape
 from bench.fuzz.target import Target, require
 from bench.pipeline.rule import Reading, Rule, Said, Statement, _rules_of
 from collectors.following import Control
-from multicast import history, messages, order, pipe_cli, settings, verify_cli
+from multicast import history, messages, order, settings
 from multicast.announcements import (
     PRODUCERS_MAX,
     Address,
@@ -28,6 +28,7 @@ from multicast.announcements import (
     decode,
     encode,
 )
+from multicast.cli import send_receive, verify
 from multicast.control import (
     ControlState,
     address_record,
@@ -37,17 +38,17 @@ from multicast.control import (
     markers_record,
     plan_record,
 )
-from multicast.control_documents import Ended
+from multicast.control.documents import Ended
 from multicast.delivery import Cursor
+from multicast.drivers.kafka_python.fetch_request import Asked, EndsRequest, frame_size
+from multicast.drivers.kafka_python.group_member import _assignments, _members
+from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
+from multicast.drivers.kafka_python.records import committed, decoded
+from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
 from multicast.history import HistoryBuilder, HistoryError
-from multicast.kafka_python.ends_request import Asked, EndsRequest, frame_size
-from multicast.kafka_python.membership import _assignments, _members
-from multicast.kafka_python.produce_request import ProduceRequest, answered
-from multicast.kafka_python.records import committed, decoded
-from multicast.log import Record, TopicPartition
 from multicast.order import Checkpoint, Kind, OrderRecord, ParentNext, Resumed, Run, Undecodable
-from multicast.reading import Bounds, Wanted, earliest, resume
+from multicast.subscription import Bounds, Wanted, earliest, resume
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
 from topology.planner.solver import plan as solve
@@ -326,7 +327,7 @@ def _read_history(raw: bytes) -> None:
 
 def _read_zipped(raw: bytes) -> None:
     with _file(raw, ".jsonl.gz") as file:
-        verify_cli._read_file(file, HistoryBuilder())  # noqa: SLF001
+        verify._read_file(file, HistoryBuilder())  # noqa: SLF001
 
 
 def _read_settings(raw: bytes) -> None:
@@ -391,4 +392,4 @@ def _read_interests(raw: bytes) -> None:
 
 
 def _read_line(raw: bytes) -> None:
-    pipe_cli._parse(raw, "fuzz:1")  # noqa: SLF001
+    send_receive._parse(raw, "fuzz:1")  # noqa: SLF001

@@ -28,7 +28,7 @@ from bench.nemesis.asides_disks import full_broker, full_client
 from bench.nemesis.asides_topics import foreign, remade, trimmed
 from bench.nemesis.staging import Stage, Told, Unexpected
 from multicast.errors import AmcastError
-from multicast.local import LocalCluster
+from multicast.local.cluster import LocalCluster
 
 __all__ = ["ASIDES", "Stage", "Told", "Unexpected"]
 

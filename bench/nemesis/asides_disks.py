@@ -28,7 +28,7 @@ from bench.nemesis.staging import (
 )
 from multicast.control import log_partition
 from multicast.errors import UsageError
-from multicast.local import LocalCluster
+from multicast.local.cluster import LocalCluster
 
 _MESSAGES = 400
 _FILE_BYTES = 15_000

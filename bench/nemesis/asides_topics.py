@@ -22,11 +22,11 @@ from bench.nemesis.staging import (
 from multicast.consumer import Consumer
 from multicast.control import control_partition, log_partition, stream_partition
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import TopicSpec
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, Trimmed
-from multicast.kafka_python import TopicSpec
-from multicast.log import Driver, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
-from multicast.reading import Bounds
+from multicast.subscription import Bounds
 
 _MESSAGES = 300
 _SLEEPS_AT = 40

@@ -31,7 +31,7 @@ from bench.nemesis.run import run
 from bench.nemesis.schedule import Planned, schedule
 from bench.nemesis.system import HOSTS, System
 from multicast.errors import UsageError
-from multicast.verdict import OrderViolation
+from multicast.verification.report import OrderViolation
 
 app = typer.Typer()
 _MINUTES = 8.0

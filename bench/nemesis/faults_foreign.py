@@ -13,14 +13,14 @@ from bench.nemesis.faults_plans import Replanning
 from bench.nemesis.kinds import kind
 from bench.nemesis.system import SETS, System
 from multicast.control import control_partition, ends_record, log_partition, markers_record
-from multicast.errors import TimedOut
-from multicast.log import (
+from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
     AppendOutcome,
     Headers,
     TopicPartition,
 )
+from multicast.errors import TimedOut
 from multicast.messages import EPOCH, SKIP, TO, epoch_header
 from topology.tree import Log
 

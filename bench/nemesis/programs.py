@@ -35,8 +35,8 @@ from typing import Any, TypeVar
 from bench.nemesis.histories import AUDIT
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, TimedOut, UsageError
-from multicast.log import Appended, AppendFailed, AppendOutcome
 from multicast.producer import Producer
 
 _NS = 10**9

@@ -6,7 +6,7 @@
     canary      what the consumers delivered last, by the logs that it came from
 
 Each carries the run's token, and ends with the process that started it, however that ends
-(`multicast.local_process`).
+(`multicast.local.process`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from multicast.errors import AmcastError, TimedOut
-from multicast.local_process import argument_of
+from multicast.local.process import argument_of
 
 _STOP_S = 320.0  # longer than the longest that a program gives itself
 _LOOK_S = 0.02

@@ -35,7 +35,7 @@ def skew(said: str) -> None:
 def main() -> None:
     """Skew the clock before anything of ours is imported, then be `amcast`."""
     skew(sys.argv.pop(1))
-    from multicast.cli import main as amcast  # noqa: PLC0415
+    from multicast.cli.main import main as amcast  # noqa: PLC0415
 
     amcast()
 

@@ -28,14 +28,21 @@ from multicast.consumer import Consumer
 from multicast.control import bells_topic, control_partition, stream_partition
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import (
+    Appended,
+    AppendOutcome,
+    Driver,
+    Headers,
+    Record,
+    TopicPartition,
+)
 from multicast.errors import AmcastError, TimedOut
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.local_process import Guard, argument_of
-from multicast.log import Appended, AppendOutcome, Driver, Headers, Record, TopicPartition
+from multicast.local.cluster import LocalCluster
+from multicast.local.process import Guard, argument_of
 from multicast.producer import Producer, Receipt
 from multicast.properties import check_all
-from multicast.verdict import OrderViolation, Report
+from multicast.verification.report import OrderViolation, Report
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 from topology.tree import Plan

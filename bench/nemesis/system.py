@@ -32,13 +32,13 @@ from collectors.cli import control_of
 from multicast import Producer
 from multicast.control import order_topic
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, TimedOut
-from multicast.kafka_python import Admin
-from multicast.local import LocalCluster
-from multicast.local_broker import Host, free_ports
-from multicast.local_process import Guard
-from multicast.local_state import new_token
-from multicast.log import Driver
+from multicast.local.broker import Host, free_ports
+from multicast.local.cluster import LocalCluster
+from multicast.local.process import Guard
+from multicast.local.state import new_token
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 

@@ -15,8 +15,8 @@ from importlib import resources
 from typing import Any
 
 from multicast.errors import AmcastError, UsageError
-from multicast.local_jars import find_java, kept_jars, read_lock
-from multicast.local_process import run_bounded
+from multicast.local.jars import find_java, kept_jars, read_lock
+from multicast.local.process import run_bounded
 
 try:
     import pyspark

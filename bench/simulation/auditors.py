@@ -2,7 +2,8 @@
 
 A turn's bits go in. An auditor reads for every consumer from its earliest position, as
 `amcast verify` does, while messages, epochs and faults go on; it is at the end when
-`multicast.reading.missing` says so. What all of them read is judged when the run has come to rest.
+`multicast.subscription.missing` says so. What all of them read is judged when the run has come to
+rest.
 
     audit     one end, and a reader for each consumer. A reader that crashes begins anew
     given up  what retention took, or a topic that was made again, an audit cannot judge; nor what
@@ -20,12 +21,12 @@ from bench.simulation.consumers import Process, Sitter
 from bench.simulation.judge import Judge, Violation, judge
 from bench.simulation.schedule import Seat
 from bench.simulation.world import READ_ALL, World
-from multicast.audit import Audit
 from multicast.control import ControlState, log_partition
 from multicast.delivery import Batch
 from multicast.errors import ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.history import History
-from multicast.reading import Bounds, End, Wanted, logs_wanted, missing
+from multicast.subscription import Bounds, End, Wanted, logs_wanted, missing
+from multicast.verification.audit import Audit
 from topology.tree import Log
 
 AUDITS_MAX = 2

@@ -1,7 +1,7 @@
 """Simulated consumers: they read late and little, deliver, commit, crash, and go on from cursors.
 
-A turn's bits go in; `multicast.reading` and `multicast.delivery` say what is delivered, and the
-judge hears of every message that is handed to the application.
+A turn's bits go in; `multicast.subscription` and `multicast.delivery` say what is delivered, and
+the judge hears of every message that is handed to the application.
 
     seat        a durable place: what was committed there survives the process that sits on it
     start       where a process begins: the committed cursor, the beginning, or the end
@@ -18,9 +18,9 @@ from bench.simulation.schedule import Seat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.delivery import ALONE, Batch, Cursor, Delivery
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
-from multicast.log import TopicPartition
-from multicast.reading import Wanted, earliest, follow, pass_marker, resume
+from multicast.subscription import Wanted, earliest, follow, pass_marker, resume
 
 
 class Process:

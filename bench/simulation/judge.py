@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.simulation.trees import Scene
-from multicast.audit import epoch_of
 from multicast.control import ControlState
 from multicast.delivery import Batch, Cursor
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
+from multicast.verification.audit import epoch_of
 
 Label = tuple[str, str]
 

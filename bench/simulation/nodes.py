@@ -18,8 +18,8 @@ from collectors.replan import freeze_positions
 from multicast.announcements import TOKEN_BYTES, decode
 from multicast.control import checkpoint_record, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
-from multicast.log import Appended, AppendFailed, AppendOutcome
 from multicast.order import Checkpoint, OrderStream
 from topology.tree import Plan
 

@@ -32,7 +32,7 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.control_documents import Ended
+from multicast.control.documents import Ended
 from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
 from topology.tree import Plan
 

@@ -27,7 +27,7 @@ from bench.simulation.trees import (
     random_sets,
 )
 from collectors.collector import Limits
-from multicast.reading import Bounds
+from multicast.subscription import Bounds
 from topology.tree import Plan
 
 MULTICASTS = 104

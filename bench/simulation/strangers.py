@@ -20,7 +20,7 @@ from multicast.control import (
     order_topic,
     stream_partition,
 )
-from multicast.log import Headers, TopicPartition
+from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
 from multicast.order import (
     Kind,

@@ -25,10 +25,10 @@ from multicast.control import (
     log_partition,
     order_topic,
 )
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog, PendingAppend
+from multicast.drivers.memory.logs import MemoryTransaction
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, Fetched, Headers, TopicPartition
 from multicast.errors import AppendRefused, AppendUnknown
-from multicast.log import AppendFailed, AppendOutcome, Fetched, Headers, TopicPartition
-from multicast.memory import MemoryDriver, MemoryLog, PendingAppend
-from multicast.memory_log import MemoryTransaction
 from multicast.messages import skip_header
 from topology.tree import Log
 

@@ -31,8 +31,8 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
+from multicast.drivers.protocol import Appended, AppendOutcome, Headers, TopicPartition
 from multicast.errors import AmcastError, TopicChanged
-from multicast.log import Appended, AppendOutcome, Headers, TopicPartition
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderStream
 from topology.carry_over import Carried

@@ -13,8 +13,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from multicast.local_jars import cache_directory, find_java, kept_jars, read_lock
-from multicast.local_process import run_bounded
+from multicast.local.jars import cache_directory, find_java, kept_jars, read_lock
+from multicast.local.process import run_bounded
 
 HERE = Path(__file__).parent
 FETCH_TIMEOUT_S = 240.0

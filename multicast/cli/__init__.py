@@ -1,0 +1,1 @@
+"""The command `amcast`, and the verbs of this room."""

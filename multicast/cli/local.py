@@ -1,0 +1,169 @@
+"""`amcast local`: a real Kafka on this machine, without Docker.
+
+stdout is the bootstrap address, the status or the log; stderr says what happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from multicast.errors import ClusterUnreachable
+from multicast.local.cluster import (
+    DEFAULT_DIRECTORY,
+    DEFAULT_VERSION,
+    ClusterStatus,
+    LocalCluster,
+)
+from multicast.local.jars import versions
+
+app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
+
+Directory = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        envvar="AMCAST_LOCAL_DIR",
+        help="Where the cluster's data, logs and cluster.json are.",
+        file_okay=False,
+    ),
+]
+
+
+class Output(enum.StrEnum):
+    """How the status is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@app.callback()
+def local() -> None:
+    """Run a real Kafka cluster on this machine (KRaft, loopback only, no Docker)."""
+    # The client reports each attempt to reach a broker that does not answer; we say the result.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+def _cluster(directory: Path) -> LocalCluster:
+    return LocalCluster(directory, outlives=True, progress=_say)
+
+
+@app.command()
+def up(
+    directory: Directory = DEFAULT_DIRECTORY,
+    brokers: Annotated[
+        int | None,
+        typer.Option(help="1 or 3. With 3, every topic is replicated and a broker may fail."),
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AMCAST_KAFKA_VERSION",
+            help=f"Apache Kafka's: {', '.join(versions())}; at first {DEFAULT_VERSION}.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Broker 1's; the others follow. Else free ones."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for the brokers, once the jars are there.")
+    ] = 60.0,
+) -> None:
+    """Start the cluster, or what of it does not run, and print its bootstrap address.
+
+    The first time, Kafka's jars are fetched into the user's cache. Data of an earlier start is
+    kept. A cluster that runs is left alone.
+    """
+    cluster = LocalCluster(
+        directory,
+        brokers=brokers,
+        version=version,
+        port=port,
+        outlives=True,
+        start_timeout_s=timeout,
+        progress=_say,
+    )
+    started = cluster.start()
+    if not started:
+        _say(f"already running: Kafka {cluster.version} in {cluster.directory}")
+    typer.echo(cluster.bootstrap)
+
+
+@app.command()
+def status(
+    directory: Directory = DEFAULT_DIRECTORY,
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Show the cluster and its brokers; exit code 4 unless all of them run and are registered."""
+    found = _cluster(directory).status()
+    if output is Output.JSON:
+        typer.echo(json.dumps(_document(found), indent=2))
+    else:
+        _print_table(found)
+    if found.state != "running":
+        raise ClusterUnreachable(f"the cluster in {found.directory} is {found.state}")
+
+
+@app.command()
+def logs(
+    directory: Directory = DEFAULT_DIRECTORY,
+    broker: Annotated[int, typer.Option(min=1, help="The broker's number.")] = 1,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many, the last.")] = 50,
+) -> None:
+    """Print the last lines of a broker's log."""
+    for line in _cluster(directory).logs(broker, lines=lines):
+        typer.echo(line)
+
+
+@app.command()
+def down(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    wipe: Annotated[
+        bool, typer.Option("--wipe", help="Remove the data too: all that `up` made.")
+    ] = False,
+) -> None:
+    """Stop the cluster; no process is left. The data is kept unless --wipe is given."""
+    cluster = _cluster(directory)
+    stopped = cluster.stop()
+    what = f"{len(stopped)} broker(s) stopped" if stopped else "not running"
+    if wipe and cluster.status().state != "absent":
+        cluster.wipe()
+        what += ", data removed"
+    _say(f"{what}: {cluster.directory}")
+
+
+def _document(found: ClusterStatus) -> dict[str, object]:
+    brokers = [dataclasses.asdict(broker) | {"log": str(broker.log)} for broker in found.brokers]
+    return {
+        "schema_version": 1,
+        **dataclasses.asdict(found),
+        "directory": str(found.directory),
+        "brokers": brokers,
+    }
+
+
+def _print_table(found: ClusterStatus) -> None:
+    if found.state == "absent":
+        return
+    table = Table("broker", "address", "state", "pid", "log", box=None, pad_edge=False)
+    for broker in found.brokers:
+        pid = "" if broker.pid is None else str(broker.pid)
+        table.add_row(str(broker.broker_id), broker.address, broker.state, pid, str(broker.log))
+    # Width enough for the paths where the output is no terminal: never cut data.
+    console = Console() if Console().is_terminal else Console(width=500)
+    console.print(f"Kafka {found.version}, {found.state}, cluster {found.cluster_id}")
+    console.print(table)

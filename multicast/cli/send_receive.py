@@ -1,0 +1,466 @@
+"""`amcast send` and `amcast receive`: multicast in a pipe."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple, Self
+
+import typer
+
+from multicast import history
+from multicast.consumer import Consumer, Message
+from multicast.delivery import Batch, Cursor
+from multicast.drivers.protocol import Appended, AppendFailed
+from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
+from multicast.producer import Producer, Receipt
+from multicast.settings import settings
+from multicast.verification.recorder import HistoryWriter, stored_in
+from topology.documents import NotReadable, json_object
+
+app = typer.Typer()
+_COMMIT_EVERY_S = 1.0
+_PROGRESS_EVERY_S = 0.2
+
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
+]
+Topic = Annotated[
+    str | None, typer.Option("--topic", "-t", help="The topic to multicast on [A; AMCAST_TOPIC]")
+]
+DriverName = Annotated[
+    str | None, typer.Option("--driver", help="librdkafka or kafka-python [AMCAST_DRIVER]")
+]
+HistoryFile = Annotated[
+    Path | None, typer.Option("--history", help="Add a history for 'amcast verify' to this file.")
+]
+
+
+class Output(enum.StrEnum):
+    """How a summary is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class _Line(NamedTuple):
+    """One message to send."""
+
+    payload: bytes | None
+    to: tuple[str, ...]
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@app.command()
+def send(
+    file: Annotated[
+        Path | None, typer.Argument(help="What to send; default: standard input.")
+    ] = None,
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", help="P1,P3: every line is a payload for this set.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Also wait until all are in the order.")
+    ] = False,
+    history_file: HistoryFile = None,
+    producer_name: Annotated[
+        str, typer.Option("--producer", help="What the history calls this producer.")
+    ] = "send",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
+    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+) -> None:
+    r"""Multicast lines to sets of partitions.
+
+    With --to every input line is one message for that set. Without it every line is JSON:
+    {"to": ["P1", "P3"], "payload": "text"}, with "payload_base64" for bytes, and optionally
+    "key" and "headers" (an object of texts).
+
+    Like kafka-console-producer, but a message may go to several partitions, and every consumer
+    delivers it in the same place. Ends with 0 when all are acknowledged, 1 when Kafka refused
+    one, 4 when one has no known outcome.
+    """
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    fixed = None if to is None else tuple(sorted(set(to.split(","))))
+    receipts: list[Receipt] = []
+    problem: AmcastError | None = None
+    written = None if history_file is None else HistoryWriter(history_file)
+    with Producer(
+        chosen.bootstrap,
+        topic=chosen.topic,
+        driver=chosen.driver,
+        client=chosen.client,
+        block_s=timeout,
+        delivery_timeout_s=timeout,
+        request_timeout_s=min(timeout, 10.0),
+        announce=chosen.announce,
+    ) as producer:
+        try:
+            # `extend` keeps the receipts of what came before a bad line.
+            with _Progress("sent") as progress:
+                receipts.extend(
+                    _multicast(producer, line) for line in progress.over(_lines(file, fixed))
+                )
+        except AmcastError as error:  # what was sent before it is still seen through
+            problem = error
+        counts = _settle(producer, receipts, timeout, ordered=ordered)
+        unwritten = _write_acknowledgements(written, producer_name, receipts)
+        problem = problem or unwritten
+    if output is Output.JSON:
+        typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
+    else:
+        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        typer.echo(f"sent {len(receipts)}: {told}", err=True)
+    failed = next((r.outcome for r in receipts if isinstance(r.outcome, AppendFailed)), None)
+    if problem is None and failed is not None:
+        problem = failed.error
+    if problem is None and counts["unknown"]:
+        problem = AppendUnknown(f"{counts['unknown']} messages have no known outcome")
+    if problem is not None:
+        raise problem
+
+
+class _Progress:
+    """Counts on stderr while it is a terminal; a context manager that clears its line."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._shows = sys.stderr.isatty()
+        self._shown_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown_at:
+            sys.stderr.write("\r\x1b[K")
+
+    def over(self, lines: Iterator[_Line]) -> Iterator[_Line]:
+        """Pass lines on, and count them."""
+        for count, line in enumerate(lines):
+            self.show(count)
+            yield line
+
+    def show(self, count: int) -> None:
+        """Show a count, a few times a second at most."""
+        if self._shows and time.monotonic() - self._shown_at > _PROGRESS_EVERY_S:
+            self._shown_at = time.monotonic()
+            sys.stderr.write(f"\r{self._verb} {count}")
+            sys.stderr.flush()
+
+
+def _multicast(producer: Producer, line: _Line) -> Receipt:
+    return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
+
+
+def _lines(file: Path | None, fixed: tuple[str, ...] | None) -> Iterator[_Line]:
+    """Read messages, one a line; raises `UsageError` that names the line."""
+    try:
+        source: IO[bytes] = sys.stdin.buffer if file is None else file.open("rb")
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    with source:
+        for number, raw in enumerate(source, start=1):
+            text = raw.removesuffix(b"\n").removesuffix(b"\r")
+            if fixed is not None:
+                yield _Line(text, fixed)
+            elif text:
+                yield _parse(text, f"{file or 'standard input'}:{number}")
+
+
+def _parse(text: bytes, where: str) -> _Line:
+    try:
+        document = json_object(text)
+    except NotReadable as error:
+        raise UsageError(f"{where}: not a JSON object ({error}); or give --to") from error
+    unknown = sorted(set(document) - {"to", "payload", "payload_base64", "key", "headers"})
+    if unknown:
+        raise UsageError(f"{where}: the field {unknown[0]!r} is unknown")
+    to = document.get("to")
+    if not isinstance(to, list) or not to or not all(isinstance(name, str) for name in to):
+        raise UsageError(f"{where}: 'to' is not a list of partitions")
+    if ("payload" in document) == ("payload_base64" in document):
+        raise UsageError(f"{where}: give either 'payload' or 'payload_base64'")
+    headers = document.get("headers", {})
+    texts = [document.get("key", ""), document.get("payload", "")]
+    texts += headers.values() if isinstance(headers, dict) else [None]
+    if not all(isinstance(value, str) for value in texts):
+        raise UsageError(f"{where}: payload, key and headers are texts")
+    try:
+        payload = (
+            document["payload"].encode()
+            if "payload" in document
+            else base64.b64decode(document["payload_base64"], validate=True)
+        )
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: 'payload_base64' is not base64") from error
+    key = document["key"].encode() if "key" in document else None
+    pairs = tuple((name, value.encode()) for name, value in headers.items())
+    return _Line(payload, tuple(to), key, pairs)
+
+
+def _settle(
+    producer: Producer, receipts: list[Receipt], timeout: float, *, ordered: bool
+) -> dict[str, int]:
+    """Wait for every outcome, and count them."""
+    deadline = time.monotonic() + timeout
+    try:
+        producer.flush(timeout)
+        if ordered:
+            last = {r.log.name: r for r in receipts if isinstance(r.outcome, Appended)}
+            for receipt in last.values():
+                receipt.ordered(max(0.1, deadline - time.monotonic()))
+    except TimedOut:
+        if ordered:
+            raise
+    counts = {"accepted": 0, "failed": 0, "unknown": 0}
+    for receipt in receipts:
+        counts[_outcome(receipt)] += 1
+    return counts
+
+
+def _outcome(receipt: Receipt) -> str:
+    match receipt.outcome:
+        case Appended():
+            return "accepted"
+        case AppendFailed(error) if error.definite:
+            return "failed"
+        case _:
+            return "unknown"
+
+
+def _write_acknowledgements(
+    written: HistoryWriter | None, producer: str, receipts: list[Receipt]
+) -> AmcastError | None:
+    """Add to the history, if there is one; give what went wrong: what was sent is told first."""
+    if written is None:
+        return None
+    for receipt in receipts:
+        offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
+        name = f"{receipt.log.name}:{offset}" if offset is not None else None
+        written.note(
+            history.acknowledgement_line(
+                producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
+            )
+        )
+    try:
+        written.store()
+    except AmcastError as error:
+        return error
+    return None
+
+
+@app.command()
+def receive(
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="A consumer of the plan, like C1.")
+    ] = None,
+    *,
+    interest: Annotated[
+        str | None, typer.Option("--interest", "-i", help="Or the partitions: P1,P3.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, latest, a cursor, or a time (ISO 8601).")
+    ] = "earliest",
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Go on where this group was, and commit as it reads."),
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", "-e", help="Stop at the end of what there is now.")
+    ] = False,
+    messages_max: Annotated[
+        int | None, typer.Option("--max", "-c", help="Stop after so many messages.")
+    ] = None,
+    instance: Annotated[
+        str, typer.Option("--instance", help="What the history calls this process.")
+    ] = "a",
+    history_file: HistoryFile = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="With --until-end: seconds without news to give up.")
+    ] = 30.0,
+) -> None:
+    """Print what an interest delivers, in the agreed order, as JSON lines.
+
+    Every line has "message_id", "to", "payload" (or "payload_base64" where it is not UTF-8),
+    "key", "headers", "timestamp_ms" and the "cursor" to go on from. Like kafka-console-consumer,
+    but over several partitions and in one order that all consumers agree on.
+    """
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    with ExitStack() as opened:
+        consumer = opened.enter_context(
+            Consumer(
+                chosen.bootstrap,
+                topic=chosen.topic,
+                name=name,
+                interest=None if interest is None else interest.split(","),
+                group=group,
+                start=_start(start),
+                committed=group is not None,
+                driver=chosen.driver,
+                client=chosen.client,
+            )
+        )
+        written = None
+        if history_file is not None:
+            written = HistoryWriter(history_file)
+            opened.callback(written.close)
+        printer = _Printer(consumer, name or interest or "", instance, written)
+        batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
+        try:
+            with _Progress("received") as progress:
+                ended = printer.all(batches, messages_max, progress, commits=group is not None)
+        finally:
+            printer.leave(commits=group is not None)
+        if ended:
+            printer.end(late=start == "latest")
+    sys.stderr.write(f"received {printer.count}\n")
+
+
+class _Printer:
+    """Prints what a consumer delivers, and writes its history."""
+
+    def __init__(
+        self, consumer: Consumer, label: str, instance: str, written: HistoryWriter | None
+    ) -> None:
+        self.count = 0
+        self._consumer = consumer
+        self._label = label
+        self._instance = instance
+        self._written = written
+        self._last: Cursor | None = None
+        self._stored: Cursor | None = None
+        self._committed_at = time.monotonic()
+        self._epoch = 0
+        self._note_interest(consumer.position.epoch)
+
+    def all(
+        self,
+        batches: Iterator[Batch],
+        messages_max: int | None,
+        progress: _Progress,
+        *,
+        commits: bool,
+    ) -> bool:
+        """Print until the batches end (True) or there are enough messages (False)."""
+        for batch in batches:
+            if batch.epoch != self._epoch:
+                self._note_interest(batch.epoch)
+            for record in batch.records:
+                if self.count == messages_max:
+                    return False
+                self._print(Message(batch, record))
+            self.store()
+            if not sys.stdout.isatty():
+                progress.show(self.count)
+            if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
+                self.commit()
+            if self.count == messages_max:
+                return False
+        return True
+
+    def store(self) -> None:
+        """Have all that was printed and noted written; raises `AmcastError` where it cannot be."""
+        with stored_in("standard output"):
+            sys.stdout.flush()
+        if self._written is not None:
+            self._written.store()
+        self._stored = self._last
+
+    def commit(self) -> None:
+        """Commit the position after what was written last: what was not comes again."""
+        if self._stored is not None:
+            self._consumer.commit(self._stored)
+        self._committed_at = time.monotonic()
+
+    def leave(self, *, commits: bool) -> None:
+        """Write what was not written yet, and commit what was."""
+        try:
+            self.store()
+        finally:
+            if commits:
+                self.commit()
+
+    def end(self, *, late: bool) -> None:
+        """Write that all was read."""
+        self._note(history.end_line(consumer=self._label, instance=self._instance, late=late))
+        self.store()
+
+    def _print(self, message: Message) -> None:
+        with stored_in("standard output"):
+            sys.stdout.write(json.dumps(_document(message)) + "\n")
+        self._note(
+            history.delivery_line(
+                consumer=self._label,
+                instance=self._instance,
+                sequence=self.count,
+                message_id=str(message.message_id),
+                to=message.to,
+                cursor=str(message.cursor),
+            )
+        )
+        self.count += 1
+        self._last = message.cursor
+
+    def _note_interest(self, epoch: int) -> None:
+        """Note what the consumer subscribes to in the epoch that it reads now."""
+        self._epoch = epoch
+        self._note(
+            history.interest_line(
+                consumer=self._label,
+                interest=self._consumer.interest,
+                epoch=epoch if epoch > 1 else None,
+            )
+        )
+
+    def _note(self, line: str) -> None:
+        if self._written is not None:
+            self._written.note(line)
+
+
+def _start(text: str) -> Any:
+    if text in ("earliest", "latest"):
+        return text
+    if "/" in text:
+        return Cursor.parse(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise UsageError(
+            f"--from {text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
+        ) from error
+
+
+def _document(message: Message) -> dict[str, Any]:
+    document: dict[str, Any] = {"message_id": str(message.message_id), "to": list(message.to)}
+    payload = message.payload
+    if payload is None:
+        document["payload"] = None
+    else:
+        try:
+            document["payload"] = payload.decode()
+        except UnicodeDecodeError:
+            document["payload_base64"] = base64.b64encode(payload).decode()
+    document["key"] = None if message.key is None else message.key.decode(errors="replace")
+    document["headers"] = {
+        name: None if value is None else value.decode(errors="replace")
+        for name, value in message.headers
+    }
+    document["timestamp_ms"] = message.timestamp_ms
+    document["cursor"] = str(message.cursor)
+    return document

@@ -1,0 +1,195 @@
+"""`amcast verify`: the guarantees, judged on a history, for people and for scripts.
+
+stdout is the verdicts (a table, or one JSON document). What is wrong with the input is raised.
+Every verdict is printed, also "not checked": nothing passes silently. What is judged, and how,
+is `properties.py`'s business; only files are opened here.
+
+    exit code 0   nothing in the history speaks against any guarantee
+              2   the input cannot be judged
+              3   a guarantee is violated
+"""
+
+from __future__ import annotations
+
+import enum
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from multicast.cli.send_receive import Bootstrap, DriverName, Topic
+from multicast.drivers import open_driver
+from multicast.errors import UsageError
+from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
+from multicast.properties import OrderViolation, Report, Verdict, check_all
+from multicast.settings import settings
+from multicast.verification.from_cluster import Seat, replayed
+from topology.tree import InvalidPlan, Plan
+
+app = typer.Typer()
+
+STDIN = Path("-")
+INDENT = "    "
+_COLOURS = {
+    "holds": typer.colors.GREEN,
+    "violated": typer.colors.RED,
+    "not checked": typer.colors.YELLOW,
+}
+
+
+class Output(enum.StrEnum):
+    """How the verdicts are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.command()
+def verify(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Histories of one run, as send --history and receive --history write them "
+            "(.gz, too); - for stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A plan file: gives interests, and whose work on a log is planned. "
+            "Once for every epoch.",
+            show_default=False,
+        ),
+    ] = None,
+    other_producers: Annotated[
+        bool,
+        typer.Option(
+            "--other-producers",
+            help="Messages may come from producers that wrote no history.",
+        ),
+    ] = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = (
+        Output.TABLE
+    ),
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", "-n", help="Replay this consumer from the cluster; repeatable."),
+    ] = None,
+    interest: Annotated[
+        list[str] | None,
+        typer.Option("--interest", "-i", help="Replay these partitions (P1,P3); repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+) -> None:
+    """Judge a history: does every guarantee hold? Exit code 3 where one is violated.
+
+    The history is read from FILES, as 'amcast send' and 'amcast receive' write them with --history;
+    or, with --name and --interest, replayed from a running system.
+    """
+    seats = [Seat(one, None) for one in name or ()]
+    seats += [Seat(None, tuple(sorted(set(one.split(","))))) for one in interest or ()]
+    if bool(files) == bool(seats):
+        raise UsageError(
+            "name the histories to verify (- for stdin), or consumers of a running system "
+            "(--name, --interest)"
+        )
+    if files:
+        history = history_of_files(files, plans=plan or (), other_producers=other_producers)
+    else:
+        chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+        opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
+        try:
+            history = replayed(opened, chosen.topic, seats)
+        finally:
+            opened.close()
+    judge(history, output)
+
+
+def history_of_files(
+    files: Sequence[Path], *, plans: Sequence[Path], other_producers: bool
+) -> History:
+    """Read the histories of one run, each file once.
+
+    Raises `HistoryError` ("file:line: ...") for a bad line, `UsageError` for a bad file.
+    """
+    builder = HistoryBuilder()
+    seen: set[Path] = set()
+    for path in files:
+        at = path if path == STDIN else path.resolve()
+        if at in seen:
+            raise UsageError(f"{path} is named twice: each history counts once")
+        seen.add(at)
+        _read_file(path, builder)
+    return builder.history(
+        plans=[_read_plan(path) for path in plans], other_producers=other_producers
+    )
+
+
+def judge(history: History, output: Output) -> None:
+    """Print the verdicts on a history; exit with code 3 where one is "violated"."""
+    report = check_all(history)
+    if output is Output.JSON:
+        typer.echo(json.dumps(report.to_json()))
+    else:
+        for verdict in report.verdicts:
+            _print_verdict(verdict)
+        _print_counts(report)
+    if report.violations:
+        raise typer.Exit(OrderViolation.exit_code)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    more = verdict.witness.kind if verdict.witness else verdict.reason or verdict.note
+    word = f"{verdict.verdict:<12}" if more else verdict.verdict
+    line = f"{verdict.guarantee:<22} {typer.style(word, fg=_COLOURS[verdict.verdict])} {more}"
+    typer.echo(line.rstrip())
+    if verdict.witness:
+        for sentence in verdict.witness.sentences:
+            typer.echo(f"{INDENT}{sentence}")
+
+
+def _print_counts(report: Report) -> None:
+    unchecked = sum(1 for verdict in report.verdicts if verdict.verdict == "not checked")
+    typer.echo(
+        f"{report.deliveries} deliveries of {report.messages} messages in {report.readings} "
+        f"readings of {report.consumers} consumers; guarantees violated: {len(report.violations)}, "
+        f"not checked: {unchecked}"
+    )
+
+
+def _read_file(path: Path, builder: HistoryBuilder) -> None:
+    try:
+        if path == STDIN:
+            _read_lines(sys.stdin.buffer, "stdin", builder)
+            return
+        with path.open("rb") as raw:
+            lines = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            _read_lines(lines, str(path), builder)
+    except (OSError, EOFError, zlib.error) as wrong:
+        why = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else wrong
+        raise HistoryError(f"{path} cannot be read: {why}") from wrong
+
+
+def _read_lines(lines: IO[bytes] | gzip.GzipFile, source: str, builder: HistoryBuilder) -> None:
+    # One line without an end must not fill the memory.
+    read(iter(partial(lines.readline, LINE_BYTES_MAX + 1), b""), builder, source=source)
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.parse(path.read_bytes())
+    except OSError as wrong:
+        raise UsageError(f"{path} cannot be read: {wrong.strerror or wrong}") from wrong
+    except InvalidPlan as wrong:
+        raise UsageError(f"{path} is no plan: {wrong}") from wrong

@@ -1,0 +1,322 @@
+"""Appends through kafka-python's idempotent producer.
+
+In go records; out come outcomes, each once, on the producer's thread. What is in flight is counted
+here, so that `append` can refuse at once: the package's own producer has no bound.
+
+    definite    the brokers or the client refused the record: it does not stand in the log
+    unknown     anything else, above all time running out
+
+Invariant: an append that was started is settled once, at the latest by `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from kafka import KafkaProducer
+from kafka import TopicPartition as KafkaTopicPartition
+from kafka import errors as kafka_errors
+from kafka.producer.transaction_manager import TransactionState
+
+from multicast.drivers.access import Access
+from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
+from multicast.drivers.protocol import (
+    Appended,
+    AppendFailed,
+    AppendOutcome,
+    Headers,
+    TopicPartition,
+    append_each,
+)
+from multicast.errors import (
+    AmcastError,
+    AppendNotAuthorized,
+    AppendRefused,
+    AppendUnknown,
+    BufferFull,
+    ClusterUnreachable,
+    UsageError,
+)
+
+_LOG = logging.getLogger("amcast.kafka_python")
+_LOG.addHandler(logging.NullHandler())
+# How often the guard looks; an outcome may be that late.
+_GUARD_S = 0.25
+MESSAGE_BYTES_MAX = 100 * 1024 * 1024
+
+# A producer is given its id only where the user may write to some topic at all.
+_NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
+_DEFINITE = (
+    kafka_errors.AuthorizationError,
+    kafka_errors.InvalidRecordError,
+    kafka_errors.InvalidTopicError,
+    kafka_errors.MessageSizeTooLargeError,
+    kafka_errors.PolicyViolationError,
+    kafka_errors.RecordListTooLargeError,
+    kafka_errors.UnsupportedForMessageFormatError,
+)
+
+
+class _Pending(NamedTuple):
+    at: TopicPartition
+    size: int
+    since: float
+    done: Callable[[AppendOutcome], None]
+
+
+class KafkaPythonAppender:
+    """An appender with a producer, and so a producer id, of its own."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str],
+        *,
+        timeout_s: float,
+        delivery_timeout_s: float,
+        linger_ms: int,
+        in_flight_max: int,
+        in_flight_bytes_max: int,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._access = Access.of(bootstrap, client)
+        self._reached = False  # whether anything was ever stored
+        # A topic that was just made may be unknown to a broker for a moment.
+        self._metadata_wait_s = min(3.0, timeout_s / 2)
+        self._overdue_s = delivery_timeout_s + _GUARD_S
+        self._in_flight_max = in_flight_max
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._idle = threading.Condition()
+        self._in_flight: dict[int, _Pending] = {}
+        self._bytes = 0
+        self._unsettled = 0  # in flight, or being told to the caller
+        self._count = 0
+        self._closed = threading.Event()
+        self._settings = {
+            "bootstrap_servers": bootstrap,
+            "bootstrap_timeout_ms": int(timeout_s * 1000),
+            "acks": "all",
+            "enable_idempotence": True,
+            "linger_ms": linger_ms,
+            "batch_size": 1024 * 1024 if linger_ms else 64 * 1024,
+            "max_block_ms": int(self._metadata_wait_s * 1000),
+            "delivery_timeout_ms": int(delivery_timeout_s * 1000),
+            "request_timeout_ms": int(min(delivery_timeout_s, timeout_s) * 1000),
+            "retry_backoff_ms": 20,
+            "reconnect_backoff_max_ms": 500,
+            "max_request_size": MESSAGE_BYTES_MAX,
+            "metrics_enabled": False,
+            "kafka_client": client_of_ours,
+            **kafka_python_settings(client),
+        }
+        self._producer = self._open()
+        self._guard = threading.Thread(target=self._watch, name="amcast-appender", daemon=True)
+        self._guard.start()
+
+    def append(
+        self,
+        at: TopicPartition,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        done: Callable[[AppendOutcome], None],
+    ) -> None:
+        """Start an append; the first one to a topic waits for its metadata, 3 s at most."""
+        size = len(value or b"") + len(key or b"")
+        with self._idle:
+            if self._closed.is_set():
+                raise UsageError("This appender was closed before.")
+            full = self._unsettled and self._bytes + size > self._in_flight_bytes_max
+            if full or self._unsettled >= self._in_flight_max:
+                raise BufferFull(
+                    f"{self._unsettled} appends ({self._bytes} bytes) are in flight already."
+                )
+            self._unsettled += 1
+            self._count += 1
+            number = self._count
+            self._in_flight[number] = _Pending(at, size, time.monotonic(), done)
+            self._bytes += size
+        try:
+            future = self._send(at, value, key, headers)
+        except (kafka_errors.KafkaError, AmcastError, ValueError, TypeError) as error:
+            self._settle(number, AppendFailed(self._not_started(at, error)))
+            return
+        future._add_cb_eb(  # noqa: SLF001 - one lock instead of two for each record
+            partial(self._appended, number), partial(self._failed, number, at)
+        )
+
+    def append_all(
+        self,
+        at: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        done: Callable[[int, AppendOutcome], None],
+    ) -> int:
+        """Start one append after the other until the buffer is full."""
+        return append_each(self, at, values, done=done)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is in flight."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._unsettled, timeout_s)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Flush, then give up what is left."""
+        with self._idle:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        self._guard.join(timeout_s)
+        flushed = self.flush(timeout_s)
+        self._end(self._producer, force=not flushed)
+        self._give_up(list(self._in_flight), "the appender was closed")
+
+    def _open(self) -> Any:
+        try:
+            return KafkaProducer(**self._settings)
+        except (kafka_errors.KafkaError, OSError) as error:
+            timeout_s = self._settings["bootstrap_timeout_ms"] / 1000
+            raise ClusterUnreachable(
+                f"No broker at {self._bootstrap} answered within {timeout_s:g} s ({error})."
+            ) from error
+        except ValueError as error:
+            raise UsageError(
+                f"The bootstrap addresses {self._bootstrap} are not usable: {error}."
+            ) from error
+
+    def _end(self, producer: Any, *, force: bool) -> None:
+        sender = producer._sender  # noqa: SLF001
+        if force:
+            # `KafkaProducer.close` raises while records are unsent, and again at exit.
+            sender.force_close()
+            sender.join(timeout=1.0)
+        try:
+            producer.close(timeout=1.0)
+        except kafka_errors.KafkaError:
+            producer._closed = True  # noqa: SLF001
+
+    def _watch(self) -> None:
+        """Hold kafka-python 3.0.12 to the delivery time-out, and to going on after it."""
+        while not self._closed.wait(_GUARD_S):
+            due = time.monotonic() - self._overdue_s
+            overdue = []
+            with self._idle:
+                for number, pending in self._in_flight.items():
+                    if pending.since > due:
+                        break
+                    overdue.append(number)
+            self._give_up(overdue, "no broker acknowledged it in time")
+            state = self._producer._transaction_manager  # noqa: SLF001
+            if state.has_fatal_error():
+                self._replace()
+            elif state._current_state == TransactionState.READY and not state.has_producer_id():  # noqa: SLF001
+                # After a batch that was sent has expired, the producer drops its id, but asks for
+                # another one only from this state: without it, it would never send again.
+                state._current_state = TransactionState.UNINITIALIZED  # noqa: SLF001
+
+    def _replace(self) -> None:
+        """Go on with a new producer id where the producer has given up on the old one."""
+        try:
+            successor = self._open()
+        except AmcastError:
+            return  # The next look tries again.
+        failed, self._producer = self._producer, successor
+        self._end(failed, force=True)
+
+    def _give_up(self, numbers: list[int], why: str) -> None:
+        for number in numbers:
+            pending = self._in_flight.get(number)
+            if pending is not None:
+                name = f"{pending.at.topic}/{pending.at.partition}"
+                unknown = AppendUnknown(f"Whether {name} holds the record is unknown: {why}.")
+                self._settle(number, AppendFailed(unknown))
+
+    def _send(
+        self, at: TopicPartition, value: bytes | None, key: bytes | None, headers: Headers
+    ) -> Any:
+        """Do what `KafkaProducer.send` does, which refuses a record of headers alone."""
+        producer = self._producer
+        known = producer._metadata.partitions_for_topic(at.topic)  # noqa: SLF001
+        if known is None or at.partition not in known:
+            self._wait_for_partition(at)
+        producer._ensure_valid_record_size(  # noqa: SLF001
+            producer._estimate_size_in_bytes(key, value, headers)  # noqa: SLF001
+        )
+        future, full, made, _ = producer._accumulator.append(  # noqa: SLF001
+            KafkaTopicPartition(at.topic, at.partition), None, key, value, list(headers)
+        )
+        if full or made:
+            producer._sender.wakeup()  # noqa: SLF001
+        return future
+
+    def _wait_for_partition(self, at: TopicPartition) -> None:
+        """Have the metadata refreshed until the partition, which may be young, is known."""
+        producer = self._producer
+        deadline = time.monotonic() + self._metadata_wait_s
+        known = producer.partitions_for(at.topic)
+        while at.partition not in known:
+            if time.monotonic() > deadline:
+                raise UsageError(f"the topic has {len(known)} partitions")
+            refreshed = threading.Event()
+            future = producer._metadata.request_update()  # noqa: SLF001
+            future.add_both(lambda _, done=refreshed: done.set())
+            producer._sender.wakeup()  # noqa: SLF001
+            refreshed.wait(max(0.0, deadline - time.monotonic()))
+            known = producer.partitions_for(at.topic)
+
+    def _appended(self, number: int, metadata: Any) -> None:
+        self._reached = True
+        self._settle(number, Appended(metadata.offset))
+
+    def _failed(self, number: int, at: TopicPartition, error: BaseException) -> None:
+        name = f"{at.topic}/{at.partition}"
+        outcome: AmcastError
+        lacking = self._access.lacking("Write", "topic", at.topic)
+        if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+            outcome = AppendNotAuthorized(lacking)
+        elif _NO_ID in str(error):
+            # Without an id nothing is sent. Of one that had an id before, nobody knows.
+            outcome = AppendUnknown(lacking) if self._reached else AppendNotAuthorized(lacking)
+        elif isinstance(error, _DEFINITE):
+            outcome = AppendRefused(f"The brokers refused a record for {name}: {error}.")
+        else:
+            outcome = AppendUnknown(f"Whether {name} holds the record is unknown: {error}.")
+        self._settle(number, AppendFailed(outcome))
+
+    def _not_started(self, at: TopicPartition, error: BaseException) -> AmcastError:
+        """Say why the client took no record: then it certainly does not stand in the log."""
+        name = f"{at.topic}/{at.partition}"
+        if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+            return AppendNotAuthorized(self._access.lacking("Write", "topic", at.topic))
+        if isinstance(error, kafka_errors.KafkaTimeoutError):
+            refreshed_ms = self._producer._metadata._last_successful_refresh_ms  # noqa: SLF001
+            if time.monotonic() - refreshed_ms / 1000 > self._metadata_wait_s:
+                return ClusterUnreachable(
+                    f"No broker at {self._bootstrap} told about {name} within "
+                    f"{self._metadata_wait_s:g} s; the record was not sent."
+                )
+            return AppendRefused(f"{name} does not exist at {self._bootstrap}.")
+        return AppendRefused(f"A record for {name} was not sent: {error}.")
+
+    def _settle(self, number: int, outcome: AppendOutcome) -> None:
+        with self._idle:
+            pending = self._in_flight.pop(number, None)
+        if pending is None:
+            return
+        try:
+            pending.done(outcome)
+        except Exception:  # noqa: BLE001
+            # It would end the guard, or the producer's thread.
+            _LOG.exception("what was called with the outcome of an append failed")
+        finally:
+            with self._idle:
+                self._bytes -= pending.size
+                self._unsettled -= 1
+                if not self._unsettled:
+                    self._idle.notify_all()

@@ -1,0 +1,102 @@
+"""The one request that a collector's own line sends: a Produce of one small record.
+
+In goes a value; out come the bytes of a request, and of an answer the offset at which the record
+came to stand. No socket and no clock may live here. The package's own classes do the same for any
+records; a collector appends thousands of times a second, so what never changes is written once.
+
+The version is 3, the oldest that brokers of Kafka 4 take, and the first with record batches
+(KIP-98). There is no producer ID in the batch: two copies of an order record are told apart by the
+acceptance rule (`multicast.order`), not by the broker.
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from multicast.drivers.kafka_python.fetch_request import written_text
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import ProtocolViolation
+
+PRODUCE_KEY = 0
+PRODUCE_VERSION = 3
+
+_ALL_IN_SYNC = -1
+_HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
+_TEXT = Struct(">h")
+_NO_TEXT = _TEXT.pack(-1)
+_SETTINGS = Struct(">hi")  # acks, timeout_ms
+_COUNT = Struct(">i")
+_PARTITION = Struct(">ii")  # partition, bytes of its records
+_BATCH_HEAD = Struct(">qiibI")  # base offset, bytes that follow, leader epoch, magic, checksum
+_BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
+_BATCH_UNCOUNTED = 12  # base offset and the size itself
+_MAGIC = 2
+_ANSWER_HEAD = Struct(">iii")  # size of what follows, number, count of topics
+_ANSWERED = Struct(">iihqq")  # count of partitions, partition, error, offset, time
+
+
+class Stored(NamedTuple):
+    """An answer: which request it is about, Kafka's error code (0: none), and the offset."""
+
+    number: int
+    error: int
+    offset: int
+
+
+class ProduceRequest:
+    """Requests for one Kafka partition; whose connection it is numbers them."""
+
+    def __init__(self, client_id: str, at: TopicPartition, *, timeout_ms: int) -> None:
+        name = written_text(at.topic.encode())
+        self._head = written_text(client_id.encode()) + _NO_TEXT
+        self._head += _SETTINGS.pack(_ALL_IN_SYNC, timeout_ms) + _COUNT.pack(1) + name
+        self._head += _COUNT.pack(1)
+        self._partition = at.partition
+
+    def written(self, number: int, value: bytes, now_ms: int) -> bytes:
+        """Give the request of that number, which appends that value."""
+        batch = _batch(value, now_ms)
+        frame = self._head + _PARTITION.pack(self._partition, len(batch)) + batch
+        size = _HEAD.size - _COUNT.size + len(frame)
+        return _HEAD.pack(size, PRODUCE_KEY, PRODUCE_VERSION, number) + frame
+
+
+def answered(frame: bytes | bytearray, number: int) -> Stored:
+    """Take an answer apart; raises `ProtocolViolation` where it is not to that request."""
+    try:
+        _, found, topics = _ANSWER_HEAD.unpack_from(frame)
+        if topics != 1 or found != number:
+            raise ProtocolViolation(
+                f"A broker answered request {found} for {topics} topics, not request {number}."
+            )
+        (length,) = _TEXT.unpack_from(frame, _ANSWER_HEAD.size)
+        if length < 0:
+            raise ProtocolViolation("A broker's answer names no topic.")
+        place = _ANSWER_HEAD.size + _TEXT.size + length
+        _, _, error, offset, _ = _ANSWERED.unpack_from(frame, place)
+    except struct.error as wrong:
+        raise ProtocolViolation(f"A broker's answer ends too early: {wrong}.") from wrong
+    return Stored(number, error, offset)
+
+
+def _batch(value: bytes, now_ms: int) -> bytes:
+    """Write a record batch of one record: no key, no headers, no compression."""
+    body = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # -1 as a varint is 1: no key
+    content = _BATCH.pack(0, 0, now_ms, now_ms, -1, -1, -1, 1) + _varint(len(body)) + body
+    size = _BATCH_HEAD.size - _BATCH_UNCOUNTED + len(content)
+    return _BATCH_HEAD.pack(0, size, -1, _MAGIC, crc32c(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    """Write a number from 0 on as Kafka's zigzag varint."""
+    rest = number << 1
+    written = bytearray()
+    while rest > 0x7F:
+        written.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    written.append(rest)
+    return bytes(written)

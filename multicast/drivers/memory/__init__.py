@@ -1,0 +1,1 @@
+"""The in-memory driver: a verified fake of Kafka."""

@@ -1,0 +1,1 @@
+"""Kafka clusters of our own on the loopback, and as pytest fixtures."""

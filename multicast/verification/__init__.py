@@ -1,0 +1,1 @@
+"""Histories judged: what the guarantees are made of."""

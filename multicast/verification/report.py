@@ -1,0 +1,150 @@
+"""What is said about a history: verdicts, and witnesses in words.
+
+A guarantee's finding goes in, the sentence that a person reads comes out. Which guarantee holds is
+decided elsewhere (`properties.py`).
+
+    holds        nothing in the history speaks against it
+    violated     the witness says, in words, which deliveries cannot both be right
+    not checked  the history does not say enough to tell, and the reason says what is missing
+
+Invariant: a verdict has a witness iff it is "violated", and a reason iff it is "not checked".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from multicast.errors import AmcastError
+from multicast.history import History, Reading, shown
+from multicast.verification.acyclic import Step
+from multicast.verification.index import HistoryIndex
+
+HOLDS: Literal["holds"] = "holds"
+VIOLATED: Literal["violated"] = "violated"
+NOT_CHECKED: Literal["not checked"] = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One reading delivered one message before another: a step of a cycle."""
+
+    consumer: str
+    instance: str
+    earlier: str
+    earlier_sequence: int
+    later: str
+    later_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Why a guarantee does not hold: what kind of fault, in sentences; of a cycle also its steps.
+
+    The steps of a cycle follow each other: where one ends, the next begins.
+    """
+
+    kind: str
+    sentences: tuple[str, ...]
+    cycle: tuple[Edge, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(self.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one guarantee. `note` says what was left out, or counts; "" for nothing."""
+
+    guarantee: str
+    verdict: Literal["holds", "violated", "not checked"]
+    witness: Witness | None = None
+    reason: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.witness is not None) == (self.verdict == VIOLATED)
+        assert bool(self.reason) == (self.verdict == NOT_CHECKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The verdicts on all guarantees, in DESIGN's order, and how much they were about."""
+
+    verdicts: tuple[Verdict, ...]
+    messages: int
+    deliveries: int
+    consumers: int
+    readings: int
+
+    @property
+    def violations(self) -> tuple[Verdict, ...]:
+        """The guarantees that do not hold."""
+        return tuple(verdict for verdict in self.verdicts if verdict.verdict == VIOLATED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the report as a JSON object."""
+        return {"schema_version": 1} | asdict(self)
+
+
+class OrderViolation(AmcastError):
+    """A history breaks a guarantee; `report` has every verdict and witness."""
+
+    exit_code = 3
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        first = report.violations[0]
+        super().__init__(f"{first.guarantee} is violated: {first.witness}")
+
+
+def said(kind: str, *sentences: str) -> Witness:
+    """Make a witness of sentences."""
+    return Witness(kind, sentences)
+
+
+def delivered(history: History, reading: Reading, message: int) -> str:
+    """Begin a sentence: who delivered which message, and at what position."""
+    position = reading.first + reading.messages.index(message)
+    return f"{reading.name} delivered {history.name(message)} (position {position})"
+
+
+def no_delivery(index: HistoryIndex) -> str:
+    """Give the reason for checking nothing where nothing was delivered; else ""."""
+    return "" if index.history.deliveries else "the history has no delivery"
+
+
+def names_of(what: str, names: list[str]) -> str:
+    """Make a note about the first few of these names; "" where there are none."""
+    more = ", ..." if len(names) > 5 else ""
+    return f"{what}: {', '.join(map(shown, names[:5]))}{more}" if names else ""
+
+
+def notes(*parts: str) -> str:
+    """Join notes, leaving out the empty ones."""
+    return "; ".join(part for part in parts if part)
+
+
+def cycle_witness(kind: str, index: HistoryIndex, steps: tuple[Step, ...]) -> Witness:
+    """Make a witness of a cycle: a sentence a step. A step's `sequence` is a reading's place."""
+    history = index.history
+    edges = []
+    for step in steps:
+        reading, sequence = history.readings[step.sequence], index.sequences[step.sequence]
+        earlier, later = sequence[step.earlier], sequence[step.later]
+        edges.append(
+            Edge(
+                consumer=reading.consumer,
+                instance=reading.instance,
+                earlier=history.messages[earlier],
+                earlier_sequence=reading.first + reading.messages.index(earlier),
+                later=history.messages[later],
+                later_sequence=reading.first + reading.messages.index(later),
+            )
+        )
+    sentences = [
+        f"{history.readings[step.sequence].name} delivered {shown(edge.earlier)} (position "
+        f"{edge.earlier_sequence}) before {shown(edge.later)} (position {edge.later_sequence})."
+        for step, edge in zip(steps, edges, strict=True)
+    ]
+    return Witness(kind, tuple(sentences), tuple(edges))

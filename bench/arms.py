@@ -27,8 +27,8 @@ from bench.layouts import lay_out
 from bench.poster import order_of
 from bench.sockets import Traffic, traffic
 from bench.workload import BACKLOG, Workload
-from collectors.apply import apply
-from collectors.topics import topics_of
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.topics import topics_of
 from multicast.control import control_partition
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver

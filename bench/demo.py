@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench.cli import Force, refuse_files
 from bench.hosts import Collectors
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.cli.send_receive import DriverName
 from multicast.consumer import Consumer

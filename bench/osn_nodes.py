@@ -27,7 +27,7 @@ from typing import Self
 
 from bench import transactions
 from bench.hosts import Collectors, end
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, TimedOut

@@ -26,8 +26,8 @@ from bench import figures
 from bench.hosts import Collectors, end
 from bench.planner import file_of
 from bench.rig import pause, ticks
-from collectors.apply import apply
-from collectors.probes import Probes, Seen
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.probes import Probes, Seen
 from multicast import Producer
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

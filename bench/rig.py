@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.hosts import Collectors
 from bench.planner import file_of
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

@@ -24,7 +24,7 @@ import typer
 from bench.events import PARTITIONS, describe, events_topic, write_statement
 from bench.layouts import Layout, lay_out
 from bench.workload import Workload, from_document
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast.control import order_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

@@ -12,7 +12,7 @@ our acceptance rule needs no transaction.)
     AMCAST_WEB_PORT                                 default 6066
 
 Without AMCAST_NODES all instances share out the nodes: each is primary of some, and stands by for
-others. Who is there is asked of a consumer group (`members.py`); who then runs what everybody
+others. Who is there is asked of a consumer group (`membership.py`); who then runs what everybody
 reckons alone (`placement.py`). Until the group has answered, an instance stands by for all. What
 is no longer its share an instance gives up when another's records count, or after a while.
 
@@ -38,12 +38,12 @@ import faust
 from faust.app.base import BootStrategy
 from mode import Service
 
-from collectors.engine import Engine
-from collectors.listener import address_towards
-from collectors.members import Members
-from collectors.node import Node
+from collectors.doctor.startup_check import StartCheck
+from collectors.engine.engine import Engine
+from collectors.engine.instance import Node
+from collectors.engine.listener import address_towards
+from collectors.membership import Members
 from collectors.placement import share_out
-from collectors.starting import StartCheck
 from collectors.web import WebServer, address_of, listen_at
 from multicast.control import ControlState
 from multicast.drivers import open_driver

@@ -1,9 +1,10 @@
 """The collector core: ends of logs and order records go in, appends come out.
 
-No I/O, no clock: `node.py` polls Kafka, calls this, and carries out what it returns. The core runs
-ahead of what it knows to count ("speculates"), so that appends are pipelined; when somebody else's
-record counts in between, it starts again from there. Whatever happens to an append (lost, late,
-doubled, beaten by another instance), the acceptance rule of `multicast.order` makes it harmless.
+No I/O, no clock: `instance.py` polls Kafka, calls this, and carries out what it returns. The core
+runs ahead of what it knows to count ("speculates"), so that appends are pipelined; when somebody
+else's record counts in between, it starts again from there. Whatever happens to an append (lost,
+late, doubled, beaten by another instance), the acceptance rule of `multicast.order` makes it
+harmless.
 
     accepted     the state of our own stream as read back: what counts
     speculated   accepted, and then all that is pending

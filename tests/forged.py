@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectors.recovering import read_streams
+from collectors.reconfiguration.recovery import read_streams
 from multicast.control import ControlReader, stream_partition
 from multicast.drivers.protocol import Appended
 from multicast.order import Kind, OrderRecord, ParentNext, Run, digest_of, encode

@@ -3,8 +3,8 @@
 import threading
 import time
 
-from collectors.engine import Engine
-from collectors.node import Node
+from collectors.engine.engine import Engine
+from collectors.engine.instance import Node
 from multicast import Consumer, Producer
 from multicast.control import (
     ControlReader,

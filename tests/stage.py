@@ -7,7 +7,7 @@ actions that the cores answer with. Nothing happens here that was not asked for.
 from dataclasses import replace
 
 from collectors.collector import Append, Collector, Limits
-from collectors.replan import ends_of, freeze_positions, logs_to_mark
+from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
     ControlState,
     checkpoint_record,

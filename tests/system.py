@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.demo import Collectors
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

@@ -13,8 +13,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from collectors.apply import apply
-from collectors.topics import topics_of
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.topics import topics_of
 from multicast.control import bells_topic, control_partition, groups_topic, order_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

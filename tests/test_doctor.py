@@ -11,10 +11,10 @@ import confluent_kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from collectors.apply import refuse_unsound
-from collectors.findings import Check, Weight, findings
-from collectors.following import read_control
-from collectors.looking import look
+from collectors.doctor.checks import Check, Weight, findings
+from collectors.doctor.inspection import look
+from collectors.doctor.streams import read_control
+from collectors.reconfiguration.apply import refuse_unsound
 from multicast import Consumer, Producer
 from multicast.control import control_partition, order_topic, stream_partition
 from multicast.drivers import open_driver

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collectors import clock
-from collectors.listener import Listener, address_towards
+from collectors.engine import clock
+from collectors.engine.listener import Listener, address_towards
 from multicast import Consumer, Producer
 from multicast.announcements import Announcement, Count, encode
 from multicast.control import ControlReader, log_partition

@@ -7,9 +7,9 @@ import pytest
 
 from bench.many_collectors import tree_plan
 from collectors.collector import Limits
-from collectors.engine import Engine
-from collectors.node import Node
-from collectors.stream_loop import StreamLoop
+from collectors.engine.engine import Engine
+from collectors.engine.instance import Node
+from collectors.engine.stream_loop import StreamLoop
 from multicast.control import log_partition, stream_partition
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.facts import (
+from collectors.doctor.checks import Check, Weight, findings, of_unordered, refuse
+from collectors.doctor.facts import (
     BrokerFacts,
     CollectorFacts,
     Facts,
@@ -17,7 +18,6 @@ from collectors.facts import (
     TopicFacts,
     length,
 )
-from collectors.findings import Check, Weight, findings, of_unordered, refuse
 from collectors.mending import Damage, Harm
 from multicast.drivers.kafka_python import OpenTransaction
 from multicast.drivers.kafka_python.connection import kafka_python_settings

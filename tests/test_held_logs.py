@@ -6,8 +6,8 @@ import threading
 import confluent_kafka
 import pytest
 
-from collectors.findings import Check, findings
-from collectors.looking import look
+from collectors.doctor.checks import Check, findings
+from collectors.doctor.inspection import look
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin

@@ -13,7 +13,7 @@ import pytest
 from bench.nemesis.histories import read_histories
 from bench.nemesis.programs import Audit, Consume, Notes, Produce, command
 from bench.nemesis.recovery import Fault, recoveries
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import UsageError
 from multicast.local.cluster import LocalCluster

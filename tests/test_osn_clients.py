@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from ordering_osn.ledger import Ledger

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from collectors.collector import Append, Collector
-from collectors.members import group_of
+from collectors.membership import group_of
 from collectors.placement import share_out
 from collectors.standby import Standby
 from multicast import Producer

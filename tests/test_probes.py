@@ -1,6 +1,6 @@
 """Probes beside a change of the tree: what they count as the delay of a message."""
 
-from collectors.probes import Probes
+from collectors.reconfiguration.probes import Probes
 from tests.plans import chain
 from tests.small import Small, until
 

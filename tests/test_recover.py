@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from collectors.apply import apply
 from collectors.collector import Limits
-from collectors.recovering import recover
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.recovery import recover
 from multicast import Consumer, Producer
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.drivers.kafka_python import Admin

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from collectors import draining
-from collectors.apply import apply
+from collectors.reconfiguration import drain
+from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
@@ -132,7 +132,7 @@ def applied(system, plan, **options):
 
 
 def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(system, monkeypatch):
-    monkeypatch.setattr(draining, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
+    monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
     system.collectors().wait_healthy(PATIENCE_S)
     load = Load(system, ["C1", "C2", "C3"])
     until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collectors.collector import Limits
-from collectors.replan import ends_of, logs_to_mark
+from collectors.epoch_change import ends_of, logs_to_mark
 from multicast.control import (
     ControlReader,
     checkpoint_record,

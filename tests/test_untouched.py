@@ -2,8 +2,8 @@
 
 import pytest
 
-from collectors.apply import apply
-from collectors.cli import describe
+from collectors.cli.main import describe
+from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.control import ControlReader
 from multicast.drivers.kafka_python import Admin

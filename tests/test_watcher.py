@@ -8,7 +8,7 @@ from struct import pack
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from collectors.apply import apply, hang_bells
+from collectors.reconfiguration.apply import apply, hang_bells
 from multicast.control import bells_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

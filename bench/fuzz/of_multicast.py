@@ -17,7 +17,7 @@ from crc32c import crc32c
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import Target, require
 from bench.pipeline.rule import Reading, Rule, Said, Statement, _rules_of
-from collectors.following import Control
+from collectors.doctor.streams import Control
 from multicast import history, messages, order, settings
 from multicast.announcements import (
     PRODUCERS_MAX,

@@ -25,7 +25,7 @@ from bench.nemesis.staging import (
     planned,
     until,
 )
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast.announcements import Address, Announcement, Count, encode
 from multicast.control import ControlReader, log_partition
 from multicast.errors import AmcastError

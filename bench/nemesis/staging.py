@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from bench.hosts import end
-from collectors.apply import apply
+from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.consumer import Consumer
 from multicast.control import bells_topic, control_partition, stream_partition

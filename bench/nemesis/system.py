@@ -27,8 +27,8 @@ from bench.nemesis.network import DESK, Network
 from bench.nemesis.proxy import Proxy
 from bench.nemesis.running import Canary, Made, Program, marked, until
 from bench.planner import file_of
-from collectors.apply import apply
-from collectors.cli import control_of
+from collectors.cli.main import control_of
+from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.control import order_topic
 from multicast.drivers import open_driver

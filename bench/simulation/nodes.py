@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.collector import Append, Collector, Fill, SaveCheckpoint
-from collectors.replan import freeze_positions
+from collectors.epoch_change import freeze_positions
 from multicast.announcements import TOKEN_BYTES, decode
 from multicast.control import checkpoint_record, log_partition, stream_partition
 from multicast.delivery import best_checkpoint

@@ -12,6 +12,7 @@ from dataclasses import replace
 from bench.simulation.forging import read, take
 from bench.simulation.world import CONTROL, READ_ALL, World
 from bench.simulation.writers import Operator, fill
+from collectors.epoch_change import ends_of, freeze_positions
 from collectors.mending import (
     Harm,
     StreamRead,
@@ -24,7 +25,6 @@ from collectors.mending import (
     recovery_plan,
     resumed,
 )
-from collectors.replan import ends_of, freeze_positions
 from multicast.control import (
     ControlState,
     ends_record,

@@ -4,8 +4,8 @@ A turn's bits go in; records go to the faulty cluster. Producers try again until
 acknowledged, so a message whose outcome was unknown may stand there twice, under two IDs. Most
 announce their messages to the log's collector; datagrams get lost, doubled, late and to whom they
 were not meant for, and a producer may die between an announcement and its message. Operators
-carry an epoch over into the next as `collectors.replan` says, any number of them, each stopping
-anywhere.
+carry an epoch over into the next as `collectors.epoch_change` says, any number of them, each
+stopping anywhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bench.simulation.nodes import Nodes
 from bench.simulation.schedule import Fate
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, READ_ALL, World
+from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import resumed
-from collectors.replan import ends_of, logs_to_mark
 from multicast.announcements import TOKEN_BYTES, Announcement, Count, encode
 from multicast.control import (
     ControlState,

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 
-from collectors.findings import Check, Weight, refuse
-from collectors.looking import of_settings, overtaken_groups
+from collectors.doctor.checks import Check, Weight, refuse
+from collectors.doctor.inspection import of_settings, overtaken_groups
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

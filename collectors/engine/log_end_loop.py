@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from collectors.loops import Loop, partition_of
+from collectors.engine.loops import Loop, partition_of
 from multicast.drivers.protocol import Driver, TopicPartition, Watcher
 
 _POLL_S = 0.5

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collectors.node import Node
+    from collectors.engine.instance import Node
 
 _log = logging.getLogger("amcast.collectors")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from collectors.listener import Listener
-from collectors.loops import Loop
+from collectors.engine.listener import Listener
+from collectors.engine.loops import Loop
 from multicast.announcements import Address, token_of
 from multicast.drivers.protocol import Direct
 

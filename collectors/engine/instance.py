@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collectors.collector import Append, Collector, Fill, Limits, SaveCheckpoint
-from collectors.node_status import describe, warn
-from collectors.replan import freeze_positions
+from collectors.engine.status import describe, warn
+from collectors.epoch_change import freeze_positions
 from collectors.standby import PATIENCE_S, Standby
 from multicast.announcements import Address, decode
 from multicast.control import (
@@ -46,8 +46,8 @@ from multicast.order import OrderStream
 from multicast.topic_identity import refuse_other_topics
 
 if TYPE_CHECKING:
-    from collectors.engine import Engine
-    from collectors.stream_loop import Came
+    from collectors.engine.engine import Engine
+    from collectors.engine.stream_loop import Came
 
 _ALONE = 64
 _REST_TICKS = 8  # without an event; longer than any debt is remembered (`Promises`)

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from collectors.collector import Limits
-from collectors.draining import Drain, Streams
-from collectors.filling import fill_up, ignore, missing
-from collectors.following import READ_S, open_near_end
+from collectors.doctor.streams import READ_S, open_near_end
+from collectors.engine.skips import fill_up, ignore, missing
+from collectors.epoch_change import freeze_positions
 from collectors.mending import (
     Damage,
     Harm,
@@ -41,7 +41,7 @@ from collectors.mending import (
     resumed,
     same_trees,
 )
-from collectors.replan import freeze_positions
+from collectors.reconfiguration.drain import Drain, Streams
 from multicast.control import (
     ControlReader,
     ControlState,

@@ -1,7 +1,7 @@
-"""What was found out about a deployment, before anybody judges it (`findings.py` does).
+"""What was found out about a deployment, before anybody judges it (`checks.py` does).
 
-No I/O: `looking.py` asks Kafka. Times are milliseconds since 1970 by our own clock, unless a line
-says whose.
+No I/O: `inspection.py` asks Kafka. Times are milliseconds since 1970 by our own clock, unless a
+line says whose.
 
     stamp    what somebody's clock said at a moment of which ours knows bounds
     foreign  a record that no program of ours writes there; everybody skips it

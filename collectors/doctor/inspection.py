@@ -18,19 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from collectors.cursors import group_prefix, look_at_groups
-from collectors.facts import (
-    FOR_EVER,
-    BrokerFacts,
-    Facts,
-    GroupFacts,
-    HeldLog,
-    PartitionFacts,
-    Role,
-    Stamp,
-    TopicFacts,
-)
-from collectors.findings import (
+from collectors.doctor.checks import (
     Finding,
     of_brokers,
     of_changed_topics,
@@ -41,9 +29,21 @@ from collectors.findings import (
     of_unordered,
     of_unseen,
 )
-from collectors.following import Began, look_at_collector, now_ms, read_control
+from collectors.doctor.consumer_groups import group_prefix, look_at_groups
+from collectors.doctor.facts import (
+    FOR_EVER,
+    BrokerFacts,
+    Facts,
+    GroupFacts,
+    HeldLog,
+    PartitionFacts,
+    Role,
+    Stamp,
+    TopicFacts,
+)
+from collectors.doctor.streams import Began, look_at_collector, now_ms, read_control
 from collectors.mending import Damage, Harm
-from collectors.recovering import look_for_damage
+from collectors.reconfiguration.recovery import look_for_damage
 from multicast.control import (
     ControlState,
     control_partition,

@@ -1,14 +1,14 @@
 """The drain at work: one epoch is brought to its end, so that the next one begins.
 
 Goes in: a driver and a control topic whose newest plan has not begun. What is to be done at each
-step says `replan.py`; here it is carried out. Every step looks first at what stands in the logs, so
-a drain that was killed anywhere is simply run again, and several at once do no harm.
+step says `epoch_change.py`; here it is carried out. Every step looks first at what stands in the
+logs, so a drain that was killed anywhere is simply run again, and several at once do no harm.
 
     ready     a collector of the next epoch that an instance has opened: it waits for the end only
     helped    a collector of the old epoch that did not freeze in time: it is run here (any process
               may run any collector at any time)
 
-What a wrong order record has damaged is not passed over: `recovering.py` ends such an epoch.
+What a wrong order record has damaged is not passed over: `recovery.py` ends such an epoch.
 
 Invariant: the ends are written once every collector is frozen and every log reaches its end.
 """
@@ -21,11 +21,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from uuid import uuid4
 
-from collectors.engine import Engine
-from collectors.filling import fill_up, missing
+from collectors.engine.engine import Engine
+from collectors.engine.instance import Node
+from collectors.engine.skips import fill_up, missing
+from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import ordered_to, resumed
-from collectors.node import Node
-from collectors.replan import ends_of, logs_to_mark
 from multicast.control import (
     ControlReader,
     control_partition,
@@ -103,7 +103,7 @@ class Streams:
 
 
 class Drain:
-    """One drain; `recovering.py` overrides what it does where something is damaged."""
+    """One drain; `recovery.py` overrides what it does where something is damaged."""
 
     def __init__(
         self,

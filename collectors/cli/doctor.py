@@ -18,8 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.cli import Output, OutputOption
-from collectors.facts import (
+from collectors.cli.main import Output, OutputOption
+from collectors.doctor.checks import Finding, Weight, findings
+from collectors.doctor.facts import (
     FOR_EVER,
     CollectorFacts,
     Facts,
@@ -29,8 +30,7 @@ from collectors.facts import (
     TopicFacts,
     length,
 )
-from collectors.findings import Finding, Weight, findings
-from collectors.looking import look
+from collectors.doctor.inspection import look
 from multicast.cli.send_receive import Bootstrap, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

@@ -17,11 +17,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.apply import Applied, apply, refuse_unsound, same_layout, unordered
-from collectors.cli import Output, OutputOption, control_of, describe
-from collectors.draining import some
-from collectors.probes import Probes, Seen
-from collectors.recover_cli import recover_damaged
+from collectors.cli.main import Output, OutputOption, control_of, describe
+from collectors.cli.recover import recover_damaged
+from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
+from collectors.reconfiguration.drain import some
+from collectors.reconfiguration.probes import Probes, Seen
 from multicast.cli.send_receive import Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
 from multicast.drivers import open_driver

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from collectors.loops import Loop, partition_of
+from collectors.engine.loops import Loop, partition_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 
 # A driver's poll cannot always be woken, so what is subscribed may wait for so long.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from collectors.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
-from collectors.looking import look_at_topics
+from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
+from collectors.doctor.inspection import look_at_topics
 from multicast.control import control_partition, order_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from collectors.loops import Loop
+from collectors.engine.loops import Loop
 
 TICK_S = 0.25
 _BEAT_S = 0.05

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from collectors.collector import Fill
-from collectors.filling import fill
-from collectors.loops import Loop
+from collectors.engine.loops import Loop
+from collectors.engine.skips import fill
 from multicast.control import ControlState
 from multicast.drivers.protocol import Appender, Direct, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
 
 if TYPE_CHECKING:
-    from collectors.node import Node
+    from collectors.engine.instance import Node
 
 _T = TypeVar("_T")
 _MEND_EVERY_S = 0.25

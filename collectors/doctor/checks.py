@@ -1,7 +1,7 @@
 """What is wrong with a deployment: facts go in, findings come out.
 
 `apply`, `verify`, the start of collectors and `amcast doctor` judge by these functions alone.
-No I/O, no clock; `looking.py` asks Kafka for the facts.
+No I/O, no clock; `inspection.py` asks Kafka for the facts.
 
     REFUSE   a guarantee is broken, or may be at any moment: nobody starts on this
     WARN     a promise may be broken soon, or somebody does not do its work
@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from collectors.facts import (
+from collectors.doctor.facts import (
     FOR_EVER,
     BrokerFacts,
     CollectorFacts,

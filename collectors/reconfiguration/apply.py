@@ -2,7 +2,7 @@
 
 Refuses a plan that does not fit, and a cluster whose settings would break a guarantee; only then
 makes the topics, and appends the plan to the control topic, where the digest chain lets one of
-several operators win. Then the epoch before is drained (`draining.py`). Every step may be done
+several operators win. Then the epoch before is drained (`drain.py`). Every step may be done
 twice, so an interrupted `apply` is simply run again.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collectors.draining import drain
-from collectors.findings import (
+from collectors.doctor.checks import (
     Check,
     Finding,
     Weight,
@@ -24,15 +23,21 @@ from collectors.findings import (
     of_unordered,
     refuse,
 )
-from collectors.looking import (
+from collectors.doctor.inspection import (
     look_at_brokers,
     look_at_topics,
     of_settings,
     overtaken_groups,
     topic_ids_of,
 )
-from collectors.recovering import refuse_damaged
-from collectors.topics import make_topics, refuse_partitions, topics_ahead, topics_of
+from collectors.reconfiguration.drain import drain
+from collectors.reconfiguration.recovery import refuse_damaged
+from collectors.reconfiguration.topics import (
+    make_topics,
+    refuse_partitions,
+    topics_ahead,
+    topics_of,
+)
 from multicast.control import (
     ControlReader,
     ControlState,

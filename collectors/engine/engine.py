@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
-from collectors.chores import Chores
-from collectors.clock import Clock
-from collectors.filling import log_denied
-from collectors.log_end_loop import LogEndLoop
-from collectors.node import Node
-from collectors.socket_loop import SocketLoop
-from collectors.stream_loop import Came, StreamLoop
+from collectors.engine.chores import Chores
+from collectors.engine.clock import Clock
+from collectors.engine.instance import Node
+from collectors.engine.log_end_loop import LogEndLoop
+from collectors.engine.skips import log_denied
+from collectors.engine.socket_loop import SocketLoop
+from collectors.engine.stream_loop import Came, StreamLoop
 from multicast.announcements import Address
 from multicast.control import ControlReader, ControlState, bells_topic, control_partition
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition

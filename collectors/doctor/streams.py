@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from collectors.facts import CollectorFacts, Stamp
+from collectors.doctor.facts import CollectorFacts, Stamp
 from multicast.control import ControlState, control_partition, log_partition, stream_partition
 from multicast.delivery import best_checkpoint
 from multicast.drivers.protocol import Driver, Record, TopicPartition

@@ -1,7 +1,7 @@
 """Where consumer groups stand: from a committed cursor to an offset in every log of the interest.
 
 Goes in: the control state, a group's cursor, its collector's stream. Comes out: where the group
-reads on, and whether retention may overtake it (judged in `findings.py`). Nothing is written.
+reads on, and whether retention may overtake it (judged in `checks.py`). Nothing is written.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from collectors.facts import FOR_EVER, GroupFacts, Place, TopicFacts
-from collectors.following import READ_S, now_ms
+from collectors.doctor.facts import FOR_EVER, GroupFacts, Place, TopicFacts
+from collectors.doctor.streams import READ_S, now_ms
 from multicast.control import ControlState, control_partition, log_partition, stream_partition
 from multicast.delivery import ALONE, Cursor
 from multicast.drivers.protocol import Driver, TopicPartition

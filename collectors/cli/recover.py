@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from collectors.cli import Output, OutputOption
-from collectors.recovering import Recovered, recover
+from collectors.cli.main import Output, OutputOption
+from collectors.reconfiguration.recovery import Recovered, recover
 from multicast.cli.send_receive import Bootstrap, DriverName, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

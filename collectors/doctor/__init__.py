@@ -1,0 +1,1 @@
+"""What is wrong with a deployment: looked at, then judged."""

@@ -1,0 +1,1 @@
+"""What all collectors of a process share, and one instance of each."""

@@ -1,0 +1,1 @@
+"""From one epoch to the next: apply, drain, recovery."""

@@ -19,8 +19,8 @@ from bench.osn_clients import Reader, Sender
 from bench.osn_judge import Delivered, judge
 from bench.osn_nodes import Nodes, Stage
 from multicast.errors import AmcastError
-from ordering_osn.blocks import header_hash
-from ordering_osn.ledger import Ledger
+from ordering_osn.chain.blocks import header_hash
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import Block
 
 _SLOWEST_PER_S = 50.0

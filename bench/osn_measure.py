@@ -27,14 +27,14 @@ from bench.osn_nodes import Nodes, Stage
 from bench.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
 from multicast.producer import Producer
-from ordering_osn.blocks import check_next, header_hash
-from ordering_osn.channels import Status
-from ordering_osn.ledger import Ledger
+from ordering_osn.api.channels import Status
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.receipt_request import WAIT_MS_MAX, receipt_envelope
+from ordering_osn.chain.blocks import check_next, header_hash
+from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import Block
-from ordering_osn.records import Kind, Regular, encode
-from ordering_osn.transactions import transaction_id
-from ordering_osn.waits import WAIT_MS_MAX, receipt_envelope
-from ordering_osn.wire import Client
 
 Figures = dict[str, float]
 _ANSWER_S = 10.0

@@ -33,7 +33,7 @@ from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.broker import free_ports
 from multicast.local.cluster import LocalCluster
-from ordering_osn.joining import join, ledger_folder
+from ordering_osn.node.joining import join, ledger_folder
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 

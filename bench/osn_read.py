@@ -23,11 +23,11 @@ from typing import Any, Protocol
 
 from bench.transactions import user
 from multicast.errors import AmcastError, TimedOut
-from ordering_osn.blocks import check_next, header_hash
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.seek import ENDLESS, seek_envelope
+from ordering_osn.chain.blocks import check_next, header_hash
+from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Block, BlockHeader
-from ordering_osn.seek import ENDLESS, seek_envelope
-from ordering_osn.transactions import transaction_id
-from ordering_osn.wire import Client
 
 _RECONNECT_S = 0.2
 

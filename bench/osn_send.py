@@ -26,8 +26,8 @@ from typing import Any
 from bench.histogram import Latencies
 from bench.transactions import Made, Maker
 from multicast.errors import AmcastError, TimedOut
-from ordering_osn.channels import Status
-from ordering_osn.wire import Client
+from ordering_osn.api.channels import Status
+from ordering_osn.api.grpc_server import Client
 
 _NS = 10**9
 _RECONNECT_S = 0.2

@@ -1,8 +1,8 @@
 """Small ledgers and blocks for the tests of the ledger and of what reads it."""
 
-from ordering_osn import segments
-from ordering_osn.blocks import new_block, seal
-from ordering_osn.ledger import Ledger
+from ordering_osn.chain.blocks import new_block, seal
+from ordering_osn.ledger import segments
+from ordering_osn.ledger.ledger import Ledger
 
 SMALL = 300  # bytes; a segment of a few blocks
 

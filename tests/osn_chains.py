@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ordering_osn.blocks import header_hash, new_block, seal
-from ordering_osn.channelconfig import ChannelConfig
-from ordering_osn.envelopes import signed_envelope
-from ordering_osn.filters import Refusal, admit_normal, route
+from ordering_osn.api.grpc_server import Client, Server, TlsFiles
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.chain.blocks import header_hash, new_block, seal
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.envelopes import signed_envelope
 from ordering_osn.identity import SigningIdentity
-from ordering_osn.ledger import Ledger
-from ordering_osn.metrics import Metrics
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.node.filters import Refusal, admit_normal, route
 from ordering_osn.protos import Block, HeaderType
-from ordering_osn.transactions import transaction_id
-from ordering_osn.wire import Client, Server, TlsFiles
 
 FABRIC = Path(__file__).parent / "fabric"
 CRYPTO = FABRIC / "crypto"

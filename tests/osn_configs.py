@@ -6,10 +6,18 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from ordering_osn.channelconfig import ChannelConfig
-from ordering_osn.envelopes import canonical, signed_envelope
-from ordering_osn.filters import ChannelRules
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.compute_update import (
+    copy_of,
+    group_at,
+    make_creation,
+    make_update,
+    set_value,
+    update_envelope,
+)
+from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.identity import SigningIdentity
+from ordering_osn.node.filters import ChannelRules
 from ordering_osn.protos import (
     BatchSize,
     BatchTimeout,
@@ -19,14 +27,6 @@ from ordering_osn.protos import (
     ConsensusType,
     Envelope,
     HeaderType,
-)
-from ordering_osn.updates import (
-    copy_of,
-    group_at,
-    make_creation,
-    make_update,
-    set_value,
-    update_envelope,
 )
 from tests.osn_pki import (
     NODES,

@@ -4,8 +4,9 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
-from ordering_osn.blocks import new_block, seal
-from ordering_osn.chain import Chain, Invalid, Parameters, Place, Write, state_from
+from ordering_osn.chain.blocks import new_block, seal
+from ordering_osn.chain.chain import Chain, Invalid, Parameters, Place, Write, state_from
+from ordering_osn.chain.records import Kind, Regular, encode
 from ordering_osn.protos import (
     ChannelHeader,
     Config,
@@ -17,7 +18,6 @@ from ordering_osn.protos import (
     Payload,
     SignatureHeader,
 )
-from ordering_osn.records import Kind, Regular, encode
 
 CHANNEL = "chain-a"
 TYPES = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+from ordering_osn.api.grpc_server import Client, Server
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block
-from ordering_osn.registrar import Registrar
-from ordering_osn.seek import seek_envelope
-from ordering_osn.wire import Client, Server
 from tests import osn_configs
 
 

@@ -14,12 +14,12 @@ from multicast.control import log_partition
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendUnknown, ClusterUnreachable
-from ordering_osn.blocks import new_block
-from ordering_osn.cluster import Cluster
-from ordering_osn.envelopes import canonical, signed_envelope
-from ordering_osn.joining import join
+from ordering_osn.chain.blocks import new_block
+from ordering_osn.config.envelopes import canonical, signed_envelope
+from ordering_osn.node.joining import join
+from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block, ConfigEnvelope, HeaderType
-from ordering_osn.registrar import Registrar
 from tests import osn_configs
 from tests.small import Small, until
 from topology.interests import from_document

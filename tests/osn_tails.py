@@ -8,9 +8,9 @@ import collections
 import json
 import sys
 
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
-from ordering_osn.seek import seek_envelope
-from ordering_osn.wire import Client
 from tests.osn_chains import USER
 
 

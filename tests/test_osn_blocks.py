@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordering_osn.blocks import (
+from ordering_osn.chain.blocks import (
     BrokenChain,
     CorruptMetadata,
     check_next,
@@ -31,6 +31,7 @@ from ordering_osn.blocks import (
     seal,
     signed_bytes,
 )
+from ordering_osn.chain.transactions import Malformed, channel_header, read, transaction_id
 from ordering_osn.protos import (
     Block,
     BlockMetadataIndex,
@@ -44,7 +45,6 @@ from ordering_osn.protos import (
     SerializedIdentity,
     SignatureHeader,
 )
-from ordering_osn.transactions import Malformed, channel_header, read, transaction_id
 from tests.osn_cores import config, creation, genesis, made, normal, sized, update
 
 FABRIC = Path(__file__).parent / "fabric"

@@ -9,10 +9,13 @@ import grpc
 import pytest
 from grpc import aio
 
-from ordering_osn.answers import block_answer, read_answer, read_status, status_answer
-from ordering_osn.broadcast import IN_FLIGHT_MAX
-from ordering_osn.envelopes import canonical
-from ordering_osn.metrics import Metrics
+from ordering_osn.api.broadcast import IN_FLIGHT_MAX
+from ordering_osn.api.grpc_server import Client, ConnectionLost
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.receipt_request import receipt_envelope
+from ordering_osn.api.responses import block_answer, read_answer, read_status, status_answer
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.config.envelopes import canonical
 from ordering_osn.protos import (
     Block,
     BroadcastResponse,
@@ -22,9 +25,6 @@ from ordering_osn.protos import (
     HeaderType,
     Payload,
 )
-from ordering_osn.transactions import transaction_id
-from ordering_osn.waits import receipt_envelope
-from ordering_osn.wire import Client, ConnectionLost
 from tests.osn_chains import (
     CLIENT_TLS,
     MUTUAL_TLS,

@@ -2,10 +2,9 @@
 
 import pytest
 
-from ordering_osn.blocks import consenter_of, header_hash, is_config
-from ordering_osn.chain import Cause, Chain, Ignore, Refuse, state_from
-from ordering_osn.protos import KafkaMessage
-from ordering_osn.records import (
+from ordering_osn.chain.blocks import consenter_of, header_hash, is_config
+from ordering_osn.chain.chain import Cause, Chain, Ignore, Refuse, state_from
+from ordering_osn.chain.records import (
     Connect,
     Kind,
     Regular,
@@ -14,6 +13,7 @@ from ordering_osn.records import (
     decode,
     encode,
 )
+from ordering_osn.protos import KafkaMessage
 from tests.osn_cores import (
     Stepped,
     config,

@@ -24,7 +24,9 @@ import pytest
 from collectors.reconfiguration.apply import apply
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
-from ordering_osn.ledger import Ledger
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.receipt_request import receipt_envelope
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import (
     BatchSize,
     Block,
@@ -35,8 +37,6 @@ from ordering_osn.protos import (
     HeaderType,
     Payload,
 )
-from ordering_osn.waits import receipt_envelope
-from ordering_osn.wire import Client
 from tests.clients import installed
 from tests.clients.endorser import Endorser
 from tests.osn_chains import (

@@ -20,16 +20,16 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster
-from ordering_osn.blocks import is_config
-from ordering_osn.channelconfig import ChannelConfig
-from ordering_osn.fetching import verified
-from ordering_osn.joining import join
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.receipt_request import receipt_envelope
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.chain.blocks import is_config
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.node.catch_up import verified
+from ordering_osn.node.in_sync import Replicas
+from ordering_osn.node.joining import join
 from ordering_osn.protos import Block
-from ordering_osn.replicas import Replicas
-from ordering_osn.seek import seek_envelope
-from ordering_osn.transactions import transaction_id
-from ordering_osn.waits import receipt_envelope
-from ordering_osn.wire import Client
 from tests import osn_configs
 from tests.osn_small import chains_plan, quick, transaction
 from tests.small import until

@@ -12,8 +12,8 @@ import pytest
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.local.broker import free_ports
-from ordering_osn.joining import join, ledger_folder
-from ordering_osn.ledger import Ledger
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.node.joining import join, ledger_folder
 from tests import osn_configs
 from tests.osn_small import chains_plan, quick, transaction
 from tests.small import until

@@ -2,9 +2,13 @@
 
 import pytest
 
-from ordering_osn.channelconfig import ChannelConfig, InvalidConfig, duration_s
-from ordering_osn.configtx import InvalidUpdate, check_channel_id
-from ordering_osn.envelopes import signed_envelope
+from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, duration_s
+from ordering_osn.config.compute_update import (
+    group_at,
+    set_value,
+)
+from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
+from ordering_osn.config.envelopes import signed_envelope
 from ordering_osn.protos import (
     BatchSize,
     Block,
@@ -13,10 +17,6 @@ from ordering_osn.protos import (
     HeaderType,
     KafkaBrokers,
     OrdererAddresses,
-)
-from ordering_osn.updates import (
-    group_at,
-    set_value,
 )
 from tests.osn_configs import (
     NOW,

@@ -8,9 +8,9 @@ import pytest
 
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
-from ordering_osn.seek import seek_envelope
-from ordering_osn.wire import Client
 from tests import osn_configs
 from tests.osn_small import chains_plan, quick, transaction
 from tests.small import until

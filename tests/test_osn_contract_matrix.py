@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ordering_osn.wire import Client
+from ordering_osn.api.grpc_server import Client
 from tests import osn_configs
 from tests.osn_served import served, told
 from tests.osn_small import (

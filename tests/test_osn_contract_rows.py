@@ -3,13 +3,13 @@
 import pytest
 
 from multicast.errors import ClusterUnreachable, TimedOut
-from ordering_osn.blocks import new_block
-from ordering_osn.cluster import Cluster
-from ordering_osn.joining import join, ledger_folder
-from ordering_osn.ledger import Ledger
+from ordering_osn.chain.blocks import new_block
+from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.node.joining import join, ledger_folder
+from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Metadata
-from ordering_osn.records import Kind, Regular, encode
-from ordering_osn.registrar import Registrar
 from tests import osn_configs
 from tests.osn_small import (
     LONE,

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from ordering_osn.api.grpc_server import Client, ConnectionLost
+from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
-from ordering_osn.seek import ENDLESS, seek_envelope
-from ordering_osn.wire import Client, ConnectionLost
 from tests import osn_configs
 from tests.osn_served import becomes, client_of, delivered, served, told
 from tests.osn_small import LONE, Nodes, chains_plan, genesis, healthy, quick, transaction

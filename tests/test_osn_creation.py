@@ -2,9 +2,10 @@
 
 import pytest
 
-from ordering_osn.channelconfig import ChannelConfig, config_of
-from ordering_osn.envelopes import canonical
-from ordering_osn.filters import (
+from ordering_osn.config.channel_config import ChannelConfig, config_of
+from ordering_osn.config.compute_update import group_at, make_creation, update_envelope
+from ordering_osn.config.envelopes import canonical
+from ordering_osn.node.filters import (
     Refusal,
     admit_creation,
     admit_normal,
@@ -17,7 +18,6 @@ from ordering_osn.protos import (
     HeaderType,
     Payload,
 )
-from ordering_osn.updates import group_at, make_creation, update_envelope
 from tests.osn_configs import (
     NOW,
     application_policies,

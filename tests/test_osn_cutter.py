@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordering_osn.blockcutter import BlockCutter, FillTimes, Limits
+from ordering_osn.chain.blockcutter import BlockCutter, FillTimes, Limits
 from tests.osn_cores import Stepped, rules, sized
 
 # Row: limits; messages as (name, size); what each comes to: batches, and whether some are pending.

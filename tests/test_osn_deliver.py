@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ordering_osn.envelopes import canonical
-from ordering_osn.metrics import Metrics
-from ordering_osn.policies import PolicyNotMet
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.seek import ENDLESS, seek_envelope
+from ordering_osn.config.envelopes import canonical
+from ordering_osn.config.policies import PolicyNotMet
 from ordering_osn.protos import (
     Block,
     Envelope,
@@ -20,7 +21,6 @@ from ordering_osn.protos import (
     SeekPosition,
     SeekSpecified,
 )
-from ordering_osn.seek import ENDLESS, seek_envelope
 from tests.osn_chains import (
     STRANGER,
     USER,

@@ -11,12 +11,12 @@ import pytest
 from grpc import aio
 
 from multicast.errors import UsageError
-from ordering_osn.answers import read_answer
-from ordering_osn.blocks import new_block
-from ordering_osn.metrics import Metrics
+from ordering_osn.api.grpc_server import Client, ConnectionLost, Server, TlsFiles
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.responses import read_answer
+from ordering_osn.api.seek import ENDLESS, seek_envelope
+from ordering_osn.chain.blocks import new_block
 from ordering_osn.protos import Block
-from ordering_osn.seek import ENDLESS, seek_envelope
-from ordering_osn.wire import Client, ConnectionLost, Server, TlsFiles
 from tests.osn_chains import (
     CLIENT_TLS,
     MUTUAL_TLS,

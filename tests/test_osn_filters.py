@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from ordering_osn.channelconfig import ChannelConfig
-from ordering_osn.envelopes import canonical
-from ordering_osn.filters import (
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.compute_update import group_at, set_value
+from ordering_osn.config.envelopes import canonical
+from ordering_osn.node.filters import (
     MessageClass,
     Refusal,
     admit_normal,
@@ -23,7 +24,6 @@ from ordering_osn.protos import (
     Payload,
     SignatureHeader,
 )
-from ordering_osn.updates import group_at, set_value
 from tests.osn_configs import (
     MAINTENANCE,
     NOW,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ordering_osn.envelopes import canonical
+from ordering_osn.config.envelopes import canonical
 from ordering_osn.protos import Envelope, HeaderType
 from tests.osn_served import client_of, told
 from tests.osn_small import (

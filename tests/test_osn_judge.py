@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain import Invalid
-from ordering_osn.channelconfig import config_of
-from ordering_osn.configtx import update_of
-from ordering_osn.envelopes import canonical, signed_envelope
-from ordering_osn.filters import (
+from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.records import Kind
+from ordering_osn.config.channel_config import config_of
+from ordering_osn.config.configtx import update_of
+from ordering_osn.config.envelopes import canonical, signed_envelope
+from ordering_osn.node.filters import (
     Refusal,
     admit_creation,
     admit_normal,
@@ -23,7 +24,6 @@ from ordering_osn.protos import (
     Envelope,
     HeaderType,
 )
-from ordering_osn.records import Kind
 from tests.osn_configs import (
     NOW,
     Member,

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multicast.errors import UsageError
-from ordering_osn import segments
-from ordering_osn.blocks import new_block, seal
-from ordering_osn.ledger import Ledger, LedgerDamaged, LedgerLocked, NotNext, NotYet, Pruned
-from ordering_osn.snapshots import restore, snapshot
+from ordering_osn.chain.blocks import new_block, seal
+from ordering_osn.ledger import segments
+from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerLocked, NotNext, NotYet, Pruned
+from ordering_osn.ledger.snapshots import restore, snapshot
 from tests.ledgers import (
     SMALL,
     Unsigned,
@@ -160,7 +160,9 @@ def test_a_folder_has_one_writer(tmp_path):
         ledger.append(0, b"a")
         with pytest.raises(LedgerLocked, match=str(os.getpid())):
             Ledger.open(tmp_path)
-        code = "import sys; from pathlib import Path; from ordering_osn.ledger import Ledger\n"
+        code = (
+            "import sys; from pathlib import Path; from ordering_osn.ledger.ledger import Ledger\n"
+        )
         code += "Ledger.open(Path(sys.argv[1]))"
         other = subprocess.run(
             [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=240,

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from multicast.errors import UnknownVersion
-from ordering_osn import segments
-from ordering_osn.ledger import Ledger, LedgerDamaged, LedgerFailed, LedgerFull
+from ordering_osn.ledger import segments
+from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerFailed, LedgerFull
 from tests.ledgers import (
     SMALL,
     block,
@@ -96,7 +96,7 @@ def test_what_looks_like_a_record_within_a_torn_block_is_none(tmp_path):
 _WRITER = """
 import sys
 from pathlib import Path
-from ordering_osn.ledger import Ledger
+from ordering_osn.ledger.ledger import Ledger
 with Ledger.open(Path(sys.argv[1]), fsync=sys.argv[2], segment_bytes_max=1 << 16) as ledger:
     while True:
         number = ledger.height

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from ordering_osn.blocks import consenter_of, last_config_of
-from ordering_osn.filters import admit_update
+from ordering_osn.chain.blocks import consenter_of, last_config_of
+from ordering_osn.chain.records import Kind, Regular, TimeToCut, encode
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.node.filters import admit_update
 from ordering_osn.protos import ConsensusType
-from ordering_osn.records import Kind, Regular, TimeToCut, encode
-from ordering_osn.transactions import transaction_id
 from tests import osn_configs
 from tests.osn_small import (
     LONE,

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from ordering_osn.inspect import verify
-from ordering_osn.joining import join
-from ordering_osn.records import Kind, Regular, encode
-from ordering_osn.transactions import transaction_id
-from ordering_osn.updates import make_creation, update_envelope
+from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.cli.inspection import verify
+from ordering_osn.config.compute_update import make_creation, update_envelope
+from ordering_osn.node.joining import join
 from tests import osn_configs
 from tests.osn_small import (
     TWO,

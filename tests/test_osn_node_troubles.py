@@ -3,11 +3,11 @@
 import pytest
 
 from multicast.errors import NotAuthorized, TopicChanged
-from ordering_osn.blocks import consenter_of
-from ordering_osn.fetching import NoPeer
-from ordering_osn.ledger import LedgerFull
+from ordering_osn.chain.blocks import consenter_of
+from ordering_osn.chain.records import TimeToCut, encode
+from ordering_osn.ledger.ledger import LedgerFull
+from ordering_osn.node.catch_up import NoPeer
 from ordering_osn.protos import Block
-from ordering_osn.records import TimeToCut, encode
 from tests.osn_small import (
     LONE,
     Faulty,

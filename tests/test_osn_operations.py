@@ -12,12 +12,12 @@ from datetime import datetime
 import pytest
 
 from multicast.errors import UsageError
-from ordering_osn import operations
-from ordering_osn.loglevels import LogLevels, MalformedSpec
-from ordering_osn.metrics import Metrics
-from ordering_osn.operations import Operations
-from ordering_osn.seek import seek_envelope
-from ordering_osn.wire import TlsFiles
+from ordering_osn.api import operations
+from ordering_osn.api.grpc_server import TlsFiles
+from ordering_osn.api.log_levels import LogLevels, MalformedSpec
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.operations import Operations
+from ordering_osn.api.seek import seek_envelope
 from tests.osn_chains import (
     MUTUAL_TLS,
     ORDERER_CA,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ordering_osn.order_watch import OrderWatch
+from ordering_osn.node.order_watch import OrderWatch
 from tests.osn_small import (
     TWO,
     Nodes,

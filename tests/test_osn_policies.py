@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ordering_osn.config.policies import (
+    MalformedPolicy,
+    Policies,
+    PolicyNotMet,
+    SignedData,
+    resolve,
+)
 from ordering_osn.identity import Msp, Msps, SigningIdentity
-from ordering_osn.policies import MalformedPolicy, Policies, PolicyNotMet, SignedData, resolve
 from ordering_osn.protos import (
     Block,
     ConfigEnvelope,

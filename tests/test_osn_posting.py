@@ -2,7 +2,7 @@
 
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendUnknown, BufferFull
-from ordering_osn.posting import Outbox
+from ordering_osn.node.outbox import Outbox
 
 
 class Log:

@@ -7,10 +7,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.blocks import check_next, last_config_of
-from ordering_osn.chain import Chain, Place, Repost, Write, state_from
+from ordering_osn.chain.blocks import check_next, last_config_of
+from ordering_osn.chain.chain import Chain, Place, Repost, Write, state_from
+from ordering_osn.chain.records import Connect, Kind, Regular, TimeToCut, encode
 from ordering_osn.protos import KafkaMessage
-from ordering_osn.records import Connect, Kind, Regular, TimeToCut, encode
 from tests.osn_cores import (
     config,
     genesis,

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain import Chain, Place, Rest, state_from
-from ordering_osn.resting import read_rest, write_rest
+from ordering_osn.chain.chain import Chain, Place, Rest, state_from
+from ordering_osn.node.checkpoint import read_rest, write_rest
 from tests.osn_cores import Stepped, genesis, rules
 from tests.test_osn_restarts import WINDOW, Node, World, fresh
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ordering_osn.blocks import header_hash
-from ordering_osn.chain import Cause, Ignore, Repost, state_from
-from ordering_osn.records import Kind, Regular, TimeToCut, decode
+from ordering_osn.chain.blocks import header_hash
+from ordering_osn.chain.chain import Cause, Ignore, Repost, state_from
+from ordering_osn.chain.records import Kind, Regular, TimeToCut, decode
 from tests.osn_cores import (
     Stepped,
     config,

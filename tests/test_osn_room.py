@@ -2,8 +2,8 @@
 
 import asyncio
 
-from ordering_osn import room
-from ordering_osn.room import Room
+from ordering_osn.api import send_window
+from ordering_osn.api.send_window import Room
 
 
 class Held:
@@ -78,7 +78,7 @@ def test_who_leaves_while_it_waits_or_is_sent_to_gives_its_room_back():
 
 
 def test_who_stands_still_does_not_hold_up_the_others(monkeypatch):
-    monkeypatch.setattr(room, "STANDS_STILL_S", 0.02)
+    monkeypatch.setattr(send_window, "STANDS_STILL_S", 0.02)
 
     async def scenario():
         place = Room(bytes_max=30)

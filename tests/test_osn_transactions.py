@@ -8,9 +8,10 @@ import pytest
 
 from bench.transactions import FOLDER, Maker, genesis, read_envelopes, user
 from multicast.errors import UsageError
-from ordering_osn.blocks import check_next
-from ordering_osn.channelconfig import ChannelConfig
-from ordering_osn.filters import Refusal, admit_normal
+from ordering_osn.chain.blocks import check_next
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.node.filters import Refusal, admit_normal
 from ordering_osn.protos import (
     Block,
     ChannelHeader,
@@ -20,7 +21,6 @@ from ordering_osn.protos import (
     SignatureHeader,
     Transaction,
 )
-from ordering_osn.transactions import transaction_id
 
 GENESIS = (FOLDER / "chain-a.block").read_bytes()
 

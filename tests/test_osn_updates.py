@@ -2,10 +2,18 @@
 
 import pytest
 
-from ordering_osn.chain import Invalid
-from ordering_osn.channelconfig import ChannelConfig
-from ordering_osn.configtx import InvalidUpdate, propose, validate
-from ordering_osn.envelopes import canonical, signed_envelope
+from ordering_osn.chain.chain import Invalid
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.compute_update import (
+    NothingChanged,
+    copy_of,
+    group_at,
+    make_update,
+    set_value,
+    update_envelope,
+)
+from ordering_osn.config.configtx import InvalidUpdate, propose, validate
+from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.protos import (
     BatchSize,
     Config,
@@ -17,14 +25,6 @@ from ordering_osn.protos import (
     HeaderType,
     OrdererAddresses,
     Payload,
-)
-from ordering_osn.updates import (
-    NothingChanged,
-    copy_of,
-    group_at,
-    make_update,
-    set_value,
-    update_envelope,
 )
 from tests.osn_configs import (
     NOW,

@@ -10,14 +10,14 @@ import pytest
 from multicast.cli.main import build
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
-from ordering_osn.cluster import Cluster
+from ordering_osn.api.grpc_server import Server, TlsFiles
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.cli.length_prefixed import check
 from ordering_osn.identity import SigningIdentity
-from ordering_osn.joining import join
-from ordering_osn.pieces import check
-from ordering_osn.registrar import Registrar
-from ordering_osn.seek import seek_envelope
-from ordering_osn.serving import Options, serve
-from ordering_osn.wire import Server, TlsFiles
+from ordering_osn.node.joining import join
+from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.registrar import Registrar
+from ordering_osn.node.serving import Options, serve
 from tests.osn_chains import (
     FABRIC,
     ORDERER,

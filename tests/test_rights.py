@@ -23,8 +23,8 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
-from ordering_osn.cluster import Cluster
-from ordering_osn.replicas import Replicas
+from ordering_osn.node.in_sync import Replicas
+from ordering_osn.node.kafka_connection import Cluster
 from tests.authorized import authorized_broker
 from tests.driver_worlds import append_all
 from tests.small import until

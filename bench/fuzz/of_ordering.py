@@ -13,30 +13,30 @@ from bench.fuzz.mutation import Shape
 from bench.fuzz.target import Target
 from bench.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
-from ordering_osn import (
-    answers,
-    blocks,
-    fetching,
-    filters,
-    inspect,
-    pieces,
-    resting,
-    seek,
-    segments,
-    transactions,
-    waits,
+from ordering_osn.api import receipt_request, responses, seek
+from ordering_osn.chain import blocks, transactions
+from ordering_osn.chain.chain import Chain, Place, state_from
+from ordering_osn.chain.records import (
+    Connect,
+    Kind,
+    Regular,
+    TimeToCut,
+    Unparseable,
+    decode,
+    encode,
 )
-from ordering_osn.chain import Chain, Place, state_from
-from ordering_osn.channelconfig import ChannelConfig, InvalidConfig
-from ordering_osn.envelopes import Undecodable, decoded, signed_envelope
+from ordering_osn.cli import inspection, length_prefixed
+from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
+from ordering_osn.config.compute_update import copy_of, make_update, set_value, update_envelope
+from ordering_osn.config.envelopes import Undecodable, decoded, signed_envelope
 from ordering_osn.identity.errors import MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.msp import Msp
 from ordering_osn.identity.signing import SigningIdentity
-from ordering_osn.ledger import Ledger
-from ordering_osn.ledger_errors import LedgerDamaged
+from ordering_osn.ledger import segments
+from ordering_osn.ledger.errors import LedgerDamaged
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.node import catch_up, checkpoint, filters
 from ordering_osn.protos import BatchSize, Block, HeaderType
-from ordering_osn.records import Connect, Kind, Regular, TimeToCut, Unparseable, decode, encode
-from ordering_osn.updates import copy_of, make_update, set_value, update_envelope
 
 _ORDERER = "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
 _NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -86,7 +86,7 @@ def _block(raw: bytes) -> None:
 
 
 def _verified(world: _World, raw: bytes) -> None:
-    list(fetching.verified([raw], previous=world.header, config=world.config))
+    list(catch_up.verified([raw], previous=world.header, config=world.config))
 
 
 def _admitted(world: _World, raw: bytes) -> None:
@@ -104,7 +104,7 @@ def _requested(raw: bytes) -> None:
 
 
 def _awaited(raw: bytes) -> None:
-    waits._asked(seek.opened(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
+    receipt_request._asked(seek.opened(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
 
 
 def _stepped(world: _World, raw: bytes) -> None:
@@ -117,7 +117,7 @@ def _stepped(world: _World, raw: bytes) -> None:
 
 
 def _listed_pieces(file: Path) -> None:
-    list(pieces.pieces(file))
+    list(length_prefixed.pieces(file))
 
 
 class _File:
@@ -184,15 +184,15 @@ def _of_envelopes(world: _World) -> list[Target]:
 
 def _of_blocks(world: _World) -> list[Target]:
     both, first = [world.block, world.next], [world.block]
-    answer = answers.block_answer(world.next)
+    answer = responses.block_answer(world.next)
     unsound = (Undecodable, blocks.BrokenChain, blocks.CorruptMetadata)
     verified = partial(_verified, world)
     return [
         Target("block", _block, unsound, both, _PROTO, 20),
-        Target("block of a peer", verified, (fetching.ForgedBlock,), [world.next], _PROTO, 1),
-        Target("block in words", inspect.describe, (), both, _PROTO, 1),
+        Target("block of a peer", verified, (catch_up.ForgedBlock,), [world.next], _PROTO, 1),
+        Target("block in words", inspection.describe, (), both, _PROTO, 1),
         Target("config block", ChannelConfig.from_block, (InvalidConfig,), first, _PROTO, 1),
-        Target("answer of a node", answers.read_answer, (ValueError,), [answer], _PROTO, 20),
+        Target("answer of a node", responses.read_answer, (ValueError,), [answer], _PROTO, 20),
     ]
 
 
@@ -201,7 +201,7 @@ def _of_files(world: _World) -> list[Target]:
     torn = b"".join(len(one).to_bytes(4, "big") + one for one in world.envelopes)
     rest = json.dumps(
         {
-            "schema_version": resting.SCHEMA_VERSION,
+            "schema_version": checkpoint.SCHEMA_VERSION,
             "height": 3,
             "previous_hash": "00" * 32,
             "position": 9,
@@ -215,7 +215,7 @@ def _of_files(world: _World) -> list[Target]:
     of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
     _blocks_of(of_index.path).write_bytes(segment)
     of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
-    of_rest, of_pieces = _File("rest.json", resting.read_rest), _File("pieces", _listed_pieces)
+    of_rest, of_pieces = _File("rest.json", checkpoint.read_rest), _File("pieces", _listed_pieces)
     damaged = (LedgerDamaged, UnknownVersion)
     return [
         Target("ledger segment", scan, damaged, [segment], _BYTES, 3),

@@ -1,0 +1,1 @@
+"""What clients reach: gRPC, and operations over HTTP."""

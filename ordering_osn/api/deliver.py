@@ -1,0 +1,221 @@
+"""Deliver streams: requests in, blocks and a status out; thousands of them, as tails of a chain.
+
+`seek.py` decides what is sent; here it is read, shared and written.
+
+    tail     what all streams of one chain wait on: woken once for each change of the chain
+    shelf    blocks read lately, ready to send: the tails of a chain share one copy
+    room     how much is being sent at once (`send_window.py`)
+
+A stream holds no block but the one it writes, and reads the next when the client took that one
+(gRPC's flow control): a client that stops reading costs one block and one coroutine, and slows
+nobody. The shelf holds `SHELF_BYTES_MAX` at most, or one block.
+
+In: `Channels` and streams of bytes. No gRPC here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from multicast.errors import AmcastError
+from ordering_osn.api.broadcast import Stream
+from ordering_osn.api.channels import Channel, Channels, Status
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.responses import block_answer, read_answer, status_answer
+from ordering_osn.api.seek import Access, Refused, Request, Seek, found, opened, seek_info
+from ordering_osn.api.send_window import Room
+from ordering_osn.chain.blocks import is_config
+from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.protos import Block, SeekInfo
+
+SHELF_BYTES_MAX = 64 << 20
+_READERS = 2  # threads that read ledgers
+_log = logging.getLogger("amcast.osn.deliver")
+
+
+class _Tail:
+    """Tells the event loop that a chain changed, whichever thread changed it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._told = False
+        self._event = asyncio.Event()
+        self.unwatch = channel.watch(self._tell)
+
+    def next_change(self) -> asyncio.Event:
+        """Give what is set at the next change. Take it BEFORE looking at the chain."""
+        return self._event
+
+    def wake(self) -> None:
+        """Set it, on the event loop."""
+        self._told = False
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    def _tell(self) -> None:
+        if not self._told and not self._loop.is_closed():
+            self._told = True
+            self._loop.call_soon_threadsafe(self.wake)
+
+
+class _Shelf:
+    """The newest answers, by (chain, number); one read serves all who wait for it."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[tuple[str, int], asyncio.Future[bytes]] = OrderedDict()
+        self._bytes = 0
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="amcast-deliver")
+
+    async def answer(self, channel: Channel, number: int) -> bytes:
+        """Give the answer that holds the block; raises what `ledger.read` raises."""
+        key = (channel.name, number)
+        read = self._answers.get(key)
+        if read is None:
+            read = asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: block_answer(channel.ledger.read(number))
+            )
+            self._answers[key] = read
+            read.add_done_callback(lambda done: self._keep(key, done))
+        else:
+            self._answers.move_to_end(key)
+        return read.result() if read.done() else await asyncio.shield(read)
+
+    def _keep(self, key: tuple[str, int], read: asyncio.Future[bytes]) -> None:
+        if read.cancelled() or read.exception() is not None:
+            self._answers.pop(key, None)
+            return
+        self._bytes += len(read.result())
+        for old in list(self._answers):
+            if self._bytes <= SHELF_BYTES_MAX or len(self._answers) == 1:
+                break
+            if self._answers[old].done():
+                self._bytes -= len(self._answers.pop(old).result())
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False)
+
+
+class Deliver:
+    """All Deliver streams of a node."""
+
+    def __init__(
+        self, channels: Channels, *, metrics: Metrics, clock: Callable[[], datetime]
+    ) -> None:
+        self._channels = channels
+        self._metrics = metrics
+        self._clock = clock
+        self._tails: dict[str, _Tail] = {}
+        self._shelf = _Shelf()
+        self._room = Room()
+        self._closing = False
+
+    async def serve(self, stream: Stream, tls_hash: bytes | None) -> str:
+        """Answer one request after another, until the client ends or one ends in no SUCCESS.
+
+        Gives why the last one ended so; the answer itself has no room for it.
+        """
+        self._metrics.deliver_streams_opened.add()
+        try:
+            while (raw := await stream.read()) is not None:
+                status, why = await self._request(stream, raw, tls_hash)
+                await stream.write(status_answer(status))
+                if status != Status.SUCCESS:
+                    return why
+        finally:
+            self._metrics.deliver_streams_closed.add()
+        return ""
+
+    def close(self) -> None:
+        """Send the waiting streams away (503)."""
+        self._closing = True
+        for tail in self._tails.values():
+            tail.unwatch()
+            tail.wake()
+        self._shelf.close()
+
+    async def _request(
+        self, stream: Stream, raw: bytes, tls_hash: bytes | None
+    ) -> tuple[Status, str]:
+        try:
+            request = opened(raw, now=self._clock(), tls_hash=tls_hash)
+            channel = found(self._channels, request)
+        except Refused as refused:
+            return _refusal("a request", refused)
+        labels = (channel.name, "false", "block")
+        self._metrics.deliver_requests_received.add(*labels)
+        status, why = Status.INTERNAL_SERVER_ERROR, ""  # where the client leaves while it waits
+        try:
+            status = await self._blocks(stream, channel, request)
+        except Refused as refused:
+            status, why = _refusal(channel.name, refused)
+        finally:
+            success = "true" if status == Status.SUCCESS else "false"
+            self._metrics.deliver_requests_completed.add(*labels, success)
+        return status, why
+
+    async def _blocks(self, stream: Stream, channel: Channel, request: Request) -> Status:
+        info = seek_info(request.data)
+        strict = info.error_response == SeekInfo.STRICT
+        bare = info.content_type == SeekInfo.HEADER_WITH_SIG
+        self._check_up(channel, strict=strict)
+        access = Access(channel, request)
+        access.check(self._clock())
+        ledger = channel.ledger
+        seek = Seek(info, base=ledger.base, height=ledger.height)
+        tail = self._tail(channel)
+        while True:
+            change = tail.next_change()
+            self._check_up(channel, strict=strict)
+            number = seek.next(ledger.height)
+            if number is None:
+                await change.wait()
+                continue
+            answer = await self._read(channel, number)
+            access.check(self._clock())
+            await self._room.send(stream, _without_data(answer) if bare else answer)
+            self._metrics.deliver_blocks_sent.add(channel.name, "false", "block")
+            if seek.delivered():
+                return Status.SUCCESS
+
+    def _check_up(self, channel: Channel, *, strict: bool) -> None:
+        if self._closing:
+            raise Refused(Status.SERVICE_UNAVAILABLE, "this node is stopping")
+        if strict and channel.errored:
+            raise Refused(Status.SERVICE_UNAVAILABLE, "the chain's loop or its log has failed")
+
+    async def _read(self, channel: Channel, number: int) -> bytes:
+        try:
+            return await self._shelf.answer(channel, number)
+        except Pruned as error:
+            raise Refused(Status.NOT_FOUND, str(error)) from error
+        except (AmcastError, OSError, RuntimeError) as error:
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
+
+    def _tail(self, channel: Channel) -> _Tail:
+        tail = self._tails.get(channel.name)
+        if tail is None or tail.channel is not channel:
+            if tail is not None:
+                tail.unwatch()
+            tail = self._tails[channel.name] = _Tail(channel)
+        return tail
+
+
+def _refusal(what: str, refused: Refused) -> tuple[Status, str]:
+    _log.info("%s: %s %s", what, refused.status.name, refused)
+    return refused.status, str(refused)
+
+
+def _without_data(answer: bytes) -> bytes:
+    """Give header and metadata alone, as light readers ask; a config block stays whole."""
+    block: Any = Block.FromString(read_answer(answer))
+    if is_config(block):
+        return answer
+    return block_answer(Block(header=block.header, metadata=block.metadata).SerializeToString())

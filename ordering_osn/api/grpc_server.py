@@ -1,0 +1,465 @@
+"""gRPC: Fabric's `orderer.AtomicBroadcast`, and our `amcast.osn.Receipts`; the server and a client.
+
+The only door to `grpc`. Messages pass as bytes: an envelope is ordered with the very bytes that
+came, a block is sent with the very bytes that stand in the ledger.
+
+    /orderer.AtomicBroadcast/Broadcast   stream of Envelope → stream of BroadcastResponse
+    /orderer.AtomicBroadcast/Deliver     stream of Envelope → stream of DeliverResponse
+    /amcast.osn.Receipts/Wait            Envelope → JSON (`receipt_request.py`)
+
+Everything runs on the event loop that started it; what blocks does so elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+from grpc import aio
+
+from multicast.errors import ClusterUnreachable, TimedOut, UsageError
+from ordering_osn.api.broadcast import Broadcast, Panicked
+from ordering_osn.api.channels import Channels, Status
+from ordering_osn.api.deliver import Deliver
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.receipt_request import wait
+from ordering_osn.api.responses import read_answer, read_status
+from ordering_osn.identity import fingerprint
+
+_SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
+MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, each way
+_INFO = "amcast-info-bin"  # the trailer that says why a request for blocks ended
+_USUAL_BYTES_MAX = 4 << 20  # what a client of gRPC accepts by default
+_TRAILER_S = 5.0
+_SENDER_S = 1.0
+_log = logging.getLogger("amcast.osn.wire")
+STREAMS_MAX = 10_000
+_SIZES = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+]
+# Fabric's defaults: a ping after two hours of silence, 20 s for its answer, and no client may ping
+# more often than once a minute.
+_SERVER_OPTIONS = [
+    *_SIZES,
+    ("grpc.keepalive_time_ms", 2 * 60 * 60 * 1000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
+    ("grpc.so_reuseport", 0),  # a second node on the same port is an error, not a lottery
+]
+_CLIENT_OPTIONS = [
+    *_SIZES,
+    # A client of its own tries at once, also where another of this process was refused just now.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 120_000),  # well above what servers allow
+    ("grpc.keepalive_timeout_ms", 20_000),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM bytes of one side of TLS. `authorities`: who signs the other side's certificates.
+
+    A server with authorities demands a certificate of every client (mutual TLS); a client with a
+    certificate has one to show.
+    """
+
+    certificate: bytes = b""
+    key: bytes = b""
+    authorities: bytes = b""
+
+    @classmethod
+    def read(
+        cls,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        authorities: Iterable[Path] = (),
+    ) -> Self:
+        """Read the files that are named; raises `UsageError`, which names the file."""
+        signers = list(authorities)
+        try:
+            read = cls(
+                certificate.read_bytes() if certificate else b"",
+                key.read_bytes() if key else b"",
+                b"\n".join(path.read_bytes() for path in signers),
+            )
+        except OSError as error:
+            raise UsageError(f"TLS: {error.filename}: {error.strerror}") from error
+        if certificate is not None and key is not None:
+            _check_pair(certificate, key)
+        for path in signers:
+            _check_authority(path)
+        return read
+
+    @property
+    def tls_hash(self) -> bytes:
+        """What a client under mutual TLS writes into its requests' channel headers."""
+        return fingerprint(self.certificate) if self.certificate else b""
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    """Raise `UsageError` where the key is not that of the certificate; gRPC would not say why."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(
+                f"TLS: {key} is not the key of the certificate {certificate}"
+            ) from error
+        raise UsageError(
+            f"TLS: {certificate} and {key} are no certificate and its key without a password, "
+            f"in PEM: {error.reason or error}"
+        ) from error
+
+
+def _check_authority(path: Path) -> None:
+    """Raise `UsageError` where a file holds no certificates."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"TLS: {path} holds no certificates in PEM: {error.reason or error}"
+        ) from error
+
+
+class ConnectionLost(ClusterUnreachable):
+    """The node cannot be reached, or ended the stream without a word."""
+
+
+class StatusAnswer(int):
+    """A status that ended a request for blocks; `info` says why, where the node said it."""
+
+    info: str = ""
+
+
+class _ClientLeft(Exception):
+    """The call ended while a message was written to it."""
+
+    def __init__(self, peer: str, size: int) -> None:
+        text = f"client {peer} left while {size} bytes were sent to it"
+        self.level = logging.INFO
+        if size > _USUAL_BYTES_MAX:
+            self.level = logging.WARNING
+            text += f"; clients of gRPC accept {_USUAL_BYTES_MAX} unless they are told otherwise"
+        super().__init__(text)
+
+
+class _Stream:
+    """A `broadcast.Stream` on gRPC."""
+
+    def __init__(self, context: Any, count: Callable[[str], None]) -> None:
+        self._context, self._count = context, count
+        self._peer = context.peer()  # nobody knows it after the call has ended
+
+    async def read(self) -> bytes | None:
+        message = await self._context.read()
+        if message is aio.EOF:
+            return None
+        self._count("received")
+        raw: bytes = message
+        return raw
+
+    async def write(self, message: bytes) -> None:
+        try:
+            await self._context.write(message)
+        except aio.InternalError as error:
+            raise _ClientLeft(self._peer, len(message)) from error
+        self._count("sent")
+
+
+class Server:
+    """The gRPC server of a node. `port` 0 takes a free one; after `start` it is the real one."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: TlsFiles | None = None,
+        metrics: Metrics | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        streams_max: int = STREAMS_MAX,
+    ) -> None:
+        self.host, self.port = host, port
+        self._channels, self._tls, self._clock = channels, tls, clock
+        self._metrics = metrics or Metrics()
+        self._streams_max = streams_max
+        self._mutual = bool(tls and tls.authorities)
+
+    async def start(self) -> None:
+        """Listen; raises `UsageError` where the address or the TLS material cannot be used."""
+        self._deliver = Deliver(self._channels, metrics=self._metrics, clock=self._clock)
+        self._server = aio.server(
+            options=[
+                *_SERVER_OPTIONS,
+                # Streams that come all at once wait for their turn; gRPC would refuse some of them
+                # by chance from the thousandth on.
+                ("grpc.server.max_pending_requests", self._streams_max),
+                ("grpc.server.max_pending_requests_hard_limit", self._streams_max),
+            ],
+            maximum_concurrent_rpcs=self._streams_max,
+        )
+        broadcast = grpc.stream_stream_rpc_method_handler(self._serve_broadcast)
+        deliver = grpc.stream_stream_rpc_method_handler(self._serve_deliver)
+        waits = grpc.unary_unary_rpc_method_handler(self._serve_wait)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    _SERVICE, {"Broadcast": broadcast, "Deliver": deliver}
+                ),
+                grpc.method_handlers_generic_handler(_RECEIPTS, {"Wait": waits}),
+            )
+        )
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        address = f"{host}:{self.port}"
+        await asyncio.to_thread(_check_address, self.host, self.port)
+        try:
+            if self._tls is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, self._credentials(self._tls))
+            await self._server.start()
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(f"cannot listen on {address}: {error}") from error
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Send waiting readers away, let calls end for `grace_s`, then cancel what is left."""
+        self._deliver.close()
+        await self._server.stop(grace_s)
+
+    @staticmethod
+    def _credentials(tls: TlsFiles) -> Any:
+        if not tls.certificate or not tls.key:
+            raise UsageError("TLS: a server needs a certificate and its key")
+        return grpc.ssl_server_credentials(
+            [(tls.key, tls.certificate)],
+            root_certificates=tls.authorities or None,
+            require_client_auth=bool(tls.authorities),
+        )
+
+    async def _serve_broadcast(self, _: Any, context: Any) -> None:
+        await self._serve_stream("Broadcast", context, self._broadcast)
+
+    async def _serve_deliver(self, _: Any, context: Any) -> None:
+        await self._serve_stream("Deliver", context, self._deliver_stream)
+
+    async def _broadcast(self, stream: _Stream, context: Any) -> None:
+        try:
+            await Broadcast(self._channels, stream).serve()
+        except Panicked:
+            await context.abort(grpc.StatusCode.INTERNAL, "the envelope could not be handled")
+
+    async def _deliver_stream(self, stream: _Stream, context: Any) -> None:
+        why = await self._deliver.serve(stream, self._tls_hash(context))
+        if why:
+            context.set_trailing_metadata(((_INFO, why.encode()),))
+
+    async def _serve_stream(self, method: str, context: Any, serve: Any) -> None:
+        metrics, name = self._metrics, (_SERVICE, method)
+        tallies = {
+            "received": metrics.grpc_server_stream_messages_received,
+            "sent": metrics.grpc_server_stream_messages_sent,
+        }
+        metrics.grpc_server_stream_requests_received.add(*name)
+        code = "Unknown"
+        try:
+            await serve(_Stream(context, lambda what: tallies[what].add(*name)), context)
+            code = "OK"
+        except asyncio.CancelledError:
+            code = "Canceled"
+            raise
+        except _ClientLeft as left:
+            code = "Canceled"
+            _log.log(left.level, "%s: %s", method, left)
+            # As gRPC says it where it notices itself; else it would try to send a status.
+            raise asyncio.CancelledError from left
+        finally:
+            metrics.grpc_server_stream_requests_completed.add(*name, code)
+
+    async def _serve_wait(self, request: bytes, context: Any) -> bytes:
+        name = (_RECEIPTS, "Wait")
+        self._metrics.grpc_server_unary_requests_received.add(*name)
+        code = "Unknown"
+        try:
+            tls_hash = self._tls_hash(context)
+            answer = await wait(self._channels, request, now=self._clock(), tls_hash=tls_hash)
+            code = "OK"
+        finally:
+            self._metrics.grpc_server_unary_requests_completed.add(*name, code)
+        return answer
+
+    def _tls_hash(self, context: Any) -> bytes | None:
+        if not self._mutual:
+            return None
+        (certificate,) = context.auth_context()["x509_pem_cert"]
+        return fingerprint(certificate)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raise `UsageError` where nothing can listen there; gRPC would not say why."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        refused: OSError | None = None
+        for family, kind, protocol, _, at in found:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    tried.bind(at)
+                    tried.listen(1)
+                except OSError as error:
+                    refused = error
+                else:
+                    return
+        if refused is not None:
+            raise refused
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+class Client:
+    """A client of one node: `async with Client("host:port") as client`.
+
+    `name`: what the server's certificate is to say, where that is not the address's host. Every
+    error of gRPC becomes `ConnectionLost`; what it was about may have happened.
+    """
+
+    def __init__(self, address: str, *, tls: TlsFiles | None = None, name: str = "") -> None:
+        self._address, self._tls, self._name = address, tls, name
+
+    async def __aenter__(self) -> Self:
+        options = list(_CLIENT_OPTIONS)
+        if self._name:
+            options.append(("grpc.ssl_target_name_override", self._name))  # type: ignore[arg-type]
+        if self._tls is None:
+            self._channel = aio.insecure_channel(self._address, options)
+        else:
+            credentials = grpc.ssl_channel_credentials(
+                self._tls.authorities or None,
+                self._tls.key or None,
+                self._tls.certificate or None,
+            )
+            self._channel = aio.secure_channel(self._address, credentials, options)
+        self._broadcast = self._channel.stream_stream(f"/{_SERVICE}/Broadcast")
+        self._deliver = self._channel.stream_stream(f"/{_SERVICE}/Deliver")
+        self._wait = self._channel.unary_unary(f"/{_RECEIPTS}/Wait")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def broadcast(
+        self, envelopes: Iterable[bytes] | AsyncIterable[bytes], *, timeout_s: float = 60.0
+    ) -> AsyncIterator[tuple[int, str]]:
+        """Send envelopes as they come; gives (status, info) of each, in their order.
+
+        Ends after the first status that is not 200. `timeout_s` bounds the wait for each answer,
+        from when the one before it came.
+        """
+        call = self._broadcast()
+        answers = aiter(call)
+        sender = asyncio.create_task(_send(call, envelopes))
+        try:
+            while True:
+                answer = await self._read(answers, timeout_s)
+                if answer is None:
+                    await asyncio.wait({sender}, timeout=_SENDER_S)
+                    if sender.done() and (error := sender.exception()) is not None:
+                        raise error  # the caller's own: of its envelopes
+                    return
+                status, info = read_status(answer)
+                yield status, info
+                if status != Status.SUCCESS:
+                    return
+        finally:
+            sender.cancel()
+            call.cancel()
+
+    async def deliver(
+        self, *requests: bytes, timeout_s: float | None = None
+    ) -> AsyncIterator[bytes | int]:
+        """Ask one after another (`seek.seek_envelope`); gives blocks, as bytes, and statuses.
+
+        A request's blocks come before its status. Ends after the last status, or the first that
+        is not 200. `timeout_s` bounds the wait for each; None waits for as long as it takes.
+        """
+        call = self._deliver()
+        answers = aiter(call)
+        sender = asyncio.create_task(_send(call, requests))
+        try:
+            while (answer := await self._read(answers, timeout_s)) is not None:
+                found = read_answer(answer)
+                if isinstance(found, int) and found != Status.SUCCESS:
+                    found = StatusAnswer(found)
+                    found.info = await _info(call)
+                yield found
+        finally:
+            sender.cancel()
+            call.cancel()
+
+    async def wait(self, request: bytes, *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Wait for a receipt (`receipt_request.receipt_envelope`), for `timeout_s` at most."""
+        try:
+            answer: dict[str, Any] = json.loads(await self._wait(request, timeout=timeout_s))
+        except aio.AioRpcError as error:
+            raise self._lost(error) from error
+        return answer
+
+    async def _read(self, answers: AsyncIterator[bytes], timeout_s: float | None) -> bytes | None:
+        # An iterator gives all that came, also where writing to the call has failed since: a
+        # server that refuses an envelope ends the stream while others are being sent.
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await anext(answers, None)
+        except aio.AioRpcError as error:
+            raise self._lost(error) from error
+        except TimeoutError as error:
+            raise TimedOut(f"{self._address} gave no answer within {timeout_s} s") from error
+
+    def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
+        return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
+
+
+async def _info(call: Any) -> str:
+    """Give why a node ended a call, where it says so; Fabric's orderer does not."""
+    with contextlib.suppress(aio.AioRpcError, TimeoutError):
+        async with asyncio.timeout(_TRAILER_S):
+            for name, value in await call.trailing_metadata() or ():
+                if name == _INFO:
+                    return bytes(value).decode(errors="replace")
+    return ""
+
+
+async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> None:
+    """Write as flow control lets; the reader hears of a broken stream.
+
+    Where the messages end in an error, what was sent before is answered first.
+    """
+    failed = None
+    try:
+        if isinstance(messages, AsyncIterable):
+            async for message in messages:
+                await call.write(message)
+        else:
+            for message in messages:
+                await call.write(message)
+    except (aio.AioRpcError, asyncio.InvalidStateError):
+        return
+    except Exception as error:  # noqa: BLE001 - of the messages: raised below
+        failed = error
+    with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
+        await call.done_writing()
+    if failed is not None:
+        raise failed

@@ -1,0 +1,233 @@
+"""What a reader asks for, judged: request bytes, the time and a chain in; block numbers out.
+
+Fabric's rules for Deliver (its common/deliver and file ledger). No I/O, no gRPC; no clock, but
+where a client's own request is made.
+
+    request   a signed envelope; its header names the channel, its data says what is asked for
+    start     the first block that is wanted, resolved once, when the request comes
+    stop      the last one; a stop below the next block is never met: an endless tail
+    height    the number of the next block of the chain
+
+Checks, in this order: the envelope can be read, its time is near, it is bound to its TLS client
+(`opened`) · the channel exists, the data can be read, the chain is not errored (the caller's) ·
+Readers policy (in maintenance mode that of the orderer group) and expiry (`Access`) · start and
+stop (`Seek`).
+
+Invariant: start <= number; numbers are delivered without a gap, each once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from ordering_osn.api.channels import Channel, Channels, Status
+from ordering_osn.chain.blocks import Signer
+from ordering_osn.config.envelopes import (
+    Undecodable,
+    canonical,
+    decoded,
+    header_of,
+    payload_of,
+    signed_data,
+    signed_envelope,
+)
+from ordering_osn.config.policies import PolicyNotMet, SignedData
+from ordering_osn.identity import expires_at
+from ordering_osn.protos import (
+    Envelope,
+    HeaderType,
+    SeekInfo,
+    SeekNewest,
+    SeekNextCommit,
+    SeekOldest,
+    SeekPosition,
+    SeekSpecified,
+)
+
+READERS = "/Channel/Readers"
+READERS_IN_MAINTENANCE = "/Channel/Orderer/Readers"
+TIME_WINDOW = timedelta(minutes=15)
+ENDLESS = 2**64 - 1
+Position = int | str
+
+
+class Refused(Exception):
+    """A request ends with this status; the sentence says why."""
+
+    def __init__(self, status: Status, info: str) -> None:
+        super().__init__(info)
+        self.status = status
+
+
+class Request(NamedTuple):
+    """A request whose envelope, time and TLS binding are in order. Nobody checked who signed it."""
+
+    channel: str
+    data: bytes
+    signed: SignedData
+    expires: datetime | None  # the end of its signer's certificate, where it has one
+
+
+def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> Request:
+    """Give the request in an envelope; raises `Refused`. `tls_hash` is None without mutual TLS."""
+    try:
+        envelope = decoded(Envelope, raw, "the envelope")
+        payload = payload_of(envelope)
+        header = header_of(payload)
+        signed = signed_data(envelope)
+    except Undecodable as error:
+        raise Refused(Status.BAD_REQUEST, str(error)) from error
+    if not header.HasField("timestamp"):
+        raise Refused(Status.BAD_REQUEST, "the channel header has no timestamp")
+    sent_s = header.timestamp.seconds + header.timestamp.nanos / 1e9
+    if abs(now.timestamp() - sent_s) > TIME_WINDOW.total_seconds():
+        raise Refused(
+            Status.BAD_REQUEST, f"its timestamp is more than {TIME_WINDOW} from this node's time"
+        )
+    if tls_hash is not None and header.tls_cert_hash != tls_hash:
+        raise Refused(
+            Status.BAD_REQUEST, "the channel header does not hold the hash of the TLS certificate"
+        )
+    return Request(header.channel_id, payload.data, signed, expires_at(signed.creator))
+
+
+def found(channels: Channels, request: Request) -> Channel:
+    """Give the channel that a request names; raises `Refused`."""
+    channel = channels.get(request.channel)
+    if channel is None:
+        raise Refused(Status.NOT_FOUND, f"this node has no channel {request.channel!r}")
+    return channel
+
+
+class Access:
+    """Whether a request's signer may read: asked before every block, judged once a config."""
+
+    def __init__(self, channel: Channel, request: Request) -> None:
+        self._channel = channel
+        self._request = request
+        self._sequence = -1
+
+    def check(self, now: datetime) -> None:
+        """Raise `Refused` FORBIDDEN unless the signer is a reader now."""
+        expires = self._request.expires
+        if expires is not None and now > expires:
+            raise Refused(Status.FORBIDDEN, "the identity has expired")
+        config = self._channel.config
+        if config.sequence == self._sequence:
+            return
+        policy = READERS_IN_MAINTENANCE if config.maintenance else READERS
+        try:
+            config.policies.evaluate(policy, [self._request.signed])
+        except PolicyNotMet as error:
+            raise Refused(Status.FORBIDDEN, str(error)) from error
+        self._sequence = config.sequence
+
+
+def seek_info(data: bytes) -> Any:
+    """Give the SeekInfo that a request holds; raises `Refused`."""
+    try:
+        return decoded(SeekInfo, data, "the seek info")
+    except Undecodable as error:
+        raise Refused(Status.BAD_REQUEST, str(error)) from error
+
+
+class Seek:
+    """Which blocks are wanted, and the next of them."""
+
+    def __init__(self, info: Any, *, base: int, height: int) -> None:
+        if not info.HasField("start") or not info.HasField("stop"):
+            raise Refused(Status.BAD_REQUEST, "the seek info lacks its start or its stop")
+        self.number = self._start(info.start, base, height)
+        self.stop = self._stop(info, height)
+        self._fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
+
+    @staticmethod
+    def _start(position: Any, base: int, height: int) -> int:
+        kind = position.WhichOneof("Type")
+        if kind == "specified":
+            number: int = position.specified.number
+        elif kind is None:
+            raise Refused(Status.NOT_FOUND, "the start names no block")
+        else:
+            number = {"oldest": base, "newest": height - 1, "next_commit": height}[kind]
+        if number > height:
+            raise Refused(Status.NOT_FOUND, f"there is no block {number}: the next one is {height}")
+        if number < base:
+            raise Refused(Status.NOT_FOUND, f"block {number} was pruned: the oldest one is {base}")
+        return number
+
+    def _stop(self, info: Any, height: int) -> int:
+        kind = info.stop.WhichOneof("Type")
+        if kind == "specified":
+            stop: int = info.stop.specified.number
+            if stop < self.number:
+                raise Refused(
+                    Status.BAD_REQUEST, f"the stop, {stop}, is before the start, {self.number}"
+                )
+            return stop
+        if kind is None:  # Fabric's: it means block 0, which only a start at 0 meets
+            return 0
+        if kind == "next_commit":
+            # Who does not wait gets what is there now. (Fabric takes such a stop for block 0, as
+            # where it names none.)
+            fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
+            return height - 1 if fail and self.number < height else height
+        # As a stop, "oldest" is the start itself. Start and stop are resolved at one height: from
+        # newest to newest is one block, though another lands meanwhile.
+        return {"oldest": self.number, "newest": height - 1}[kind]
+
+    def next(self, height: int) -> int | None:
+        """Give the number to deliver now; None: wait until the chain grows. Raises `Refused`."""
+        if self.number < height:
+            return self.number
+        if self._fail:
+            raise Refused(Status.NOT_FOUND, f"there is no block {self.number} yet")
+        return None
+
+    def delivered(self) -> bool:
+        """Note that the block was delivered; whether it was the last one wanted."""
+        self.number += 1
+        return self.number - 1 == self.stop
+
+
+def _position(position: Position) -> Any:
+    if isinstance(position, int):
+        return SeekPosition(specified=SeekSpecified(number=position))
+    return {
+        "oldest": SeekPosition(oldest=SeekOldest()),
+        "newest": SeekPosition(newest=SeekNewest()),
+        "next": SeekPosition(next_commit=SeekNextCommit()),
+    }[position]
+
+
+def seek_envelope(
+    signer: Signer,
+    channel: str,
+    start: Position,
+    stop: Position = ENDLESS,
+    *,
+    block_until_ready: bool = True,
+    best_effort: bool = False,
+    tls_hash: bytes = b"",
+    now: datetime | None = None,
+) -> bytes:
+    """Make a signed request for the blocks from `start` to `stop`.
+
+    Positions are numbers, or "oldest", "newest", "next". `tls_hash` is the SHA-256 of the client's
+    own TLS certificate, under mutual TLS.
+    """
+    info = SeekInfo(
+        start=_position(start),
+        stop=_position(stop),
+        behavior=SeekInfo.BLOCK_UNTIL_READY if block_until_ready else SeekInfo.FAIL_IF_NOT_READY,
+        error_response=SeekInfo.BEST_EFFORT if best_effort else SeekInfo.STRICT,
+    )
+    return signed_envelope(
+        HeaderType.DELIVER_SEEK_INFO,
+        channel,
+        canonical(info),
+        signer=signer,
+        now=now or datetime.now(UTC),
+        tls_hash=tls_hash,
+    )

@@ -1,0 +1,1 @@
+"""A chain's records become blocks. No I/O."""

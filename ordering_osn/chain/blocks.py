@@ -1,0 +1,232 @@
+"""Blocks, bit for bit as Fabric 2.x makes them: hashes, metadata, what a signature covers.
+
+Goes in: transactions, numbers, hashes, a `Signer`. Comes out: `common.Block`s, and what they say.
+No I/O, no clock, no keys.
+
+    header bytes   DER SEQUENCE {INTEGER number, OCTET STRING previous_hash, OCTET STRING data_hash}
+    header hash    SHA-256 of the header bytes: the `previous_hash` of the next block
+    data hash      SHA-256 of the transactions, one after the other
+    consenter      a `KafkaMetadata`: how far the chain's order stream stands in this block
+    signed value   `OrdererBlockMetadata` {last_config, consenter}, in the SIGNATURES slot
+    signed bytes   signed value, signature header and header bytes, one after the other
+
+Header and data are the same at every node; the signature is each node's own. What is read from a
+block's metadata is read from the signed value; the ORDERER slot, which no signature covers, must
+say the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ordering_osn.chain.transactions import Malformed, channel_header
+from ordering_osn.protos import (
+    Block,
+    BlockHeader,
+    BlockMetadataIndex,
+    DecodeError,
+    HeaderType,
+    KafkaMetadata,
+    LastConfig,
+    Metadata,
+    MetadataSignature,
+    OrdererBlockMetadata,
+    SignatureHeader,
+)
+
+METADATA_SLOTS = 5
+NOTHING_PERSISTED = -3  # Kafka's "oldest offset" less one: Fabric reads from the beginning then
+_SIGNATURES = int(BlockMetadataIndex.SIGNATURES)
+_LAST_CONFIG = int(BlockMetadataIndex.LAST_CONFIG)
+_ORDERER = int(BlockMetadataIndex.ORDERER)
+_SEQUENCE, _INTEGER, _OCTETS = 0x30, 0x02, 0x04
+_CONFIG = int(HeaderType.CONFIG)
+
+
+class BrokenChain(ValueError):
+    """A block that does not follow the one before it, or whose data is not what its header says."""
+
+
+class CorruptMetadata(ValueError):
+    """A block's metadata cannot be what an orderer wrote."""
+
+
+class Signer(Protocol):
+    """Who signs blocks."""
+
+    @property
+    def creator(self) -> bytes:
+        """The serialized identity."""
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign with ECDSA over SHA-256; DER, low S (a peer refuses high S)."""
+
+    def nonce(self) -> bytes:
+        """Fresh random bytes."""
+
+
+class SignedBytes(NamedTuple):
+    """One signature of a block, and what it is to be verified against."""
+
+    creator: bytes
+    message: bytes
+    signature: bytes
+
+
+def header_bytes(number: int, previous_hash: bytes, data_hash: bytes) -> bytes:
+    """Write a header in DER: what is hashed and signed."""
+    integer = number.to_bytes(number.bit_length() // 8 + 1, "big")
+    body = _der(_INTEGER, integer) + _der(_OCTETS, previous_hash) + _der(_OCTETS, data_hash)
+    return _der(_SEQUENCE, body)
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    length = len(content)
+    if length < 0x80:
+        return bytes((tag, length)) + content
+    size = (length.bit_length() + 7) // 8
+    return bytes((tag, 0x80 | size)) + length.to_bytes(size, "big") + content
+
+
+def header_hash(header: BlockHeader) -> bytes:
+    """SHA-256 of the header bytes."""
+    raw = header_bytes(header.number, header.previous_hash, header.data_hash)
+    return hashlib.sha256(raw).digest()
+
+
+def data_hash(data: Sequence[bytes]) -> bytes:
+    """SHA-256 of the transactions, one after the other."""
+    digest = hashlib.sha256()
+    for transaction in data:
+        digest.update(transaction)
+    return digest.digest()
+
+
+def new_block(number: int, previous_hash: bytes, data: Sequence[bytes]) -> Block:
+    """Make a block that is not sealed: header and data, five empty metadata slots."""
+    block = Block(
+        header={"number": number, "previous_hash": previous_hash, "data_hash": data_hash(data)}
+    )
+    block.data.data.extend(data)
+    block.metadata.metadata.extend([b""] * METADATA_SLOTS)
+    return block
+
+
+def seal(block: Block, *, last_config: int, consenter: bytes, signer: Signer) -> None:
+    """Fill in the metadata and sign. `last_config`: the number of the newest config's block."""
+    slots = block.metadata.metadata
+    index = LastConfig(index=last_config)
+    metadata: bytes = Metadata(value=consenter).SerializeToString()
+    value = OrdererBlockMetadata(last_config=index, consenter_metadata=metadata).SerializeToString()
+    signed_by = SignatureHeader(creator=signer.creator, nonce=signer.nonce()).SerializeToString()
+    signature = MetadataSignature(
+        signature_header=signed_by, signature=signer.sign(_message(block, value, signed_by))
+    )
+    slots[_SIGNATURES] = Metadata(value=value, signatures=[signature]).SerializeToString()
+    slots[_LAST_CONFIG] = Metadata(value=index.SerializeToString()).SerializeToString()
+    slots[_ORDERER] = metadata
+
+
+def _message(block: Block, value: bytes, signed_by: bytes) -> bytes:
+    header = block.header
+    return value + signed_by + header_bytes(header.number, header.previous_hash, header.data_hash)
+
+
+def signed_bytes(block: Block) -> list[SignedBytes]:
+    """Give the block's signatures, each with what it must verify against; maybe none.
+
+    Raises `CorruptMetadata`.
+    """
+    found = []
+    metadata = _slot(block, _SIGNATURES)
+    for one in metadata.signatures:
+        try:
+            creator = SignatureHeader.FromString(one.signature_header).creator
+        except DecodeError as error:
+            raise CorruptMetadata(f"{_named(block)}: a signature header: {error}") from error
+        message = _message(block, metadata.value, one.signature_header)
+        found.append(SignedBytes(creator, message, one.signature))
+    return found
+
+
+def consenter_of(block: Block) -> KafkaMetadata:
+    """Give what a block says of the order stream. Raises `CorruptMetadata`.
+
+    A block that says nothing (a genesis block) has position -3, the rest 0.
+    """
+    wrapped = _signed_value(block).consenter_metadata
+    slot = block.metadata.metadata[_ORDERER] if _slot(block, _SIGNATURES).signatures else wrapped
+    if slot != wrapped:
+        raise CorruptMetadata(f"{_named(block)}: the ORDERER slot is not what is signed")
+    try:
+        value = Metadata.FromString(wrapped).value
+        if not value:
+            return KafkaMetadata(last_offset_persisted=NOTHING_PERSISTED)
+        consenter = KafkaMetadata.FromString(value)
+    except DecodeError as error:
+        raise CorruptMetadata(f"{_named(block)}: its consenter metadata: {error}") from error
+    position = consenter.last_offset_persisted
+    if position < 1 and position != NOTHING_PERSISTED:
+        raise CorruptMetadata(f"{_named(block)}: no order stream has a position {position}")
+    return consenter
+
+
+def last_config_of(block: Block) -> int:
+    """Give the number of the newest config's block. Raises `CorruptMetadata`."""
+    index: int = _signed_value(block).last_config.index
+    return index
+
+
+def _signed_value(block: Block) -> Any:
+    try:
+        return OrdererBlockMetadata.FromString(_slot(block, _SIGNATURES).value)
+    except DecodeError as error:
+        raise CorruptMetadata(f"{_named(block)}: its signed value: {error}") from error
+
+
+def _slot(block: Block, index: int) -> Any:
+    slots = block.metadata.metadata
+    if len(slots) <= _ORDERER:
+        raise CorruptMetadata(f"{_named(block)} has {len(slots)} metadata slots")
+    try:
+        return Metadata.FromString(slots[index])
+    except DecodeError as error:
+        raise CorruptMetadata(f"{_named(block)}: metadata slot {index}: {error}") from error
+
+
+def is_config(block: Block) -> bool:
+    """Whether the block holds a config of its chain, which always stands alone in its block."""
+    if len(block.data.data) != 1:
+        return False
+    try:
+        return bool(channel_header(block.data.data[0]).type == _CONFIG)
+    except Malformed:
+        return False
+
+
+def check_next(block: Block, previous: BlockHeader | None) -> None:
+    """Check that a block follows the header before it; None before the first block of all.
+
+    Raises `BrokenChain`: the number, the previous hash or the data hash is wrong.
+    """
+    header = block.header
+    number = 0 if previous is None else previous.number + 1
+    if header.number != number:
+        raise BrokenChain(f"{_named(block)} stands where block {number} must stand")
+    expected = b"" if previous is None else header_hash(previous)
+    if header.previous_hash != expected:
+        raise BrokenChain(
+            f"{_named(block)} follows {header.previous_hash.hex() or 'nothing'}, "
+            f"not {expected.hex() or 'nothing'}"
+        )
+    found = data_hash(block.data.data)
+    if header.data_hash != found:
+        raise BrokenChain(
+            f"{_named(block)} has data hash {header.data_hash.hex()}, its data has {found.hex()}"
+        )
+
+
+def _named(block: Block) -> str:
+    return f"block {block.header.number}"

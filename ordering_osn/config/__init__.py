@@ -1,0 +1,1 @@
+"""What a channel's config says, allows, and may become."""

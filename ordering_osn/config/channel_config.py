@@ -1,0 +1,368 @@
+"""A channel's config, as its config block says it: checked once, then read only.
+
+What goes in: a config block, a CONFIG envelope or a `Config`. What comes out: the numbers and
+policies that ordering needs, or `InvalidConfig` in a sentence. No I/O, no clock: whether a config
+is valid depends on its bytes and nothing else, so every node judges it alike.
+
+The checks are Fabric's (common/channelconfig): each group holds only the values it may hold, each
+value can be decoded, batch sizes and the batch time-out make sense, every organisation has an
+MSP, and one MSP ID means one MSP. An update may not drop a section or change an MSP ID.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from multicast.errors import UsageError
+from ordering_osn.chain.chain import Invalid, Parameters
+from ordering_osn.config.capabilities import CapabilitySet
+from ordering_osn.config.configtx import InvalidUpdate, check_channel_id, propose, validate
+from ordering_osn.config.envelopes import Undecodable, decoded, header_of, payload_of
+from ordering_osn.config.policies import MalformedPolicy, Policies
+from ordering_osn.identity import MalformedMsp, Msp, Msps
+from ordering_osn.protos import (
+    ACLs,
+    AnchorPeers,
+    BatchSize,
+    BatchTimeout,
+    Block,
+    BlockDataHashingStructure,
+    Capabilities,
+    ChannelRestrictions,
+    ConfigEnvelope,
+    ConsensusType,
+    Consortium,
+    Envelope,
+    HashingAlgorithm,
+    HeaderType,
+    KafkaBrokers,
+    MSPConfig,
+    OrdererAddresses,
+    Policy,
+)
+
+_CHANNEL_VALUES = {
+    "BlockDataHashingStructure": BlockDataHashingStructure,
+    "Capabilities": Capabilities,
+    "Consortium": Consortium,
+    "HashingAlgorithm": HashingAlgorithm,
+    "OrdererAddresses": OrdererAddresses,
+}
+_ORDERER_VALUES = {
+    "BatchSize": BatchSize,
+    "BatchTimeout": BatchTimeout,
+    "Capabilities": Capabilities,
+    "ChannelRestrictions": ChannelRestrictions,
+    "ConsensusType": ConsensusType,
+    "KafkaBrokers": KafkaBrokers,
+}
+_APPLICATION_VALUES = {"ACLs": ACLs, "Capabilities": Capabilities}
+_CONSORTIUM_VALUES = {"ChannelCreationPolicy": Policy}
+_ORGANISATION_VALUES = {
+    "Application": {"AnchorPeers": AnchorPeers, "MSP": MSPConfig},
+    "Consortiums": {"MSP": MSPConfig},
+    "Orderer": {"Endpoints": OrdererAddresses, "MSP": MSPConfig},
+}
+_SECTIONS = ("Application", "Consortiums", "Orderer")
+_WIDTH_MAX = 2**32 - 1
+_BROKER = re.compile(r"([a-z0-9]|[a-z0-9][a-z0-9.-]*[a-z0-9]):(\d{1,5})", re.ASCII | re.IGNORECASE)
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+
+
+class InvalidConfig(UsageError):
+    """A config that no node may run; the text says why."""
+
+
+class ChannelConfig:
+    """One config of one channel; never changes.
+
+    `config` is the proto `Config`, `organisations` gives the MSP ID of each organisation's group.
+    """
+
+    def __init__(self, channel_id: str, config: Any) -> None:
+        """Raise `InvalidConfig` where the config is none that a node may run."""
+        try:
+            check_channel_id(channel_id)
+            group = config.channel_group
+            self.channel_id = channel_id
+            self.config = config
+            self.sequence: int = config.sequence
+            self.values = _values(group, _CHANNEL_VALUES, "Channel")
+            self.sections = _sections(group)
+            self.orderer = _values(group.groups["Orderer"], _ORDERER_VALUES, "Orderer")
+            self.capabilities = _capabilities(self.values, self.orderer, group)
+            _check_channel(self.values, self.capabilities)
+            self.parameters = _parameters(self.sequence, self.orderer, self.capabilities)
+            self.organisations, self.msps = _organisations(group, self.capabilities)
+            self.policies = Policies(group, self.msps)
+        except (InvalidUpdate, MalformedMsp, MalformedPolicy, Undecodable) as error:
+            raise InvalidConfig(f"the config of channel {channel_id!r}: {error}") from error
+
+    @classmethod
+    def from_block(cls, raw: bytes) -> ChannelConfig:
+        """Read the config that a serialized genesis or config block holds."""
+        try:
+            block = decoded(Block, raw, "the block")
+        except Undecodable as error:
+            raise InvalidConfig(f"no config block: {error}") from error
+        if len(block.data.data) != 1:
+            raise InvalidConfig(f"no config block: it has {len(block.data.data)} envelopes, not 1")
+        return cls.from_envelope(block.data.data[0])
+
+    @classmethod
+    def from_envelope(cls, raw: bytes) -> ChannelConfig:
+        """Read the config that a serialized CONFIG envelope holds."""
+        try:
+            channel_id, envelope = config_of(raw)
+        except Undecodable as error:
+            raise InvalidConfig(f"no config envelope: {error}") from error
+        return cls(channel_id, envelope.config)
+
+    @property
+    def maintenance(self) -> bool:
+        """Whether the orderer group is in maintenance mode."""
+        state: int = self.orderer["ConsensusType"].state
+        return state == int(ConsensusType.STATE_MAINTENANCE)
+
+    @property
+    def orderer_msp_ids(self) -> tuple[str, ...]:
+        """The MSP IDs of the orderer group's organisations, sorted."""
+        return tuple(sorted({msp for at, msp in self.organisations.items() if at[0] == "Orderer"}))
+
+    @property
+    def orderer_addresses(self) -> tuple[str, ...]:
+        """The channel's addresses of orderers, then those of the orderer organisations."""
+        found = list(self.values["OrdererAddresses"].addresses)
+        for name in sorted(self.config.channel_group.groups["Orderer"].groups):
+            organisation = self.config.channel_group.groups["Orderer"].groups[name]
+            if "Endpoints" in organisation.values:
+                raw = organisation.values["Endpoints"].value
+                found += OrdererAddresses.FromString(raw).addresses
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def max_channels(self) -> int:
+        """How many channels may be created through this system channel; 0: no limit."""
+        count: int = self.orderer["ChannelRestrictions"].max_count
+        return count
+
+    @property
+    def is_system(self) -> bool:
+        """Whether channels are created through this one."""
+        return "Consortiums" in self.sections
+
+    @property
+    def consortiums(self) -> tuple[str, ...]:
+        """The names of the consortiums, sorted; none where this is no system channel."""
+        if not self.is_system:
+            return ()
+        return tuple(sorted(self.config.channel_group.groups["Consortiums"].groups))
+
+    def proposed(self, update: Any) -> tuple[Any, ChannelConfig]:
+        """Give the `ConfigEnvelope` that a CONFIG_UPDATE `Envelope` leads to, its config checked.
+
+        Raises `InvalidUpdate`.
+        """
+        envelope = propose(self, update)
+        try:
+            following = ChannelConfig(self.channel_id, envelope.config)
+            self.check_next(following)
+        except InvalidConfig as error:
+            raise InvalidUpdate(f"the update leads to a config that cannot be: {error}") from error
+        return envelope, following
+
+    def after(self, envelope: bytes) -> ChannelConfig:
+        """Give the config once this CONFIG envelope is in a block; raises `chain.Invalid`.
+
+        It must follow from its own update: sequence + 1, and all the update's signatures. So a
+        config that somebody wrote into the log past every node's filters changes nothing.
+        """
+        try:
+            channel_id, proposed = config_of(envelope)
+            if channel_id != self.channel_id:
+                raise Invalid(f"a config of channel {channel_id!r} in channel {self.channel_id!r}")
+            validate(self, proposed)
+            following = ChannelConfig(channel_id, proposed.config)
+            self.check_next(following)
+        except (InvalidConfig, InvalidUpdate, Undecodable) as error:
+            raise Invalid(f"the config does not follow: {error}") from error
+        return following
+
+    def check_next(self, following: ChannelConfig) -> None:
+        """Raise `InvalidConfig` where an update may not lead from this config to `following`."""
+        for section in self.sections:
+            if section not in following.sections:
+                raise InvalidConfig(f"the update drops the section {section}")
+        if following.is_system and not self.is_system:
+            raise InvalidConfig("the update adds consortiums to a channel that has none")
+        kind, kind_next = (each.orderer["ConsensusType"].type for each in (self, following))
+        if kind != kind_next and not self.capabilities.channel_migration:
+            raise InvalidConfig(f"the update changes the consensus type from {kind} to {kind_next}")
+        for path, msp_id in self.organisations.items():
+            if following.organisations.get(path, msp_id) != msp_id:
+                raise InvalidConfig(
+                    f"the update changes the MSP ID of {'/'.join(path)} "
+                    f"from {msp_id} to {following.organisations[path]}"
+                )
+
+
+def config_of(envelope: bytes) -> tuple[str, Any]:
+    """Give the channel and the `ConfigEnvelope` of a serialized CONFIG envelope, unchecked.
+
+    Raises `Undecodable`.
+    """
+    payload = payload_of(decoded(Envelope, envelope, "the envelope"))
+    header = header_of(payload)
+    if header.type != HeaderType.CONFIG:
+        raise Undecodable(f"its header type is {header.type}, not CONFIG")
+    return header.channel_id, decoded(ConfigEnvelope, payload.data, "the config envelope")
+
+
+def duration_s(text: str) -> float:
+    """Give the seconds of a duration as Go writes it ("1m30s", "500ms"), or `InvalidConfig`."""
+    sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    if rest == "0":
+        return 0.0
+    parts = list(_DURATION_PART.finditer(rest))
+    if not parts or "".join(part.group() for part in parts) != rest:
+        raise InvalidConfig(f"the batch time-out {text!r} is no duration")
+    return sign * sum(float(part[1]) * _NANOSECONDS[part[2]] for part in parts) / 10**9
+
+
+def _values(group: Any, allowed: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Decode a group's values; one that is not there is its default message."""
+    for name in sorted(group.values):
+        if name not in allowed:
+            raise InvalidConfig(f"the group {where} may not hold a value {name}")
+    return {
+        name: decoded(kind, group.values[name].value, f"the value {name} of {where}")
+        if name in group.values
+        else kind()
+        for name, kind in allowed.items()
+    }
+
+
+def _sections(group: Any) -> tuple[str, ...]:
+    for name in sorted(group.groups):
+        if name not in _SECTIONS:
+            raise InvalidConfig(f"a channel may not have a group {name}")
+    if "Orderer" not in group.groups:
+        raise InvalidConfig("it has no orderer group")
+    return tuple(sorted(group.groups))
+
+
+def _capabilities(
+    channel: Mapping[str, Any], orderer: Mapping[str, Any], group: Any
+) -> CapabilitySet:
+    application: Mapping[str, Any] = {"Capabilities": Capabilities()}
+    holders = {"channel": group.values}
+    if "Application" in group.groups:
+        application = _values(group.groups["Application"], _APPLICATION_VALUES, "Application")
+        holders["application"] = group.groups["Application"].values
+    if "Capabilities" not in group.groups["Orderer"].values:
+        for name, values in holders.items():
+            if "Capabilities" in values:
+                raise InvalidConfig(f"it enables {name} capabilities without orderer support first")
+    found = CapabilitySet(
+        *(
+            frozenset(values["Capabilities"].capabilities)
+            for values in (channel, orderer, application)
+        )
+    )
+    if found.unknown:
+        raise InvalidConfig(f"it requires capabilities not known here: {', '.join(found.unknown)}")
+    if "ACLs" in holders.get("application", ()) and not found.acls:
+        raise InvalidConfig("it has ACLs without the capability for them")
+    return found
+
+
+def _check_channel(values: Mapping[str, Any], capabilities: CapabilitySet) -> None:
+    hashing = values["HashingAlgorithm"].name
+    if hashing not in ("SHA256", "SHA3_256"):
+        raise InvalidConfig(f"the hashing algorithm {hashing!r} is unknown")
+    if values["BlockDataHashingStructure"].width != _WIDTH_MAX:
+        raise InvalidConfig(f"the width of the block data hash can only be {_WIDTH_MAX}")
+    if not capabilities.channel_migration and not values["OrdererAddresses"].addresses:
+        raise InvalidConfig("it has no orderer addresses")
+
+
+def _parameters(
+    sequence: int, orderer: Mapping[str, Any], capabilities: CapabilitySet
+) -> Parameters:
+    size = orderer["BatchSize"]
+    for name in ("max_message_count", "absolute_max_bytes", "preferred_max_bytes"):
+        if getattr(size, name) == 0:
+            raise InvalidConfig(f"the batch size's {name} is 0")
+    if size.preferred_max_bytes > size.absolute_max_bytes:
+        raise InvalidConfig(
+            f"the batch size's preferred_max_bytes ({size.preferred_max_bytes}) "
+            f"is greater than its absolute_max_bytes ({size.absolute_max_bytes})"
+        )
+    timeout_s = duration_s(orderer["BatchTimeout"].timeout)
+    if timeout_s <= 0:
+        raise InvalidConfig(f"the batch time-out is not positive: {timeout_s:g} s")
+    for broker in orderer["KafkaBrokers"].brokers:
+        match = _BROKER.fullmatch(broker)
+        if not match or int(match[2]) > 2**16 - 1:
+            raise InvalidConfig(f"{broker!r} is no Kafka broker's address")
+    return Parameters(
+        sequence=sequence,
+        messages_max=size.max_message_count,
+        bytes_preferred=size.preferred_max_bytes,
+        bytes_absolute=size.absolute_max_bytes,
+        timeout_s=timeout_s,
+        resubmission=capabilities.resubmission,
+    )
+
+
+def _organisations(
+    group: Any, capabilities: CapabilitySet
+) -> tuple[dict[tuple[str, ...], str], Msps]:
+    """Give the MSP ID of each organisation by its group's path, and the MSPs, each once."""
+    found: dict[tuple[str, ...], str] = {}
+    msps: dict[str, tuple[bytes, Msp]] = {}
+    for path, organisation in _organisation_groups(group):
+        where = "/".join(path)
+        values = _ORGANISATION_VALUES[path[0]]
+        _values(organisation, values, where)
+        if organisation.groups:
+            raise InvalidConfig(f"the organisation {where} may not have groups")
+        if "Endpoints" in organisation.values and not capabilities.channel_migration:
+            raise InvalidConfig(f"the organisation {where} has addresses without the capability")
+        if "MSP" not in organisation.values:
+            raise InvalidConfig(f"the organisation {where} has no MSP")
+        raw = organisation.values["MSP"].value
+        msp = Msp.from_config(raw)
+        known, _ = msps.setdefault(msp.name, (raw, msp))
+        if MSPConfig.FromString(known) != MSPConfig.FromString(raw):
+            raise InvalidConfig(f"there are two different MSPs of the ID {msp.name}")
+        found[path] = msp.name
+    return found, Msps(msp for _, msp in msps.values())
+
+
+def _organisation_groups(group: Any) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for section in sorted(group.groups):
+        members = group.groups[section].groups
+        for name in sorted(members):
+            if section != "Consortiums":
+                found.append(((section, name), members[name]))
+                continue
+            _values(members[name], _CONSORTIUM_VALUES, f"{section}/{name}")
+            inner = members[name].groups
+            found += [((section, name, each), inner[each]) for each in sorted(inner)]
+    if "Consortiums" in group.groups:
+        _values(group.groups["Consortiums"], {}, "Consortiums")
+    return found

@@ -1,0 +1,264 @@
+"""Config updates: whether one is allowed, and the config it leads to.
+
+What goes in: the current config and a CONFIG_UPDATE envelope. What comes out: the `ConfigEnvelope`
+to be ordered, or `InvalidUpdate` in a sentence. What the config then means is `channel_config`'s.
+
+    element    a group, a value or a policy of the config tree; each has a version and a mod_policy
+    read set   the elements an update rests on, with the versions they must have
+    write set  the elements as they shall be
+    delta      what the write set changes: all of it but what the read set names at that version
+
+Rules (Fabric's common/configtx): every element of the read set has the version it names; every
+element of the delta is new and has version 0, or exists and goes up by one, and then the
+existing element's mod_policy is met by the update's signatures. A group of the delta has exactly
+the members it names: the others are removed. Elements are visited in sorted order, so that every
+node refuses with the same words. Invariant: the sequence goes up by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from multicast.errors import UsageError
+from ordering_osn.config.envelopes import Undecodable, canonical, decoded, header_of, payload_of
+from ordering_osn.config.policies import PolicyNotMet, SignedData, resolve
+from ordering_osn.protos import (
+    Config,
+    ConfigEnvelope,
+    ConfigGroup,
+    ConfigUpdate,
+    ConfigUpdateEnvelope,
+    HeaderType,
+    SignatureHeader,
+)
+
+ROOT = "Channel"
+NAME_LENGTH_MAX = 249
+_CHANNEL_ID = re.compile(r"[a-z][a-z0-9.-]*", re.ASCII)
+_ELEMENT_NAME = re.compile(r"[a-zA-Z0-9.-]+", re.ASCII)
+
+
+class InvalidUpdate(UsageError):
+    """A config update that is refused; the text says why."""
+
+
+class Judges(Protocol):
+    """The channel's policies, as far as an update is judged by them (`policies.Policies`)."""
+
+    def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
+        """Raise `PolicyNotMet` unless the signatures satisfy the policy."""
+
+
+class Current(Protocol):
+    """The config that an update starts from."""
+
+    @property
+    def channel_id(self) -> str:
+        """Which channel's."""
+
+    @property
+    def config(self) -> Any:
+        """The proto `Config`."""
+
+    @property
+    def policies(self) -> Judges:
+        """Its policies."""
+
+
+class Key(NamedTuple):
+    """Where an element stands: its kind ("Group", "Value", "Policy"), its path from the root."""
+
+    kind: str
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"[{self.kind}] /{'/'.join(self.path)}"
+
+    @property
+    def group_path(self) -> str:
+        """The path of the group whose policies its mod_policy names."""
+        return "/" + "/".join(self.path if self.kind == "Group" else self.path[:-1])
+
+
+def check_channel_id(name: str) -> None:
+    """Raise `InvalidUpdate` unless `name` may be a channel's: what Kafka and CouchDB both allow."""
+    _check_name(name, _CHANNEL_ID, "channel ID")
+
+
+def propose(current: Current, update: Any) -> Any:
+    """Give the `ConfigEnvelope` (sequence + 1) that a CONFIG_UPDATE `Envelope` leads to.
+
+    Raises `InvalidUpdate`; nothing else depends on when or where it is called.
+    """
+    try:
+        group = _result(current, _update_envelope_of(update))
+    except Undecodable as error:
+        raise InvalidUpdate(f"the config update cannot be read: {error}") from error
+    config = Config(sequence=current.config.sequence + 1, channel_group=group)
+    return ConfigEnvelope(config=config, last_update=update)
+
+
+def validate(current: Current, proposed: Any) -> None:
+    """Raise `InvalidUpdate` unless this `ConfigEnvelope` is what its own update leads to, now."""
+    if not proposed.HasField("config"):
+        raise InvalidUpdate("the config envelope holds no config")
+    sequence = current.config.sequence
+    if proposed.config.sequence != sequence + 1:
+        raise InvalidUpdate(
+            f"the config is at sequence {sequence}: "
+            f"a config of sequence {proposed.config.sequence} does not follow it"
+        )
+    expected = propose(current, proposed.last_update)
+    if canonical(expected.config) != canonical(proposed.config):
+        raise InvalidUpdate("the update in the config envelope does not lead to its config")
+
+
+def elements(group: Any) -> dict[Key, Any]:
+    """List all elements of a config tree, parents first, names sorted."""
+    return dict(_walk((ROOT,), group))
+
+
+def update_of(envelope: Any) -> Any:
+    """Read the `ConfigUpdate` inside a CONFIG_UPDATE `Envelope`; raises `Undecodable`."""
+    return decoded(ConfigUpdate, _update_envelope_of(envelope).config_update, "the config update")
+
+
+def _check_name(name: str, allowed: re.Pattern[str], what: str) -> None:
+    if not name:
+        raise InvalidUpdate(f"a {what} cannot be empty")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidUpdate(f"a {what} cannot be longer than {NAME_LENGTH_MAX}")
+    if name in (".", ".."):
+        raise InvalidUpdate(f"the {what} {name!r} is not allowed")
+    if not allowed.fullmatch(name):
+        raise InvalidUpdate(f"the {what} {name!r} contains illegal characters")
+
+
+def _walk(path: tuple[str, ...], group: Any) -> Iterator[tuple[Key, Any]]:
+    _check_name(path[-1], _ELEMENT_NAME, "config element's name")
+    yield Key("Group", path), group
+    for kind, members in (("Value", group.values), ("Policy", group.policies)):
+        for name in sorted(members):
+            _check_name(name, _ELEMENT_NAME, "config element's name")
+            yield Key(kind, (*path, name)), members[name]
+    for name in sorted(group.groups):
+        yield from _walk((*path, name), group.groups[name])
+
+
+def _update_envelope_of(envelope: Any) -> Any:
+    payload = payload_of(envelope)
+    kind = header_of(payload).type
+    if kind != HeaderType.CONFIG_UPDATE:
+        raise Undecodable(f"its header type is {kind}, not CONFIG_UPDATE")
+    return decoded(ConfigUpdateEnvelope, payload.data, "the config update envelope")
+
+
+def _signed(envelope: Any) -> list[SignedData]:
+    """Read the signatures of a `ConfigUpdateEnvelope`; each signs its own header first."""
+    signed = []
+    for signature in envelope.signatures:
+        header = decoded(SignatureHeader, signature.signature_header, "a signature header")
+        data = signature.signature_header + envelope.config_update
+        signed.append(SignedData(data, header.creator, signature.signature))
+    return signed
+
+
+def _result(current: Current, envelope: Any) -> Any:
+    """Give the channel group once the update is applied; raises `InvalidUpdate`."""
+    update = decoded(ConfigUpdate, envelope.config_update, "the config update")
+    if update.channel_id != current.channel_id:
+        raise InvalidUpdate(
+            f"the config update is for channel {update.channel_id!r}, not {current.channel_id!r}"
+        )
+    existing = elements(current.config.channel_group)
+    read = elements(update.read_set) if update.HasField("read_set") else {}
+    _check_read_set(existing, read)
+    written = elements(update.write_set) if update.HasField("write_set") else {}
+    delta = {
+        key: element
+        for key, element in written.items()
+        if key not in read or read[key].version != element.version
+    }
+    _check_delta(existing, delta, current.policies, _signed(envelope))
+    group = _assembled((ROOT,), {**existing, **delta})
+    if canonical(group) == canonical(current.config.channel_group):
+        raise InvalidUpdate("the update would have no effect: no group names what it adds")
+    return group
+
+
+def _check_read_set(existing: Mapping[Key, Any], read: Mapping[Key, Any]) -> None:
+    for key, element in read.items():
+        if key not in existing:
+            raise InvalidUpdate(f"{key} is in the read set, but not in the config")
+        if existing[key].version != element.version:
+            raise InvalidUpdate(
+                f"the update requires {key} at version {element.version}, "
+                f"but it is at version {existing[key].version}"
+            )
+
+
+def _check_delta(
+    existing: Mapping[Key, Any],
+    delta: Mapping[Key, Any],
+    policies: Judges,
+    signed: Sequence[SignedData],
+) -> None:
+    if not delta:
+        raise InvalidUpdate("the update would have no effect: it changes nothing")
+    met: set[str] = set()
+    for key, element in delta.items():
+        _check_mod_policy(key, element.mod_policy)
+        if key not in existing:
+            if element.version != 0:
+                raise InvalidUpdate(
+                    f"the update sets {key} to version {element.version}, but it does not exist"
+                )
+            continue
+        version = existing[key].version
+        if element.version != version + 1:
+            raise InvalidUpdate(
+                f"the update sets {key} to version {element.version}, "
+                f"but it is at version {version}"
+            )
+        path = resolve(key.group_path, existing[key].mod_policy)
+        if path not in met:
+            _check_policy(key, path, policies, signed)
+            met.add(path)
+
+
+def _check_policy(key: Key, path: str, policies: Judges, signed: Sequence[SignedData]) -> None:
+    try:
+        policies.evaluate(path, signed)
+    except PolicyNotMet as error:
+        raise InvalidUpdate(f"the policy for {key} is not met: {error}") from error
+
+
+def _check_mod_policy(key: Key, mod_policy: str) -> None:
+    if not mod_policy:
+        raise InvalidUpdate(f"{key} has no mod_policy")
+    for name in mod_policy.removeprefix("/").split("/"):
+        _check_name(name, _ELEMENT_NAME, f"part of the mod_policy of {key}")
+
+
+def _assembled(path: tuple[str, ...], all_elements: Mapping[Key, Any]) -> Any:
+    """Put together the group at `path`, with the newest of each member that it names."""
+    own = all_elements[Key("Group", path)]
+    group = ConfigGroup()
+    group.CopyFrom(own)
+    for name in sorted(own.values):
+        group.values[name].CopyFrom(_member("Value", (*path, name), all_elements))
+    for name in sorted(own.policies):
+        group.policies[name].CopyFrom(_member("Policy", (*path, name), all_elements))
+    for name in sorted(own.groups):
+        _member("Group", (*path, name), all_elements)
+        group.groups[name].CopyFrom(_assembled((*path, name), all_elements))
+    return group
+
+
+def _member(kind: str, path: tuple[str, ...], all_elements: Mapping[Key, Any]) -> Any:
+    key = Key(kind, path)
+    if key not in all_elements:
+        raise InvalidUpdate(f"{key} is named by its group, but it does not exist")
+    return all_elements[key]

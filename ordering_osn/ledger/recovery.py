@@ -1,0 +1,168 @@
+"""What a ledger's folder holds after whatever happened to it, and how it is put in order.
+
+`load` looks and changes nothing; `mend` finishes what a crash left unfinished. What no crash can
+leave behind is damage, and is raised, never cut away: only the operator may drop blocks that were
+promised to be safe.
+
+    torn tail   bytes behind the last intact record of the newest segment, no intact one among them
+    leftover    a segment below the base, which pruning had still to remove
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ordering_osn.ledger import segments
+from ordering_osn.ledger.errors import LedgerDamaged, LedgerLocked
+from ordering_osn.ledger.segments import Base, Scanned, Segment
+
+LOG = logging.getLogger("amcast.ledger")
+_LOCK_FILE = "lock"
+_LOOKS_MAX = 20  # what overtakes so many looks, one after the other, is no pruning
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was found; the segments follow each other without a gap and end at the height."""
+
+    base: Base
+    height: int
+    segments: tuple[Segment, ...]
+    leftovers: tuple[Path, ...]
+    unindexed: tuple[Segment, ...]
+    torn_bytes: int
+    headless: Path | None  # a newest segment that has not even its header
+
+
+def lock(folder: Path) -> int:
+    """Take the folder for one `Ledger` alone; gives the descriptor that holds it."""
+    descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace")
+        os.close(descriptor)
+        raise LedgerLocked(f"{folder} is in use by process {holder or '?'}") from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def look(folder: Path) -> Loaded:
+    """Load a folder that another process may be writing to and pruning."""
+    for _ in range(_LOOKS_MAX):
+        base = segments.read_base(folder)
+        try:
+            return load(folder)
+        except FileNotFoundError:
+            continue
+        except LedgerDamaged:
+            if segments.read_base(folder) == base:
+                raise
+    raise LedgerDamaged(f"{folder} changes faster than it can be looked at")
+
+
+def load(folder: Path) -> Loaded:
+    """Find out what the folder holds; raises `LedgerDamaged`."""
+    base, paths = segments.read_base(folder), segments.listed(folder)
+    found: list[Segment] = []
+    unindexed: list[Segment] = []
+    for path in paths[:-1]:
+        segment = segments.read_index(path)
+        if segment is None:
+            segment = _intact(path, segments.scan(path), is_newest=False)
+            unindexed.append(segment)
+        found.append(segment)
+    torn_bytes, headless = 0, None
+    if paths:
+        scanned = segments.scan(paths[-1])
+        torn_bytes = scanned.rest
+        if scanned.segment is None:
+            headless = paths[-1]
+        else:
+            found.append(_intact(paths[-1], scanned, is_newest=True))
+    height = _unbroken(folder, base, found)
+    return Loaded(
+        base=base,
+        height=height,
+        segments=tuple(segment for segment in found if segment.next > base.number)
+        or tuple(found[-1:]),
+        leftovers=tuple(segment.path for segment in found[:-1] if segment.next <= base.number),
+        unindexed=tuple(unindexed),
+        torn_bytes=torn_bytes,
+        headless=headless,
+    )
+
+
+def mend(folder: Path, loaded: Loaded) -> None:
+    """Put a folder in order, which this process has locked; no block that was found is lost."""
+    for path in loaded.leftovers:
+        path.unlink()
+    if loaded.torn_bytes:
+        LOG.warning(
+            "%s: cut %d bytes behind block %d, which a crash left unfinished",
+            *(folder, loaded.torn_bytes, loaded.height - 1),
+        )
+    if loaded.headless is not None:
+        loaded.headless.unlink()
+    if loaded.segments:
+        _cut(loaded.segments[-1])
+    full = loaded.segments[:-1]
+    for segment in loaded.unindexed:
+        if segment in full:
+            LOG.warning("%s: its index was missing or damaged, and is made anew", segment.path)
+            segments.write_index(segment)
+    wanted = {segment.path.with_suffix(segments.INDEX) for segment in full}
+    for path in folder.glob(f"*{segments.INDEX}"):
+        if path not in wanted:
+            path.unlink()
+    for path in folder.glob(f"*{segments.DRAFT}"):
+        path.unlink()
+    segments.sync_folder(folder)
+
+
+def _cut(segment: Segment) -> None:
+    """End a segment behind its last block, and have the disk hold what was found in it."""
+    descriptor = os.open(segment.path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, segment.end)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _intact(path: Path, scanned: Scanned, *, is_newest: bool) -> Segment:
+    """Give the segment where nothing but a torn tail may be wrong with it."""
+    segment = scanned.segment
+    if segment is None:
+        raise segments.damaged(path, 0, "it has no header")
+    if scanned.resumes is not None:
+        raise segments.damaged(
+            *(path, segment.end, f"block {segment.next}, but block {scanned.resumes} stands intact")
+        )
+    if scanned.rest and not is_newest:
+        raise segments.damaged(path, segment.end, f"block {segment.next}, and there are later ones")
+    return segment
+
+
+def _unbroken(folder: Path, base: Base, found: Sequence[Segment]) -> int:
+    """Give the height; raises where blocks are missing."""
+    if not found:
+        return base.number
+    first = found[0]
+    if first.first > base.number:
+        missing = f"blocks {base.number} to {first.first - 1} are missing before it"
+        raise segments.damaged(first.path, 0, missing)
+    for before, after in itertools.pairwise(found):
+        if before.next != after.first:
+            raise segments.damaged(after.path, 0, f"block {before.next} should stand before it")
+    if found[-1].next < base.number:
+        missing = f"blocks {found[-1].next} to {base.number} are missing"
+        raise segments.damaged(folder / segments.BASE_FILE, 0, missing)
+    return found[-1].next

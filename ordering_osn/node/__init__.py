@@ -1,0 +1,1 @@
+"""One node: its chains, its clients' envelopes, its peers."""

@@ -1,0 +1,113 @@
+"""A whole node as a process: its chains, the wire, its operations, from start to SIGTERM.
+
+Goes in: options. Comes out: addresses, as soon as clients may come. Which chains run is the
+folder's business; the node serves with none, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from multicast.drivers import open_driver
+from multicast.settings import Settings
+from ordering_osn.api.grpc_server import Server, TlsFiles
+from ordering_osn.api.metrics import CountingHandler, Metrics
+from ordering_osn.api.operations import Operations
+from ordering_osn.identity import SigningIdentity
+from ordering_osn.node.in_sync import Replicas
+from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.peers import PeerNodes
+from ordering_osn.node.registrar import Registrar
+
+_REQUEST_S = 5.0
+_DELIVERY_S = 10.0
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a node is told on its command line."""
+
+    folder: Path
+    listen: Address
+    operations: Address | None
+    signer: SigningIdentity
+    tls: TlsFiles | None = None
+    operations_tls: TlsFiles | None = None
+    peers: Sequence[str] = ()
+    peers_tls: TlsFiles | None = None
+    peers_name: str = ""
+    fsync: Literal["block", "never"] = "block"
+
+
+async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
+    """Run a node until SIGTERM or SIGINT; `started` is told each address that it listens at."""
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, over.set)
+    metrics = Metrics()
+    logging.getLogger("amcast").addHandler(CountingHandler(metrics))
+    cluster = Cluster(
+        lambda: open_driver(
+            settings.driver,
+            settings.bootstrap,
+            settings.client,
+            request_timeout_s=_REQUEST_S,
+            delivery_timeout_s=_DELIVERY_S,
+        ),
+        settings.topic,
+        open_replicas=lambda: Replicas(
+            settings.bootstrap, settings.client, request_timeout_s=_REQUEST_S
+        ),
+        announce=settings.announce,
+    )
+    registrar = Registrar(
+        options.folder,
+        cluster,
+        options.signer,
+        peers=PeerNodes(
+            options.peers,
+            options.signer,
+            loop,
+            tls=options.peers_tls,
+            name=options.peers_name,
+        ),
+        metrics=metrics,
+        fsync=options.fsync,
+    )
+    host, port = options.listen
+    server = Server(registrar, host=host, port=port, tls=options.tls, metrics=metrics)
+    async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(asyncio.to_thread, registrar.stop)
+        # Before the wire: what this node has must not be answered 404 while it starts.
+        await asyncio.to_thread(registrar.start)
+        await server.start()
+        opened.push_async_callback(server.stop)
+        started(f"broadcast and deliver: {server.host}:{server.port}")
+        if options.operations is not None:
+            operations = _operations(registrar, metrics, options, options.operations)
+            opened.callback(operations.stop)
+            scheme = "https" if operations.tls else "http"
+            started(f"operations: {scheme}://{operations.host}:{operations.port}")
+        # What was imported stays: the collector of garbage need not look through it again.
+        gc.collect()
+        gc.freeze()
+        await over.wait()
+
+
+def _operations(
+    registrar: Registrar, metrics: Metrics, options: Options, at: Address
+) -> Operations:
+    host, port = at
+    operations = Operations(registrar, metrics, host=host, port=port, tls=options.operations_tls)
+    operations.start()
+    return operations

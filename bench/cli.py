@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import compare as comparing
-from bench.run import run as measure
-from bench.workload import BACKLOG, InvalidWorkload, Workload, load
+from bench.comparison import compare as comparing
+from bench.comparison.run import run as measure
+from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
 from multicast.errors import UsageError
 from topology.files import FileExists, refuse_existing_of
 

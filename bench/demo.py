@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench.cli import Force, refuse_files
-from bench.hosts import Collectors
+from bench.harness.hosts import Collectors
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.cli.send_receive import DriverName

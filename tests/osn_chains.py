@@ -8,8 +8,8 @@ import itertools
 import threading
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 
+from bench.orderer.transactions import FOLDER as FABRIC
 from ordering_osn.api.grpc_server import Client, Server, TlsFiles
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import header_hash, new_block, seal
@@ -21,7 +21,6 @@ from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.filters import Refusal, admit_normal, route
 from ordering_osn.protos import Block, HeaderType
 
-FABRIC = Path(__file__).parent / "fabric"
 CRYPTO = FABRIC / "crypto"
 ORG1 = CRYPTO / "peerOrganizations/org1.example.com"
 ORDERERS = CRYPTO / "ordererOrganizations/example.com"

@@ -1,11 +1,11 @@
-"""Channels and their people: the real configs of tests/fabric, changed, and who signs what."""
+"""Channels and their people: the real configs of bench/orderer/fabric, changed; who signs what."""
 
 import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 
+from bench.orderer.transactions import FOLDER as FABRIC
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import (
     copy_of,
@@ -40,7 +40,6 @@ from tests.osn_pki import (
     signature_policy,
 )
 
-FABRIC = Path(__file__).parent / "fabric"
 CRYPTO = FABRIC / "crypto"
 MAINTENANCE = ConsensusType.STATE_MAINTENANCE
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.nemesis.asides import ASIDES
-from bench.nemesis.asides_topics import fill_again, make_again, named
+from bench.nemesis.isolated.catalogue import ASIDES
+from bench.nemesis.isolated.deployment import Deployment, Ended, Stage, Unexpected, expect
+from bench.nemesis.isolated.topics import fill_again, make_again, named
 from bench.nemesis.skewed import skew
-from bench.nemesis.staging import Deployment, Ended, Stage, Unexpected, expect
 from multicast.errors import AmcastError
 from multicast.verification.report import OrderViolation
 from tests.system import until
@@ -43,7 +43,7 @@ def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(stage, nam
 @slow
 @patient
 def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
-    command = [sys.executable, "-m", "bench.nemesis.asides", "full-broker"]
+    command = [sys.executable, "-m", "bench.nemesis.isolated.catalogue", "full-broker"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     if os.geteuid() != 0:  # nobody else may mount
         assert done.returncode == 2

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench import results, virtual
 from bench.cli import Output, read_workload
 from bench.cli import compare as bench_compare
 from bench.cli import run as bench_run
-from bench.compare import Incomparable, compare
-from bench.histogram import Latencies
-from bench.layouts import lay_out
-from bench.sockets import traffic
-from bench.stamps import Tally, pack, padding
-from bench.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_small, run_suite
-from bench.suite_cli import suite as bench_suite
-from bench.workload import ARMS, STAMP_BYTES, InvalidWorkload, from_document, load
+from bench.comparison import results
+from bench.comparison.compare import Incomparable, compare
+from bench.comparison.layouts import lay_out
+from bench.comparison.stamps import Tally, pack, padding
+from bench.comparison.workload import ARMS, STAMP_BYTES, InvalidWorkload, from_document, load
+from bench.harness.histogram import Latencies
+from bench.harness.sockets import traffic
+from bench.micro import virtual
+from bench.report.cli import suite as bench_suite
+from bench.report.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_small, run_suite
 from multicast.drivers.protocol import Record
 from multicast.errors import AmcastError, UsageError
 from topology.check import check

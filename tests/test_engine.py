@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bench.many_collectors import tree_plan
+from bench.micro.many_collectors import tree_plan
 from collectors.collector import Limits
 from collectors.engine.engine import Engine
 from collectors.engine.instance import Node

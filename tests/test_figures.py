@@ -2,15 +2,18 @@
 
 import json
 
-from bench import figures, ordering
-from bench.memory import _peak_mib
+from bench.harness import figures
+from bench.micro import ordering
+from bench.micro.memory import _peak_mib
 
 
 def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
     ordering.main(["--logs", "4", "--ticks", "5", "--grown", "2500", "-o", "json"])
     told = json.loads(capsys.readouterr().out)
     assert (told["schema_version"], told["benchmark"]) == (1, "ordering")
-    assert told["command"] == "python -m bench.ordering --logs 4 --ticks 5 --grown 2500 -o json"
+    assert (
+        told["command"] == "python -m bench.micro.ordering --logs 4 --ticks 5 --grown 2500 -o json"
+    )
     found = told["figures"]
     # Runs are capped at 1000 messages: three of each log a tick, a record for each round of logs.
     messages, runs, records = 4 * 5 * 2500, 4 * 5 * 3, 5 * 3
@@ -25,7 +28,7 @@ def test_a_table_shows_every_figure(capsys):
     figures.show(told, "table")
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert shown == [["a", "1,234,567"], ["b", "0.125"]]
-    assert told["command"] == "python -m bench.x_y --q"
+    assert told["command"] == "python -m bench.micro.x_y --q"
 
 
 def test_the_peak_of_a_process_holds_what_it_had():

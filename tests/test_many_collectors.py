@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench.many_collectors import delivered, hosting, renamed, send, tree_plan
+from bench.micro.many_collectors import delivered, hosting, renamed, send, tree_plan
 from tests.system import System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bench import marks
 from bench.cli import read_workload
-from bench.marks import P50, PAIRS_MIN, RATE, Verdict, judge
-from bench.suite import ENTRIES, SMALL
+from bench.report import marks
+from bench.report.marks import P50, PAIRS_MIN, RATE, Verdict, judge
+from bench.report.suite import ENTRIES, SMALL
 
 MARKS = [mark for row in marks.TABLE for mark in row.marks]
 BY_NAME = {entry.name: entry for entry in ENTRIES}

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from bench.nemesis import report
-from bench.nemesis.kinds import usable
+from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.network import obstacle
 from bench.nemesis.run import Outcome, judge
 from bench.nemesis.running import Canary, Program

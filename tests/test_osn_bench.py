@@ -8,10 +8,11 @@ import threading
 
 import pytest
 
-from bench import osn, osn_read, osn_send
-from bench.osn_profile import PARTS, Profiler, merged
-from bench.osn_send import Supply
-from bench.transactions import FOLDER, Made
+from bench.orderer import osn, send
+from bench.orderer import read as osn_read
+from bench.orderer.profile import PARTS, Profiler, merged
+from bench.orderer.send import Supply
+from bench.orderer.transactions import FOLDER, Made
 from tests.osn_chains import SmallChannel, SmallChannels, serving
 
 MADE = [("a", Made(f"t{number}", b"")) for number in range(5)]
@@ -83,7 +84,7 @@ def test_at_a_rate_each_has_its_own_intended_time_whenever_it_was_taken():
 
 
 def sending(addresses, transactions):
-    order = osn_send.Order(
+    order = send.Order(
         addresses=addresses,
         chains=["chain-a"],
         transactions=transactions,
@@ -91,8 +92,8 @@ def sending(addresses, transactions):
         window=4,
         timeout_s=60.0,
     )
-    made = list(osn_send.transactions(order))
-    return osn_send.Sending(order, Supply(iter(made), None)), [one.transaction for _, one in made]
+    made = list(send.transactions(order))
+    return send.Sending(order, Supply(iter(made), None)), [one.transaction for _, one in made]
 
 
 async def until(found):

@@ -2,7 +2,6 @@
 
 import hashlib
 import struct
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.orderer.transactions import FOLDER as FABRIC
 from ordering_osn.chain.blocks import (
     BrokenChain,
     CorruptMetadata,
@@ -47,7 +47,6 @@ from ordering_osn.protos import (
 )
 from tests.osn_cores import config, creation, genesis, made, normal, sized, update
 
-FABRIC = Path(__file__).parent / "fabric"
 CHAINS = ["chain-a", "chain-b", "chain-c", "chain-d"]
 MSP = FABRIC / "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from bench.orderer.transactions import FOLDER as FABRIC
 from ordering_osn.identity import (
     MalformedMsp,
     Msp,
@@ -39,9 +40,7 @@ from tests.osn_pki import (
     root,
     years,
 )
-from tests.test_tidy import ROOT
 
-FABRIC = ROOT / "tests" / "fabric"
 ORDERER = FABRIC / "crypto/ordererOrganizations/example.com"
 ORG1 = FABRIC / "crypto/peerOrganizations/org1.example.com"
 ROLES = {

@@ -1,14 +1,14 @@
 """Many fresh transactions over three nodes and two chains, whose nodes are killed and come back.
 
-The full run, by hand: `python -m bench.osn many --transactions 200000`.
+The full run, by hand: `python -m bench.orderer.osn many --transactions 200000`.
 """
 
 import pytest
 
-from bench.osn_judge import Delivered, judge
-from bench.osn_many import expected_of, many
-from bench.osn_nodes import Service, staged
-from bench.osn_send import Order, channels
+from bench.orderer.judge import Delivered, judge
+from bench.orderer.many import expected_of, many
+from bench.orderer.nodes import Service, staged
+from bench.orderer.send import Order, channels
 
 TRANSACTIONS = 10_000
 KILLS = 4

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from bench.transactions import FOLDER, Maker, genesis, read_envelopes, user
+from bench.orderer.transactions import FOLDER, Maker, genesis, read_envelopes, user
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import check_next
 from ordering_osn.chain.transactions import transaction_id

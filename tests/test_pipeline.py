@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import pytest
 import typer
 
-from bench.arms import Arm, Cluster
 from bench.cli import Output
-from bench.events import PARTITIONS, events_topic
+from bench.comparison.arms import Arm, Cluster
+from bench.comparison.events import PARTITIONS, events_topic
+from bench.comparison.workload import from_document
 from bench.pipeline import figures, judge, sources
+from bench.pipeline.cli import pipeline
 from bench.pipeline.rule import Order, Pair, Reader, Reading, Statement, read_control, scan
 from bench.pipeline.session import spark
-from bench.pipeline_cli import pipeline
-from bench.workload import from_document
 from multicast.control import plan_record
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

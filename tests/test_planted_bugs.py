@@ -48,7 +48,9 @@ BUGS = [
 def plant(bug: Bug, at: Path) -> None:
     for package in PACKAGES:
         shutil.copytree(
-            ROOT / package, at / package, ignore=shutil.ignore_patterns("__pycache__", "kafka_jars")
+            ROOT / package,
+            at / package,
+            ignore=shutil.ignore_patterns("__pycache__", "kafka_jars", "fabric"),
         )
     patched = at / bug.file
     text = patched.read_text()

@@ -1,12 +1,13 @@
 """A test a sentence of the poster, each in three parts: init, test, check.
 
 The sentence stands above its test. First what the poster assumes and wants, shown on our cores;
-then its Algorithm 1 as printed (`bench/algorithm1.py`): where it holds, and where it does not.
+then its Algorithm 1 as printed (`bench/baselines/algorithm1.py`): where it holds, and where it does
+not.
 """
 
 from itertools import combinations, permutations
 
-from bench.algorithm1 import Merge, Tagged, merge, tagged
+from bench.baselines.algorithm1 import Merge, Tagged, merge, tagged
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.history import HistoryBuilder

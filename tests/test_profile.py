@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import profile as profiling
 from bench.cli import read_workload
-from bench.profile import Spent, main, table
-from bench.threads import Account
+from bench.comparison import profile as profiling
+from bench.comparison.profile import Spent, main, table
+from bench.harness.threads import Account
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ROLES = {"producers", "collectors", "consumers", "brokers"}

@@ -5,16 +5,17 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench import report_data, virtual
 from bench.cli import Output
 from bench.cli import run as measure
-from bench.histogram import Latencies
-from bench.marks import P50, PER_CPU, RATE, judge
-from bench.report import write_report
-from bench.report_data import collect, plots
-from bench.suite import ENTRIES
-from bench.suite_cli import report
-from bench.workload import from_document
+from bench.comparison.workload import from_document
+from bench.harness.histogram import Latencies
+from bench.micro import virtual
+from bench.report import data as report_data
+from bench.report.cli import report
+from bench.report.data import collect, plots
+from bench.report.marks import P50, PER_CPU, RATE, judge
+from bench.report.report import write_report
+from bench.report.suite import ENTRIES
 from multicast.errors import UsageError
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}

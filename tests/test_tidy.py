@@ -31,17 +31,17 @@ DOORS = {
     "grpc": ("ordering_osn/api/grpc_server.py",),
     "prometheus_client": ("ordering_osn/api/metrics.py",),
     "pyspark": ("bench/pipeline/",),
-    "matplotlib": ("bench/report.py",),
-    "hdrh": ("bench/histogram.py",),
+    "matplotlib": ("bench/report/report.py",),
+    "hdrh": ("bench/harness/histogram.py",),
 }
 # Records in, actions out: no I/O, no clock, no chance.
 PURE = [
-    "bench/marks.py",
+    "bench/report/marks.py",
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",
-    "bench/osn_judge.py",
-    "bench/report_page.py",
-    "bench/virtual.py",
+    "bench/orderer/judge.py",
+    "bench/report/page.py",
+    "bench/micro/virtual.py",
     "collectors/collector.py",
     "collectors/doctor/facts.py",
     "collectors/doctor/checks.py",

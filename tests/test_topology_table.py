@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bench.planner import TEAMS, byzcast, file_of, layering, measures, one_root, pairs, rooted, row
+from bench.micro.planner import (
+    TEAMS,
+    byzcast,
+    file_of,
+    layering,
+    measures,
+    one_root,
+    pairs,
+    rooted,
+    row,
+)
 
 
 def test_rooted_trees_are_counted_by_cayley():

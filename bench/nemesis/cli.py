@@ -22,10 +22,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from bench import facts
 from bench.cli import Output, OutputOption
+from bench.harness import facts
 from bench.nemesis import report
-from bench.nemesis.kinds import Kind, usable
+from bench.nemesis.faults.catalogue import usable
+from bench.nemesis.faults.kinds import Kind
 from bench.nemesis.network import Network, alone, own_namespace
 from bench.nemesis.run import run
 from bench.nemesis.schedule import Planned, schedule

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import facts
+from bench.harness import facts
 from bench.nemesis.run import Outcome
 from bench.nemesis.schedule import Planned
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.nemesis.faults.kinds import Kind
 from bench.nemesis.histories import Counts, Finding, read_histories
-from bench.nemesis.kinds import Kind
 from bench.nemesis.recovery import Fault, Figures, by_kind, recoveries
 from bench.nemesis.schedule import Planned, quiet_after
 from bench.nemesis.system import System

@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from bench.harness.interests import file_of
 from bench.nemesis.network import DESK, Network
 from bench.nemesis.proxy import Proxy
 from bench.nemesis.running import Canary, Made, Program, marked, until
-from bench.planner import file_of
 from collectors.cli.main import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer

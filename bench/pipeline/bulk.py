@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from bench.events import PARTITIONS
+from bench.comparison.events import PARTITIONS
 
 _IN_A_ROW = 500
 

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from bench.events import DESCRIBED, PARTITIONS, events_topic
+from bench.comparison.events import DESCRIBED, PARTITIONS, events_topic
 from bench.pipeline.rule import Statement
 from multicast.errors import UsageError
 

@@ -23,7 +23,7 @@ _REPLICAS_EVERY_S = 5.0
 _PLAN_EVERY_S = 30.0
 # A block takes longer than this to fill. With 5 ms the client's thread (librdkafka 2.16) took more
 # of the CPU while requests were unanswered: three nodes at 750/s 1.1 cores instead of 0.75, and a
-# p99 of 3.5 s instead of 0.16 (python -m bench.osn latency).
+# p99 of 3.5 s instead of 0.16 (python -m bench.orderer.osn latency).
 _LINGER_MS = 20
 
 

@@ -1,0 +1,1 @@
+"""A workload's arms, measured side by side."""

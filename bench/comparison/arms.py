@@ -1,0 +1,272 @@
+"""One arm of a comparison, on a real cluster: its topics, its collectors, its clients.
+
+All arms of a run stand ready side by side; one at a time runs a round, and the others wait for
+commands. Clients are processes and do not share an interpreter with each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from bench.baselines.poster import order_of
+from bench.comparison.events import PARTITIONS, describe, events_topic, write_statement
+from bench.comparison.layouts import lay_out
+from bench.comparison.workload import BACKLOG, Workload
+from bench.harness.histogram import Latencies
+from bench.harness.hosts import (
+    Client,
+    Collectors,
+    Poster,
+    busy_seconds,
+    cpu_seconds,
+    resident_bytes,
+)
+from bench.harness.sockets import Traffic, traffic
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.topics import topics_of
+from multicast.control import control_partition
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Driver
+from multicast.errors import AmcastError
+
+_OPEN_S = 60.0
+_START_S = 4.0
+_EVENTS_S = 120.0
+_SLOWEST_BYTES_PER_S = 2_000_000
+_SLOWEST_MESSAGES_PER_S = 500
+_WARM_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where to measure: addresses, an open driver and the brokers' processes, if they are ours.
+
+    With a name for the `run` the clients tell their events (`bench.comparison.events`), and topics
+    stay.
+    """
+
+    bootstrap: str
+    driver: Driver
+    broker_pids: tuple[int, ...]
+    folder: Path
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round of an arm gave: rates and CPU seconds by name, and three histograms."""
+
+    figures: Mapping[str, float]
+    publish: Latencies
+    delay: Latencies
+    end_to_end: Latencies
+
+
+class Arm:
+    """A context manager that ends what it started and removes its topics."""
+
+    def __init__(self, workload: Workload, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self._workload = workload
+        self._cluster = cluster
+        self._topic = f"bench-{name}-{time.time_ns()}"
+        self._layout = lay_out(workload, name, self._topic)
+        self._topics: list[str] = []
+        self._stack = ExitStack()
+        self._pids: dict[str, list[int]] = {}
+        self._producer: Client
+        self._consumers: list[Client] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._stack = stack
+            folder = self._cluster.folder / self.name
+            folder.mkdir()
+            stack.callback(self._remove_topics)
+            collectors = self._collectors(folder)
+            self._describe()
+            self._clients(folder)
+            self._pids = {
+                "producers": [self._producer.pid],
+                "consumers": [client.pid for client in self._consumers],
+                "collectors": collectors,
+                "brokers": list(self._cluster.broker_pids),
+            }
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def pids(self) -> Mapping[str, Sequence[int]]:
+        """The processes' numbers by role: producers, consumers, collectors, brokers."""
+        return self._pids
+
+    def warm_up(self) -> None:
+        """Let every client meet the brokers, and a backlog come to be; measures nothing."""
+        rate = self._workload.rate
+        total = self._workload.warm_up + self._workload.messages
+        count = total if self._workload.load == BACKLOG else max(20, min(total, total // 5))
+        if rate is not None:
+            count = max(20, min(total, int(rate * _WARM_S)))
+        count = min(count, total)
+        self._round(0, count, warm_up=0, sends=True, full_speed=rate is None)
+        if self._workload.load == BACKLOG:
+            self.round(0)
+
+    def round(self, number: int) -> Round:
+        """Run one round; raises `AmcastError` where a message was lost or came too late."""
+        workload = self._workload
+        return self._round(
+            number,
+            workload.warm_up + workload.messages,
+            warm_up=workload.warm_up,
+            sends=workload.load != BACKLOG,
+            full_speed=False,
+        )
+
+    def write_events(self, number: int) -> None:
+        """Let every client tell the events of the round it ran last; a nameless run has none."""
+        if self._cluster.run is None:
+            return
+        for client in (self._producer, *self._consumers):
+            client.tell({"events": True, "round": number, "timeout_s": _EVENTS_S})
+        for client in (self._producer, *self._consumers):
+            client.answer(2 * _EVENTS_S)
+
+    def _round(
+        self, number: int, messages: int, *, warm_up: int, sends: bool, full_speed: bool
+    ) -> Round:
+        """Tell the clients, the consumers first; wait for their answers and put them together."""
+        backlog = self._workload.load == BACKLOG
+        size = self._workload.message_bytes
+        seconds = max(messages / _SLOWEST_MESSAGES_PER_S, messages * size / _SLOWEST_BYTES_PER_S)
+        timeout_s = 30.0 + max(seconds, 2 * messages / (self._workload.rate or 1e9))
+        command: dict[str, float] = {"round": number, "messages": messages, "warm_up": warm_up}
+        command |= {"timeout_s": timeout_s, "full_speed": full_speed}
+        carried = {role: traffic(pids) for role, pids in self._pids.items()}
+        before = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
+        busy, began = busy_seconds(), time.monotonic()
+        reads = not (backlog and sends)
+        consumers = self._consumers if reads else []
+        for consumer in consumers:
+            consumer.tell(command)
+        if sends:
+            if reads:
+                for consumer in consumers:
+                    consumer.answer(timeout_s)
+            self._producer.tell({**command, "ordered": backlog})
+            sent = self._producer.answer(2 * timeout_s)
+        else:
+            sent = {}
+        got = [consumer.answer(2 * timeout_s) for consumer in consumers]
+        after = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
+        cpu = {role: after[role] - before[role] for role in self._pids}
+        # What the machine did beside: another arm's idle clients, and whatever else runs on it.
+        busy = busy_seconds() - busy
+        cpu["others"] = max(0.0, busy - sum(cpu.values()))
+        figures = {"busyCores": round(busy / max(0.001, time.monotonic() - began), 3)}
+        figures |= {f"cpuSeconds.{role}": round(seconds, 3) for role, seconds in cpu.items()}
+        figures |= self._what_came_over(carried)
+        return self._put_together(sent, got, figures)
+
+    def _what_came_over(self, before: Mapping[str, Traffic]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for role, pids in self._pids.items():
+            after = traffic(pids)
+            found[f"bytesReceived.{role}"] = after.received - before[role].received
+            found[f"bytesSent.{role}"] = after.sent - before[role].sent
+            found[f"residentMiB.{role}"] = round(resident_bytes(pids) / 2**20, 1)
+        return found
+
+    def _put_together(
+        self, sent: Mapping[str, Any], got: list[dict[str, Any]], figures: dict[str, float]
+    ) -> Round:
+        if sent.get("errors"):
+            raise AmcastError(f"arm {self.name}: {sent['errors']} messages were not acknowledged")
+        publish, delay, end_to_end = Latencies(), Latencies(), Latencies()
+        if sent:
+            publish.add(sent["publish"])
+            delay.add(sent["delay"])
+            figures["publishRate"] = sent["rate"]
+        for at, one in enumerate(got):
+            if one["delivered"] != one["expected"]:
+                raise AmcastError(
+                    f"arm {self.name}: consumer {at + 1} delivered {one['delivered']} of "
+                    f"{one['expected']} messages in time"
+                )
+            end_to_end.add(one["latency"])
+        rates = [one["rate"] for one in got]
+        if rates and None not in rates:
+            figures["consumeRate"] = sum(rates)
+        cpu_s = sum(one["cpu_s"] for one in got)
+        if cpu_s > 0.05:
+            figures["consumeRatePerCpuSecond"] = sum(one["cpu_messages"] for one in got) / cpu_s
+        return Round(figures, publish, delay, end_to_end)
+
+    # -- setting up -------------------------------------------------------------------------
+
+    def _collectors(self, folder: Path) -> list[int]:
+        """Make the topics and start what gives the order; its processes."""
+        bootstrap, plan = self._cluster.bootstrap, self._layout.plan
+        partitions = 1 if self.name == "one-partition" else len(self._layout.partitions)
+        with Admin(bootstrap) as admin:
+            if plan is not None:
+                self._topics = [*topics_of(plan), control_partition(plan.topic).topic]
+                plan = apply(self._cluster.driver, admin, plan).plan
+            else:
+                asked = {self._topic: TopicSpec(partitions)}
+                if self.name == "algorithm1":
+                    asked[order_of(self._topic).topic] = TopicSpec(1)
+                self._topics = list(asked)
+                admin.create_topics(asked)
+        if plan is not None:
+            host = Collectors(bootstrap, self._topic, self._workload.driver, plan, folder)
+            self._stack.enter_context(host)
+            # They start side by side, on as many cores as there are.
+            host.wait_healthy(_OPEN_S + _START_S * len(host.names))
+            return host.pids
+        if self.name == "algorithm1":
+            poster = Poster(bootstrap, self._topic, partitions, folder)
+            return self._stack.enter_context(poster).pids
+        return []
+
+    def _describe(self) -> None:
+        """Say what arm the run's events will be of, and at the end that there are no more."""
+        run = self._cluster.run
+        if run is None:
+            return
+        with Admin(self._cluster.bootstrap) as admin:
+            admin.create_topics({events_topic(run): TopicSpec(PARTITIONS)})
+        told = describe(run, self.name, self._workload, self._layout, self._topic)
+        write_statement(self._cluster.driver, run, "arm", told)
+        end = {"run": run, "arm": self.name}
+        self._stack.callback(write_statement, self._cluster.driver, run, "end", end)
+
+    def _clients(self, folder: Path) -> None:
+        spec = {
+            "workload": {**asdict(self._workload), "arms": list(self._workload.arms)},
+            "arm": self.name,
+            "topic": self._topic,
+            "bootstrap": self._cluster.bootstrap,
+            "driver": "kafka-python" if self.name == "algorithm1" else self._workload.driver,
+            "run": self._cluster.run,
+        }
+        enter = self._stack.enter_context
+        self._producer = enter(Client("producer", {**spec, "role": "producer"}, folder))
+        for at in range(len(self._layout.consumers)):
+            told = {**spec, "role": "consumer", "consumer": at}
+            self._consumers.append(enter(Client(f"consumer-{at + 1}", told, folder)))
+        for client in (self._producer, *self._consumers):
+            client.answer(_OPEN_S)
+
+    def _remove_topics(self) -> None:
+        if self._topics and self._cluster.run is None:
+            with suppress(AmcastError), Admin(self._cluster.bootstrap) as admin:
+                admin.delete_topics(self._topics)

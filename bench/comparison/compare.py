@@ -1,0 +1,101 @@
+"""Compare two results of one workload: what became worse by more than is allowed.
+
+Goes in: two documents of `amcast bench run`. Comes out: a row for each figure that both have. No
+files here. Ratios against the first arm are compared where both results have them: they depend
+little on the machine and its other work. A result of one arm is compared by its figures.
+
+    change      above 1: worse. A latency's new over its old, a rate's old over its new
+    spread      what a result's own pairs (or rounds) differ by. Where the median of either result
+                lies within the other's, there is no regression, however much they differ
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.comparison.results import RATIOS
+
+_SAME = ("kind", "size", "message_bytes", "load", "driver", "to", "producers")
+_KNOWN_VERSION = 1
+
+
+class Incomparable(ValueError):
+    """The results cannot be compared; the text is one sentence saying why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of one arm, in both results."""
+
+    arm: str
+    name: str
+    old: float
+    new: float
+    change: float
+    regression: bool
+    in_spread: bool = False
+
+
+def compare(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, max_regression: float
+) -> tuple[Row, ...]:
+    """Compare; raises `Incomparable` where the results are not of one workload."""
+    if not max_regression >= 1:
+        raise Incomparable(f"--max-regression is {max_regression:g}; it is 1 or more")
+    for document in (old, new):
+        if document.get("schema_version") != _KNOWN_VERSION:
+            raise Incomparable(
+                f"schema_version is not {_KNOWN_VERSION}: not a result of this bench"
+            )
+    try:
+        return _rows(old, new, max_regression)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Incomparable(f"not a result of amcast bench run: {error!r} is not there") from error
+
+
+def _rows(old: Mapping[str, Any], new: Mapping[str, Any], max_regression: float) -> tuple[Row, ...]:
+    for key in _SAME:
+        one, other = old["workload"][key], new["workload"][key]
+        if one != other:
+            raise Incomparable(f"the workloads differ: {key} is {one} in one, {other} in the other")
+    both = old["base"] == new["base"] and old["ratios"] and new["ratios"]
+    before, after = (_ratios(old), _ratios(new)) if both else (_figures(old), _figures(new))
+    rows = []
+    for (arm, name), (was, all_then) in before.items():
+        now, all_now = after.get((arm, name), (0.0, ()))
+        if was <= 0 or now <= 0:
+            continue
+        if "Rate" in name:
+            change = was / now
+            in_spread = now >= min(all_then, default=was) or was <= max(all_now, default=now)
+        else:
+            change = now / was
+            in_spread = now <= max(all_then, default=was) or was >= min(all_now, default=now)
+        regression = change > max_regression and not in_spread
+        rows.append(Row(arm, name, was, now, round(change, 4), regression, in_spread))
+    if not rows:
+        raise Incomparable("the results have no figure in common")
+    return tuple(rows)
+
+
+_Figures = dict[tuple[str, str], tuple[float, Sequence[float]]]
+
+
+def _ratios(document: Mapping[str, Any]) -> _Figures:
+    return {
+        (arm, name): (float(found["median"]), found.get("pairs", ()))
+        for arm, figures in document["ratios"].items()
+        for name, found in figures.items()
+    }
+
+
+def _figures(document: Mapping[str, Any]) -> _Figures:
+    found: _Figures = {}
+    for arm, figures in document["arms"].items():
+        for name in RATIOS:
+            key = f"aggregated{name[0].upper()}{name[1:]}"
+            if key in figures:
+                found[arm, name] = (float(figures[key]), figures.get(name, ()))
+    return found

@@ -1,0 +1,111 @@
+"""Who sends where and who reads what: a workload's kind as partitions, a tree and consumers.
+
+Goes in: a `Workload` and an arm. Comes out: a `Layout`, with the plan that the arm applies, if any.
+No Kafka here. Every log is a single partition, so a partition's number is its Kafka partition's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.comparison.workload import ORDERING, Workload
+from topology.check import figures
+from topology.tree import Collector, Log, Objective, Plan, Subscription
+
+_SHARED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One consumer that runs: its name in the plan, and its partitions' numbers."""
+
+    name: str
+    interest: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`targets` are the numbers of the partitions that messages go to."""
+
+    partitions: tuple[str, ...]
+    targets: tuple[int, ...]
+    consumers: tuple[Reading, ...]
+    plan: Plan | None
+
+    def expected(self, destinations: Sequence[int], reading: Reading) -> int:
+        """Count the messages that are addressed to a consumer."""
+        return sum(to in reading.interest for to in destinations)
+
+
+def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
+    """Make an arm's layout on a topic of its own."""
+    size = workload.size
+    if workload.kind == "plain":
+        names = tuple(f"P{number}" for number in range(1, size + 1))
+        every = tuple(range(size))
+        return Layout(names, every, tuple(Reading(f"C{at + 1}", every) for at in every), None)
+    if workload.kind == "one":
+        names = tuple(f"P{number}" for number in range(1, size + 1))
+        every = tuple(range(size))
+        readings = (Reading("C1", every),)
+        tree = _tree(topic, names, readings, single=True)
+        return Layout(names, every, readings, tree if arm in ORDERING else None)
+    names = ("S", *(f"P{number}" for number in range(1, size + 1)))
+    planned = tuple(Reading(f"C{at}", (_SHARED, at)) for at in range(1, size + 1))
+    chain = workload.kind == "tree"
+    run = planned[-1:] if chain else planned
+    own = tuple(reading.interest[1] for reading in run)
+    return Layout(
+        names,
+        (_SHARED,) if workload.to == "shared" else own,
+        run,
+        _tree(topic, names, planned, single=arm == "single-root", chain=chain)
+        if arm in ORDERING
+        else None,
+    )
+
+
+def _tree(
+    topic: str,
+    names: tuple[str, ...],
+    readings: Sequence[Reading],
+    *,
+    single: bool,
+    chain: bool = False,
+) -> Plan:
+    """One collector for all, else one a consumer: a chain, or all below the first."""
+    collectors: tuple[Collector, ...]
+    if single:
+        collectors = (Collector("K1", tuple(sorted(names)), None, 0),)
+    else:
+        collectors = tuple(
+            Collector(
+                f"K{at + 1}",
+                tuple(sorted(names[number] for number in reading.interest)),
+                None if at == 0 else f"K{at if chain else 1}",
+                at,
+            )
+            for at, reading in enumerate(readings)
+        )
+    plan = Plan(
+        topic=topic,
+        epoch=1,
+        base_epoch=0,
+        cluster_id="",
+        input_hash="",
+        partitions=names,
+        logs=tuple(Log(name, topic, number) for number, name in enumerate(names)),
+        collectors=collectors,
+        consumers=tuple(
+            Subscription(
+                reading.name,
+                tuple(sorted(names[number] for number in reading.interest)),
+                "K1" if single else collectors[at].name,
+            )
+            for at, reading in enumerate(readings)
+        ),
+        objective=Objective(0.0, 0.0, 0.0, 0.0),
+    )
+    found = figures(plan)
+    return replace(plan, objective=Objective(found.hops, found.foreign, found.cost, 0.0))

@@ -1,0 +1,240 @@
+"""Processes that a benchmark or the demo starts: collectors, clients; and what they cost.
+
+Each class is a context manager that ends what it started, within bounded time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from multicast import history
+from multicast.errors import AmcastError, TimedOut
+from topology.tree import Plan
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_STOP_S = 5.0
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Sum the CPU seconds of processes so far, all threads; one that has ended counts nothing."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            told = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            found = told.rpartition(")")[2].split()
+            ticks += int(found[11]) + int(found[12])
+    return ticks / _TICKS_PER_S
+
+
+def busy_seconds() -> float:
+    """Give the CPU seconds of all processes of the machine so far."""
+    first = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()
+    user, nice, system, _, _, irq, softirq = map(int, first[1:8])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Sum the resident memory of processes now."""
+    pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            pages += int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Collectors:
+    """The plan's collectors, a process each; a context manager that ends what it started."""
+
+    def __init__(self, bootstrap: str, topic: str, driver: str, plan: Plan, folder: Path) -> None:
+        self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
+        self._command += ["-b", bootstrap, "-t", topic, "--driver", driver]
+        self._folder = folder
+        self.names = [node.name for node in plan.collectors]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for name in self.names:
+                self.start(name)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, name: str) -> None:
+        """Start a collector's process; its web address comes as its first line."""
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as out:
+            self._processes[name] = subprocess.Popen(
+                [*self._command, "--node", name, "--web-port", "0"], stderr=out, stdout=out
+            )
+
+    def kill(self, name: str) -> None:
+        """End a collector's process as a crash would."""
+        process = self._processes[name]
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+    def stop(self) -> None:
+        """End all, within bounded time."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            end(process)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes' numbers, one for each collector."""
+        return [process.pid for process in self._processes.values()]
+
+    def wait_healthy(self, timeout: float = 30.0) -> None:
+        """Wait until every collector's loop runs; raises `TimedOut` with its last log line."""
+        deadline = time.monotonic() + timeout
+        waiting = set(self.names)
+        pause = threading.Event()
+        while waiting:
+            waiting = {name for name in waiting if not self.status(name)}
+            if waiting and time.monotonic() > deadline:
+                name = min(waiting)
+                log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
+                raise TimedOut(
+                    f"collector {name} is not healthy after {timeout:g} s; it said: {log[-500:]}"
+                )
+            pause.wait(0.05)
+
+    def work(self) -> Iterator[str]:
+        """Ask every collector what it ordered: lines of a history."""
+        for name in self.names:
+            for log, records in self.status(name).get("ordered", {}).items():
+                if records:
+                    yield history.work_line(process=name, log=log, records=records)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """Give the node's own description, empty while it does not run."""
+        log = (self._folder / f"{name}.log").read_text(errors="replace")
+        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+        if address is None:
+            return {}
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
+                nodes: list[dict[str, Any]] = json.load(answer)["nodes"]
+        except (OSError, ValueError):
+            return {}
+        return nodes[0] if nodes and nodes[0]["state"] == "running" else {}
+
+
+class Client:
+    """A process of `bench.comparison.client`: commands go in, answers come out, in order."""
+
+    def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:
+        self._name = name
+        self._spec = spec
+        self._log = folder / f"{name}.log"
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._process: subprocess.Popen[str]
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.comparison.client"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+        self.tell(self._spec)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        end(self._process)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def tell(self, command: Mapping[str, Any]) -> None:
+        """Send a command."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # a process that has ended says so in `answer`
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the next answer; raises `TimedOut`, or `AmcastError` with what went wrong."""
+        try:
+            line = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimedOut(f"{self._name} has not answered within {timeout_s:g} s") from None
+        if line is None:
+            said = self._log.read_text(errors="replace").strip()
+            raise AmcastError(f"{self._name} has ended; it said: {said[-500:]}")
+        found: dict[str, Any] = json.loads(line)
+        if "error" in found:
+            raise AmcastError(f"{self._name}: {found['error']}")
+        return found
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._answers.put(line)
+        self._answers.put(None)
+
+
+class Poster:
+    """The poster's collector as a process (`bench.baselines.poster`)."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, folder: Path) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "bench.baselines.poster",
+            bootstrap,
+            topic,
+            str(partitions),
+        ]
+        self._log = folder / "poster.log"
+        self._process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as err:
+            self._process = subprocess.Popen(self._command, stderr=err, stdout=err)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        end(self._process)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process's number."""
+        return [self._process.pid]
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Wait for a process that was told to end; kill it where it does not."""
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_STOP_S)

@@ -1,0 +1,109 @@
+"""A broker of one's own with a topic, its plan and its collector, for the small benchmarks.
+
+One consumer's interest spans all partitions, so that one collector, a process of its own, orders
+them all. Everything ends with the context.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.harness.hosts import Collectors
+from bench.harness.interests import file_of
+from collectors.reconfiguration.apply import apply
+from multicast.control import log_partition
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Appender, AppendOutcome, Driver, TopicPartition
+from multicast.errors import TimedOut
+from multicast.local.cluster import LocalCluster
+from topology.planner.solver import plan as solve
+from topology.tree import Plan
+
+_PAUSE_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What stands: `places` are the logs' Kafka partitions, `driver` is this process's own."""
+
+    bootstrap: str
+    kafka: str
+    driver: Driver
+    plan: Plan
+    places: Sequence[TopicPartition]
+    folder: Path
+
+    @property
+    def topic(self) -> str:
+        """The topic that is multicast in."""
+        return self.plan.topic
+
+    def collectors(self) -> Collectors:
+        """Give the collectors, not started: enter them, and wait until they are healthy."""
+        return Collectors(self.bootstrap, self.topic, "librdkafka", self.plan, self.folder)
+
+    def fill(self, messages: int, message_bytes: int) -> None:
+        """Append so many messages, in turns to all partitions, as fast as it goes."""
+        appender = self.driver.appender()
+        values = [bytes(message_bytes)] * max(1, min(1000, (1 << 20) // message_bytes))
+        try:
+            turn = 0
+            while messages:
+                some = values[:messages]
+                append_all(appender, self.places[turn % len(self.places)], some)
+                messages -= len(some)
+                turn += 1
+            if not appender.flush(60.0):
+                raise TimedOut("not all that was appended was acknowledged within 60 s")
+        finally:
+            appender.close()
+
+
+@contextmanager
+def standing(partitions: int) -> Iterator[Rig]:
+    """Start a broker and apply a plan with one collector; no collector runs yet."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(brokers=1))
+        driver = open_driver("librdkafka", cluster.bootstrap)
+        stack.callback(driver.close)
+        plan = solve(file_of({"C1": [f"P{number}" for number in range(1, partitions + 1)]}))
+        with Admin(cluster.bootstrap) as admin:
+            plan = apply(driver, admin, plan).plan
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
+        places = [log_partition(log) for log in plan.logs]
+        yield Rig(cluster.bootstrap, cluster.version, driver, plan, places, folder)
+
+
+def append_all(appender: Appender, at: TopicPartition, values: Sequence[bytes]) -> None:
+    """Append all of these, waiting for room."""
+    while values:
+        taken = appender.append_all(at, values, done=_nothing)
+        values = values[taken:]
+        if not taken:
+            pause(_PAUSE_S)
+
+
+def pause(seconds: float) -> None:
+    """Let time pass."""
+    threading.Event().wait(max(0.0, seconds))
+
+
+def ticks(seconds: float, every_s: float) -> Iterator[int]:
+    """Count at intended times, for so long; what is late follows at once."""
+    began = time.monotonic()
+    for tick in range(round(seconds / every_s)):
+        wait_s = began + tick * every_s - time.monotonic()
+        if wait_s > 0:
+            pause(wait_s)
+        yield tick
+
+
+def _nothing(_: int, __: AppendOutcome) -> None:
+    """Take an outcome that nobody asks for."""

@@ -1,0 +1,1 @@
+"""Small benchmarks, each a command of its own."""

@@ -1,0 +1,98 @@
+"""What an append costs by a client's producer and over a socket of one's own: p50 to the answer.
+
+    python -m bench.micro.appends [--rounds 9] [--records 200]
+
+One broker, one record after another with a pause between, in turns: a record of 60 bytes through
+the driver's appender, then one through `Direct`. The difference is what waking the client's threads
+costs, twice. This is the way of an order record, whose collector sleeps most of the time.
+"""
+
+from __future__ import annotations
+
+import select
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from bench.harness import figures
+from bench.harness.rig import Rig, pause, standing
+from multicast.drivers.protocol import AppendOutcome, Direct
+
+_PAUSE_S = 0.004
+_ANSWER_S = 10.0
+_RECORD = bytes(60)
+
+
+def measure(rig: Rig, *, rounds: int, records: int) -> dict[str, float]:
+    """Give the medians of the rounds' p50s, in microseconds, and the spread of their ratios."""
+    appender = rig.driver.appender()
+    direct = rig.driver.direct()
+    assert direct is not None
+    direct.add([rig.places[0]])
+    direct.mend()
+    came = threading.Event()
+
+    def told(_: AppendOutcome) -> None:
+        came.set()
+
+    def by_producer() -> None:
+        appender.append(rig.places[0], _RECORD, done=told)
+        assert came.wait(_ANSWER_S), "the producer was not answered"
+
+    def directly() -> None:
+        assert direct.append(rig.places[0], _RECORD, done=told), "there is no line to the broker"
+        _hear(direct, came)
+
+    by_producer()  # the first one finds the leader
+    pairs: list[tuple[float, float]] = []
+    for number in range(rounds):
+        figures.progress(f"round {number + 1} of {rounds}")
+        both = [(_took_us(by_producer, came), _took_us(directly, came)) for _ in range(records)]
+        producer, socket = zip(*both, strict=True)
+        pairs.append((statistics.median(producer), statistics.median(socket)))
+    direct.close()
+    appender.close()
+    ratios = [socket / producer for producer, socket in pairs]
+    return {
+        "producer_p50_us": round(statistics.median([one for one, _ in pairs]), 1),
+        "direct_p50_us": round(statistics.median([one for _, one in pairs]), 1),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_least": round(min(ratios), 3),
+        "ratio_greatest": round(max(ratios), 3),
+    }
+
+
+def _took_us(append: Callable[[], None], came: threading.Event) -> float:
+    came.clear()
+    begun = time.perf_counter_ns()
+    append()
+    took = time.perf_counter_ns() - begun
+    pause(_PAUSE_S)
+    return took / 1000
+
+
+def _hear(direct: Direct, came: threading.Event) -> None:
+    deadline = time.monotonic() + _ANSWER_S
+    while not came.is_set():
+        left = deadline - time.monotonic()
+        assert left > 0, "the line was not answered"
+        select.select([direct.fileno()], [], [], left)
+        direct.receive()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure once and print it."""
+    parser = figures.parser("appends", __doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--records", type=int, default=200)
+    asked = parser.parse_args(arguments)
+    with standing(1) as rig:
+        found = measure(rig, rounds=asked.rounds, records=asked.records)
+        told = figures.document("appends", found, kafka=rig.kafka, arguments=arguments)
+    figures.show(told, asked.output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,98 @@
+"""What share of one core a collector takes: at 100,000 messages/s of 100 B, and idle.
+
+    python -m bench.micro.collector_cpu [--rate 100000] [--seconds 10] [--idle-seconds 20]
+
+The collector is a process of its own on a broker of one's own; its CPU time, all threads, over the
+time that went by. The load is an open loop of small bursts each millisecond.
+
+    plain       the messages come from a plain Kafka producer
+    announced   they come from this project's `Producer`
+    idle        nothing comes
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bench.harness import figures
+from bench.harness.hosts import cpu_seconds
+from bench.harness.rig import Rig, append_all, pause, standing, ticks
+from multicast.producer import Producer
+
+_PARTITIONS = 2
+_TICK_S = 0.001
+_SETTLE_S = 2.0
+
+
+def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, float]:
+    """Run the three loads one after the other; give the figures."""
+    burst = [bytes(100)] * max(1, round(rate * _TICK_S))
+    found: dict[str, float] = {}
+    with rig.collectors() as collectors:
+        collectors.wait_healthy()
+        pids = collectors.pids
+        appender = rig.driver.appender()
+        with Producer(topic=rig.topic, driver=rig.driver) as producer:
+            names = [{log.name} for log in rig.plan.logs]
+
+            def plain(tick: int) -> None:
+                append_all(appender, rig.places[tick % _PARTITIONS], burst)
+
+            def announced(tick: int) -> None:
+                producer.multicast_all(burst, to=names[tick % _PARTITIONS])
+
+            def load(length_s: float, send: Callable[[int], None]) -> int:
+                """Send, and wait until the last is ordered: nothing may be left undone."""
+                sent = 0
+                for tick in ticks(length_s, _TICK_S):
+                    send(tick)
+                    sent += 1
+                for name in names:
+                    producer.multicast(b"", to=name).ordered(5.0)
+                return sent
+
+            for name, send in (("plain", plain), ("announced", announced)):
+                figures.progress(f"{rate} messages/s, {name}")
+                load(1.0, send)
+                share, reached = _share(pids, partial(load, seconds, send))
+                found[f"share_at_100k_{name}"] = share
+                found[f"rate_{name}"] = round(reached * len(burst))
+        appender.close()
+        found["share_at_100k"] = max(found["share_at_100k_plain"], found["share_at_100k_announced"])
+        figures.progress("idle")
+        pause(_SETTLE_S)
+        found["idle_share"], _ = _share(pids, partial(_wait, idle_s))
+    return found
+
+
+def _wait(seconds: float) -> int:
+    pause(seconds)
+    return 0
+
+
+def _share(pids: Sequence[int], what: Callable[[], int]) -> tuple[float, float]:
+    """Give the share of a core while `what` runs, and what it counted, a second."""
+    before, began = cpu_seconds(pids), time.monotonic()
+    counted = what()
+    seconds = time.monotonic() - began
+    return round((cpu_seconds(pids) - before) / seconds, 4), counted / seconds
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure once and print it."""
+    parser = figures.parser("collector_cpu", __doc__)
+    parser.add_argument("--rate", type=int, default=100_000, help="messages/s")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--idle-seconds", type=float, default=20.0)
+    asked = parser.parse_args(arguments)
+    with standing(_PARTITIONS) as rig:
+        found = measure(rig, rate=asked.rate, seconds=asked.seconds, idle_s=asked.idle_seconds)
+        told = figures.document("collector-cpu", found, kafka=rig.kafka, arguments=arguments)
+    figures.show(told, asked.output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,162 @@
+"""How long delivery stands still while the tree of a running topic is changed under load.
+
+    python -m bench.micro.replanning [--brokers 3] [--rate 5000] [--changes 7]
+
+Three brokers, a producer in a process of its own at a steady rate, a process for each collector.
+The poster's tree and another one for the same consumers take turns; a second tree beside it stays
+as it is. Probes read along as every consumer; a window without a change comes before each change,
+as a measure of what is usual.
+
+    delay       from the producer's stamp on a message to its delivery: p99 over a window
+    untouched   that of the consumer of the second tree, which no change touches
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.harness import figures
+from bench.harness.hosts import Collectors, end
+from bench.harness.interests import file_of
+from bench.harness.rig import pause, ticks
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.probes import Probes, Seen
+from multicast import Producer
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Driver
+from multicast.errors import AmcastError
+from multicast.local.cluster import LocalCluster
+from topology.carry_over import carried
+from topology.changes import with_kept_names
+from topology.planner.solver import plan as solve
+from topology.rollback import back
+from topology.tree import Plan
+
+_UNTOUCHED = "C4"
+_INTERESTS = {
+    "C1": ["P1", "P2", "P3"],
+    "C2": ["P2", "P3", "P4"],
+    "C3": ["P3", "P4", "P5"],
+    _UNTOUCHED: ["P6", "P7"],
+}
+_SETS = (("P1", "P3"), ("P2", "P3", "P4"))
+_TICK_S = 0.05  # all messages of a set in one batch: three brokers on two cores carry few requests
+_BYTES = 100
+_WINDOW_S = 3.0
+_WARM_S = 15.0  # brokers that were just started compile their code for some ten seconds
+
+
+def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, Any]:
+    """Change the tree to and fro; give the percentiles and what was seen in all."""
+    # Another tree for the same consumers: one root that knows it all.
+    other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
+    other = with_kept_names(plan, other)
+    assert carried(plan, other).collectors, "the second tree stays as it is"
+    layouts, running = [plan, other], plan
+    usual: list[float] = []
+    during: list[float] = []
+    untouched: dict[str, list[float]] = {"usual": [], "during": []}
+    messages = violations = 0
+    for number in range(changes):
+        figures.progress(f"change {number + 1} of {changes}")
+        with Probes(driver, running) as probes:
+            pause(_WINDOW_S)
+            before = probes.judged(running)
+        after = back(layouts[(number + 1) % 2], running)
+        with Probes(driver, running) as probes:
+            running = apply(driver, admin, after, timeout_s=60.0, say=figures.progress).plan
+            pause(_WINDOW_S / 2)
+            seen = probes.judged(running)
+        for told in (before, seen):
+            _refuse_blind(told)
+            messages += told.messages
+            violations += len(told.violations)
+        usual.append(before.delay_p99_ms or 0.0)
+        during.append(seen.delay_p99_ms or 0.0)
+        untouched["usual"].append(before.delay_p99_ms_of[_UNTOUCHED] or 0.0)
+        untouched["during"].append(seen.delay_p99_ms_of[_UNTOUCHED] or 0.0)
+    return {
+        "changes": changes,
+        "messages": messages,
+        "violations": violations,
+        "usual_p99_ms": round(statistics.median(usual), 1),
+        "during_p99_ms": round(statistics.median(during), 1),
+        "usual_p99_ms_each": [round(one, 1) for one in usual],
+        "during_p99_ms_each": [round(one, 1) for one in during],
+        "untouched_usual_p99_ms": round(statistics.median(untouched["usual"]), 1),
+        "untouched_during_p99_ms": round(statistics.median(untouched["during"]), 1),
+    }
+
+
+def _refuse_blind(seen: Seen) -> None:
+    if seen.unread or None in seen.delay_p99_ms_of.values():
+        raise AmcastError(f"a probe saw nothing: {seen.unread or 'no message came'}")
+
+
+@contextmanager
+def _load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
+    """Run a producer in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "bench.micro.replanning",
+        "--send",
+        bootstrap,
+        topic,
+        str(rate),
+    ]
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.terminate()
+        end(process)
+
+
+def _send(bootstrap: str, topic: str, rate: int) -> None:
+    """Multicast at a rate, to each set in turns, until told to stop."""
+    sets = [*([f"P{number}"] for number in range(1, 8)), *_SETS]
+    values = [bytes(_BYTES)] * max(1, round(rate * _TICK_S / len(sets)))
+    with Producer(bootstrap, topic=topic) as producer:
+        for _ in ticks(3600.0, _TICK_S):
+            for to in sets:
+                producer.multicast_all(values, to=to)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure once and print it."""
+    parser = figures.parser("replanning", __doc__)
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--rate", type=int, default=5000)
+    parser.add_argument("--changes", type=int, default=7)
+    parser.add_argument("--send", nargs=3, metavar=("BOOTSTRAP", "TOPIC", "RATE"))
+    asked = parser.parse_args(arguments)
+    if asked.send:
+        _send(asked.send[0], asked.send[1], int(asked.send[2]))
+        return
+    with ExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(brokers=asked.brokers))
+        driver = open_driver("librdkafka", cluster.bootstrap)
+        stack.callback(driver.close)
+        admin = stack.enter_context(Admin(cluster.bootstrap))
+        plan = apply(driver, admin, solve(file_of(_INTERESTS, _SETS))).plan
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
+        hosts = Collectors(cluster.bootstrap, plan.topic, "librdkafka", plan, folder)
+        stack.enter_context(hosts).wait_healthy()
+        stack.enter_context(_load(cluster.bootstrap, plan.topic, asked.rate))
+        pause(_WARM_S)
+        found = measure(driver, admin, plan, changes=asked.changes)
+        told = figures.document("replanning", found, kafka=cluster.version, arguments=arguments)
+    figures.show(told, asked.output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

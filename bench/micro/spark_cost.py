@@ -1,0 +1,177 @@
+"""What the Spark pipeline costs by the number of events: `python -m bench.micro.spark_cost`.
+
+Events and order records are made in bulk and stand in a real broker of our own; then the whole
+pipeline runs over them in a process of its own, with nothing warm. Printed are its seconds, the CPU
+seconds of all its processes (Java and Python; not the broker's), and its largest process.
+
+A message has two events, its producer's and one consumer's. One collector orders three logs in runs
+of 1, 7, 32 and 40 messages, the next log in turn, twelve runs to a record.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.comparison.events import PARTITIONS, describe, events_topic, write_statement
+from bench.comparison.layouts import Layout, lay_out
+from bench.comparison.workload import Workload, from_document
+from collectors.reconfiguration.apply import apply
+from multicast.control import order_topic
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appender, Driver, TopicPartition
+from multicast.errors import AmcastError, BufferFull
+from multicast.local.cluster import LocalCluster
+from multicast.order import Kind, OrderRecord, ParentNext, Run, anchor, digest_of, encode
+from topology.tree import Plan
+
+_LENGTHS = (1, 7, 32, 40)
+_LOGS = 3
+_PERIOD_RUNS = 12  # after so many runs each log has had each length
+_PERIOD = 3 * sum(_LENGTHS)
+_INTENDED_EVERY_NS = 10_000
+_RETENTION = {"retention.ms": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one size cost."""
+
+    events: int
+    seconds: float
+    cpu_s: float
+    resident_mib: float
+
+
+def main(
+    sizes: Annotated[list[int] | None, typer.Argument(help="Numbers of events.")] = None,
+    *,
+    stream: Annotated[bool, typer.Option("--stream", help="As a stream, not a batch.")] = False,
+) -> None:
+    """Make events, run the pipeline over them, and print what it cost, size by size."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-cost-")))
+        broker = stack.enter_context(LocalCluster(brokers=1))
+        driver = open_driver("librdkafka", broker.bootstrap)
+        stack.callback(driver.close)
+        typer.echo(f"{'events':>10} {'s':>8} {'CPU s':>8} {'CPU µs/event':>13} {'MiB':>6}")
+        for events in sizes or [10**5, 10**6, 10**7]:
+            run = f"cost-{events}"
+            topics = _fill(broker.bootstrap, driver, run, events // 2 // _PERIOD * _PERIOD)
+            cost = _measure(broker.bootstrap, run, events, folder, stream=stream)
+            typer.echo(
+                f"{cost.events:>10} {cost.seconds:>8.1f} {cost.cpu_s:>8.1f} "
+                f"{1e6 * cost.cpu_s / cost.events:>13.2f} {cost.resident_mib:>6.0f}"
+            )
+            with Admin(broker.bootstrap) as admin:
+                admin.delete_topics(topics)
+
+
+def _fill(bootstrap: str, driver: Driver, run: str, messages: int) -> list[str]:
+    """Make a run of so many messages; give its topics."""
+    topic = f"{run}-A"
+    workload = from_document(
+        {"kind": "one", "size": _LOGS, "message_bytes": 100, "load": 10**5, "messages": messages},
+        name=run,
+    )
+    layout = lay_out(workload, "ordered", topic)
+    assert layout.plan is not None
+    with Admin(bootstrap) as admin:
+        plan = apply(driver, admin, layout.plan).plan
+        admin.create_topics({events_topic(run): TopicSpec(PARTITIONS, settings=_RETENTION)})
+    write_statement(driver, run, "arm", describe(run, "ordered", workload, layout, topic))
+    write_statement(driver, run, "end", {"run": run, "arm": "ordered"})
+    _order(driver, plan, messages)
+    _events(bootstrap, run, workload, layout, messages)
+    return [topic, f"{topic}.topology", order_topic(topic), events_topic(run)]
+
+
+def _period() -> list[tuple[int, int, int]]:
+    """Give the runs of a period: log, first offset in the period, length."""
+    firsts = [0] * _LOGS
+    found = []
+    for number in range(_PERIOD_RUNS):
+        log, length = number % _LOGS, _LENGTHS[number % len(_LENGTHS)]
+        found.append((log, firsts[log], length))
+        firsts[log] += length
+    return found
+
+
+def _order(driver: Driver, plan: Plan, messages: int) -> None:
+    appender = driver.appender()
+    at = TopicPartition(order_topic(plan.topic), 0)
+    step = sum(_LENGTHS)  # offsets of each log in a period
+    previous = anchor(plan, plan.collectors[0].name)
+    for period in range(messages // _PERIOD):
+        begin = period * step
+        runs = tuple(
+            Run(log, begin + first, begin + first + length) for log, first, length in _period()
+        )
+        raw = encode(OrderRecord(Kind.OWN, previous, ParentNext(0, 0), runs))
+        previous = digest_of(raw)
+        _append(appender, at, raw)
+    if not appender.flush(300):
+        raise AmcastError("the order records were not stored within 300 s")
+    appender.close()
+
+
+def _append(appender: Appender, at: TopicPartition, raw: bytes) -> None:
+    while True:
+        try:
+            appender.append(at, raw, done=lambda _: None)
+        except BufferFull:
+            appender.flush(1)
+        else:
+            return
+
+
+def _events(bootstrap: str, run: str, workload: Workload, layout: Layout, messages: int) -> None:
+    """Let Spark itself make the events and write them to Kafka."""
+    from bench.pipeline.bulk import write_events  # noqa: PLC0415 - pyspark may be missing
+    from bench.pipeline.session import spark  # noqa: PLC0415
+
+    places = [
+        (layout.partitions[log], first + index)
+        for log, first, length in _period()
+        for index in range(length)
+    ]
+    with spark(progress=lambda _: None) as session:
+        write_events(
+            session,
+            bootstrap,
+            events_topic(run),
+            messages=messages,
+            places=places,
+            offsets_each=sum(_LENGTHS),
+            every_ns=_INTENDED_EVERY_NS,
+            constants={"run": run, "topology": "one-3", "r": round(workload.label, 3)},
+        )
+
+
+def _measure(bootstrap: str, run: str, events: int, folder: Path, *, stream: bool) -> Cost:
+    command = [sys.executable, "-m", "multicast", "bench", "pipeline", run, "-b", bootstrap]
+    command += ["--out", str(folder / run), "-o", "json", *(["--stream"] if stream else [])]
+    began = time.monotonic()
+    said = os.open(folder / f"{run}.log", os.O_WRONLY | os.O_CREAT)
+    actions = [(os.POSIX_SPAWN_DUP2, said, 1), (os.POSIX_SPAWN_DUP2, said, 2)]
+    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
+    _, status, used = os.wait4(pid, 0)
+    seconds = time.monotonic() - began
+    os.close(said)
+    if status != 0:
+        log = (folder / f"{run}.log").read_text(errors="replace")
+        raise AmcastError(f"the pipeline failed; it said: {log[-1000:]}")
+    return Cost(events, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,249 @@
+"""Latency in hops, in virtual time: what the trees cost where no core is ever short.
+
+The real cores (collector, order stream, delivery) on the in-memory log; only the time is made up.
+Goes in: a workload's tree. Comes out: how many hops a message of the shared partition takes from
+its append to its delivery. No clock, no chance: one input, one output.
+
+    hop           from the start of an append to the moment that every reader has the record; each
+                  append takes one hop, whoever makes it, so plain Kafka's latency is one hop
+    announcement  a datagram, which takes a tenth of a hop
+    nothing else takes any time: no process waits for a core, which two cores cannot show beyond a
+    few collectors
+
+    python -m bench.micro.virtual        a table; with `-o json` the document, which the suite keeps
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench.comparison.layouts import Layout, Reading, lay_out
+from bench.comparison.workload import from_document
+from collectors.collector import Append, Collector, Limits
+from multicast.announcements import Announcement, Count
+from multicast.control import log_partition, order_topic, stream_partition
+from multicast.delivery import Delivery, start_cursor
+from multicast.drivers.memory.driver import MemoryLog
+from multicast.drivers.protocol import TopicPartition
+from multicast.order import OrderStream
+from topology.tree import Plan
+
+SIZES = (1, 2, 4, 8, 16, 32)
+ARMS = ("ordered", "ordered-plain", "single-root")
+HOP = 1000  # ticks of virtual time
+ANNOUNCEMENT = HOP // 10
+_STEP = 370  # between two messages: several are on their way at any time
+_MESSAGES = 300
+_TOPIC = "A"
+_ALL = 1_000_000
+
+
+class World:
+    """The log, and who is told when a record lands in which Kafka partition."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.now = 0
+        self.log = MemoryLog(
+            {_TOPIC: len(plan.logs), order_topic(_TOPIC): len(plan.collectors)}, now_ms=lambda: 0
+        )
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._made = 0
+        self._told: dict[TopicPartition, list[Callable[[], None]]] = {}
+
+    def after(self, ticks: int, what: Callable[[], None]) -> None:
+        """Let something happen later; of two things at one time the older one is first."""
+        self._made += 1
+        heapq.heappush(self._events, (self.now + ticks, self._made, what))
+
+    def tell(self, at: TopicPartition, whom: Callable[[], None]) -> None:
+        """Call this whenever a record has landed."""
+        self._told.setdefault(at, []).append(whom)
+
+    def append(self, at: TopicPartition, value: bytes) -> None:
+        """Let a record be stored, and be with its readers, one hop from now."""
+
+        def lands() -> None:
+            self.log.write(at, value)
+            for told in self._told.get(at, ()):
+                told()
+
+        self.after(HOP, lands)
+
+    def run(self) -> None:
+        """Let everything happen that is to happen."""
+        while self._events:
+            self.now, _, what = heapq.heappop(self._events)
+            what()
+
+
+class Process:
+    """One collector: told of records, it calls its core and appends what that says."""
+
+    def __init__(self, world: World, plan: Plan, name: str) -> None:
+        self._world = world
+        starts = dict.fromkeys((log.name for log in plan.logs), 0)
+        own = OrderStream(plan, name, starts)
+        above = plan.collector(name).parent
+        parent = None if above is None else OrderStream(plan, above, starts)
+        # In virtual time no append costs anything, so none waits for those before it.
+        self.core = Collector(own, parent, writer=1, limits=Limits(pending_max=1000))
+        self.core.own_end(0)
+        self._at = stream_partition(plan, name)
+        world.tell(self._at, self._own)
+        if above is not None:
+            self._parent_at = stream_partition(plan, above)
+            world.tell(self._parent_at, self._follow)
+        for number in sorted(own.own):
+            at = log_partition(plan.logs[number])
+            self.core.log_end(number, 0)
+            world.tell(at, lambda number=number, at=at: self._grown(number, at))  # type: ignore[misc]
+
+    def announced(self, announcement: Announcement) -> None:
+        """Take a producer's datagram."""
+        self.core.announced(announcement)
+        self._step()
+
+    def _grown(self, number: int, at: TopicPartition) -> None:
+        self.core.log_end(number, self._world.log.ends([at])[at])
+        self._step()
+
+    def _own(self) -> None:
+        fetched = self._world.log.read(self._at, self.core.own.offset_next, _ALL)
+        for record in fetched.records if fetched else ():
+            self.core.own_read(record.offset, record.value)
+        self._step()
+
+    def _follow(self) -> None:
+        assert self.core.parent is not None
+        fetched = self._world.log.read(self._parent_at, self.core.parent.offset_next, _ALL)
+        for record in fetched.records if fetched else ():
+            self.core.parent_read(record.offset, record.value)
+        self._step()
+
+    def _step(self) -> None:
+        for action in self.core.step(0):
+            if isinstance(action, Append):
+                self._world.append(self._at, action.raw)
+
+
+class Reader:
+    """One consumer; it notes how long each message of the shared partition took."""
+
+    def __init__(self, world: World, plan: Plan, reading: Reading) -> None:
+        self._world = world
+        subscription = plan.subscription(reading.name)
+        assert subscription is not None
+        assert subscription.collector is not None
+        name = subscription.collector
+        self._order = OrderStream(plan, name, dict.fromkeys((log.name for log in plan.logs), 0))
+        cursor = start_cursor(plan, name)
+        self._delivery = Delivery(plan, subscription.interest, self._order, cursor)
+        self._at = stream_partition(plan, name)
+        self._shared = plan.logs[0].name
+        self.took: list[int] = []
+        world.tell(self._at, self._ordered)
+        for number in self._delivery.logs:
+            at = log_partition(plan.logs[number])
+            world.tell(at, lambda number=number, at=at: self._payload(number, at))  # type: ignore[misc]
+
+    def _ordered(self) -> None:
+        fetched = self._world.log.read(self._at, self._order.offset_next, _ALL)
+        for record in fetched.records if fetched else ():
+            self._delivery.order_read(record.offset, record.value)
+        self._deliver()
+
+    def _payload(self, number: int, at: TopicPartition) -> None:
+        end = self._world.log.ends([at])[at]
+        fetched = self._world.log.read(at, end - 1, 1)
+        assert fetched is not None
+        self._delivery.payload_read(number, fetched.records, fetched.position)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        for batch in self._delivery.deliver(_ALL):
+            if batch.log.name == self._shared:
+                sent = [int(record.value or b"") for record in batch.records]
+                self.took += [self._world.now - at for at in sent]
+
+
+def latencies(kind: str, size: int, arm: str) -> list[float]:
+    """Run a tree of that size; give the hops of each message of the shared partition, sorted."""
+    given = {"kind": kind, "size": size, "message_bytes": 24, "load": 1, "messages": _MESSAGES}
+    layout = lay_out(from_document(given, name=kind), arm, _TOPIC)
+    plan = layout.plan
+    assert plan is not None
+    world = World(plan)
+    processes = [Process(world, plan, node.name) for node in plan.collectors]
+    readers = [Reader(world, plan, reading) for reading in layout.consumers]
+    _produce(world, plan, layout, processes if arm != "ordered-plain" else [])
+    world.run()
+    took = sorted(one / HOP for reader in readers for one in reader.took)
+    shared = sum(_log_of(index, layout) == 0 for index in range(_MESSAGES))
+    assert len(took) == shared * len(readers), "every message is delivered to every consumer"
+    return took
+
+
+def _log_of(index: int, layout: Layout) -> int:
+    """Send every third message to one of the partitions that are not shared, in turns."""
+    return 1 + index // 3 % (len(layout.partitions) - 1) if index % 3 == 2 else 0
+
+
+def _produce(world: World, plan: Plan, layout: Layout, hear: list[Process]) -> None:
+    """Let one producer send the messages; whoever hears its announcements is told of each."""
+    sent = [0] * len(plan.logs)
+
+    def send(number: int) -> None:
+        sent[number] += 1
+        world.append(log_partition(plan.logs[number]), b"%d" % world.now)
+        counts = [Count(number, sent[number], 0)]
+        for process in hear:
+            world.after(
+                ANNOUNCEMENT,
+                lambda to=process: to.announced(Announcement(1, counts)),  # type: ignore[misc]
+            )
+
+    for index in range(_MESSAGES):
+        number = _log_of(index, layout)
+        world.after(index * _STEP, lambda number=number: send(number))  # type: ignore[misc]
+
+
+def document(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+    """Give the hops by kind of tree, size and arm, as one document."""
+    series = []
+    for kind in ("tree", "bottleneck"):
+        for arm in ARMS:
+            for size in sizes:
+                took = latencies(kind, size, arm)
+                found: dict[str, Any] = {"kind": kind, "arm": arm, "size": size}
+                found |= {"messages": len(took), "p50_hops": statistics.median(took)}
+                series.append({**found, "max_hops": took[-1]})
+    return {
+        "schema_version": 1,
+        "benchmark": "virtual",
+        "command": "python -m bench.micro.virtual -o json",
+        "model": {"hop": "one append and its fetch", "announcement_hops": ANNOUNCEMENT / HOP},
+        "figures": {},
+        "series": series,
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Print a line for each tree, or the document."""
+    told = document()
+    if arguments == ["-o", "json"]:
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        return
+    for one in told["series"]:
+        sys.stdout.write(
+            f"{one['kind']:10} {one['size']:3} {one['arm']:14} p50 {one['p50_hops']:g} hops, "
+            f"slowest {one['max_hops']:g}\n"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,103 @@
+"""Faults of brokers: the leader of a log, the KRaft controller, any one; killed or frozen.
+
+Three brokers hold every log, and two must have a message before it is acknowledged, so that one
+may be missing at any time. Followers are frozen for longer than every time-out of the producers
+(`system.DELIVERY_S`; 10 s for a request): what their leader stores is not acknowledged in time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from bench.nemesis.faults.kinds import kind
+from bench.nemesis.faults.programs import busy_instance
+from bench.nemesis.system import BROKERS, SETS, System
+
+_LONG_S = (12.0, 16.0)
+
+
+@kind("leader-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True, times=2)
+def leader_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGKILL the leader of a log right after it acknowledged a message there.
+
+    The message must not be lost with it: it stands in the history as any other does.
+    """
+    to = pick.choice(SETS)
+    leader = system.leader_of(to)
+    message_id = system.hand.multicast(to)
+    system.cluster.kill(leader)
+    yield f"broker {leader} after {message_id}"
+    system.cluster.restart(leader)
+
+
+@kind("controller-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True)
+def controller_killed(system: System, _: random.Random) -> Iterator[str]:
+    """SIGKILL the broker that leads the KRaft quorum."""
+    controller = system.admin.controller_time_ms()[0]
+    system.cluster.kill(controller)
+    yield f"broker {controller}"
+    system.cluster.restart(controller)
+
+
+@kind("broker-frozen", hold_s=(3.0, 8.0), brokers=True)
+def broker_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP a broker that leads a log: its connections stay open, and nothing answers."""
+    leader = system.leader_of(pick.choice(SETS))
+    system.cluster.pause(leader)
+    yield f"broker {leader}"
+    system.cluster.resume(leader)
+
+
+@kind("follower-frozen", hold_s=_LONG_S, brokers=True)
+def follower_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP one follower of a log's leader, until every append in flight has been given up.
+
+    The leader waits for it, until the controller takes it for dead.
+    """
+    followers = _followers(system, pick)
+    yield from _frozen(system, [pick.choice(followers)])
+
+
+@kind("followers-frozen", hold_s=_LONG_S, brokers=True)
+def followers_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP both followers of a log's leader, and with them the KRaft quorum.
+
+    The leader stores what it gets, and acknowledges it long after its producer has given it up.
+    """
+    yield from _frozen(system, _followers(system, pick))
+
+
+def _followers(system: System, pick: random.Random) -> list[int]:
+    leader = system.leader_of(pick.choice(SETS))
+    return [broker for broker in BROKERS if broker != leader]
+
+
+def _frozen(system: System, brokers: Sequence[int]) -> Iterator[str]:
+    for broker in brokers:
+        system.cluster.pause(broker)
+    yield f"brokers {' and '.join(map(str, brokers))}"
+    for broker in brokers:
+        system.cluster.resume(broker)
+
+
+@kind("broker-restarted", hold_s=(0.0, 0.5), brokers=True)
+def broker_restarted(system: System, pick: random.Random) -> Iterator[str]:
+    """Stop a broker in order, and start it again."""
+    broker = pick.choice(BROKERS)
+    system.cluster.restart(broker)
+    yield f"broker {broker}"
+
+
+@kind("leader-and-collector-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True)
+def leader_and_collector_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """Two at once: the leader of a log, and an instance that orders."""
+    to = pick.choice(SETS)
+    leader = system.leader_of(to)
+    program = system.programs[busy_instance(system, pick)]
+    message_id = system.hand.multicast(to)
+    system.cluster.kill(leader)
+    program.kill()
+    yield f"broker {leader} after {message_id}, {program.name}"
+    program.start()
+    system.cluster.restart(leader)

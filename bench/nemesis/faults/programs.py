@@ -1,0 +1,116 @@
+"""Faults of our own processes: collectors, consumers and producers killed, frozen, come and gone.
+
+Standing by and placement take over without hands, so most of these heal themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from bench.nemesis.faults.kinds import kind
+from bench.nemesis.running import until
+from bench.nemesis.system import System
+from multicast.errors import TimedOut
+
+_JOIN_S = 120.0
+
+
+def busy_instance(system: System, pick: random.Random) -> str:
+    """Choose an instance that is the primary of some collector, where one is known."""
+    busy = [name for name, nodes in sorted(system.primaries().items()) if nodes]
+    return pick.choice(busy or system.instances)
+
+
+@kind("collector-killed", hold_s=(2.0, 4.0), heals_itself=True, times=2)
+def collector_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGKILL an instance that orders: another stands by for it. It is started again later."""
+    program = system.programs[busy_instance(system, pick)]
+    program.kill()
+    yield program.name
+    program.start()
+
+
+@kind("collector-frozen", hold_s=(2.0, 5.0), heals_itself=True, times=2)
+def collector_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP an instance until its successor works, then let it go on: a zombie."""
+    program = system.programs[busy_instance(system, pick)]
+    program.freeze()
+    yield program.name
+    program.thaw()
+
+
+@kind("collector-frozen-past-session", hold_s=(7.5, 9.0), heals_itself=True)
+def collector_frozen_past_session(system: System, pick: random.Random) -> Iterator[str]:
+    """Freeze an instance for longer than its group waits for it: the others share out without."""
+    program = system.programs[pick.choice(system.instances)]
+    program.freeze()
+    yield program.name
+    program.thaw()
+
+
+@kind("all-collectors-killed", hold_s=(0.5, 1.5))
+def all_collectors_killed(system: System, _: random.Random) -> Iterator[str]:
+    """SIGKILL every instance: nothing is ordered until they are started again."""
+    for name in system.instances:
+        system.programs[name].kill()
+    yield ", ".join(system.instances)
+    for name in system.instances:
+        system.programs[name].start()
+
+
+@kind("group-rebalanced", hold_s=(3.0, 5.0), heals_itself=True)
+def group_rebalanced(system: System, _: random.Random) -> Iterator[str]:
+    """Let one more instance join, and leave in order: collectors move there and back."""
+    system.spare.start()
+    if not until(system.spare_takes_part, timeout_s=_JOIN_S, pause_s=0.2):
+        raise TimedOut(f"{system.spare.name} did not join within {_JOIN_S:g} s")
+    yield system.spare.name
+    system.spare.stop()
+
+
+@kind("consumer-killed", hold_s=(0.5, 2.0))
+def consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGKILL a consumer; it is started again and goes on from its committed cursor."""
+    program = system.programs[pick.choice(system.consumers)]
+    program.kill()
+    yield program.name
+    program.start()
+
+
+@kind("consumer-frozen", hold_s=(2.0, 5.0))
+def consumer_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP a consumer and let it go on."""
+    program = system.programs[pick.choice(system.consumers)]
+    program.freeze()
+    yield program.name
+    program.thaw()
+
+
+@kind("producer-killed", hold_s=(0.5, 2.0))
+def producer_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGKILL a producer with calls in flight; it is started again."""
+    program = system.programs[pick.choice(system.producers)]
+    program.kill()
+    yield program.name
+    program.start()
+
+
+@kind("producer-frozen", hold_s=(2.0, 4.0))
+def producer_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP a producer and let it go on: what it announced stays unfilled for so long."""
+    program = system.programs[pick.choice(system.producers)]
+    program.freeze()
+    yield program.name
+    program.thaw()
+
+
+@kind("collector-and-consumer-killed", hold_s=(1.0, 2.0))
+def collector_and_consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
+    """Two at once: an instance and a consumer."""
+    victims = [busy_instance(system, pick), pick.choice(system.consumers)]
+    for name in victims:
+        system.programs[name].kill()
+    yield ", ".join(victims)
+    for name in victims:
+        system.programs[name].start()

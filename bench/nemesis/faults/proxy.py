@@ -1,0 +1,112 @@
+"""Faults of single requests: held, doubled, cut, left without an answer, sent again much later.
+
+They strike the clients of the host that reaches the brokers through the proxy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench.nemesis.faults.kinds import kind
+from bench.nemesis.frames import Action, Api, Rule
+from bench.nemesis.proxy import Armed
+from bench.nemesis.system import System
+from multicast.errors import TimedOut
+
+_FIRED_S = 20.0
+_PRODUCER, _CONSUMER = "p2", "C2"
+
+
+@contextmanager
+def _armed(system: System, rule: Rule) -> Iterator[Armed]:
+    """Arm a rule, and wait until it has caught a request."""
+    armed = system.proxy.arm(rule)
+    try:
+        if not armed.fired.wait(_FIRED_S):
+            raise TimedOut(f"no request came within {_FIRED_S:g} s for {rule}")
+        yield armed
+    finally:
+        system.proxy.disarm()
+
+
+def _spoiled(system: System, api: Api, action: Action, nth: int | None) -> Iterator[str]:
+    with _armed(system, Rule(api=api, action=action, nth=nth)) as armed:
+        yield f"{api.name} {action.value}"
+        assert armed.count
+
+
+@kind("produce-held", hold_s=(1.0, 4.0))
+def produce_held(system: System, _: random.Random) -> Iterator[str]:
+    """Let no Produce through until it is released: what was announced stays unfilled."""
+    yield from _spoiled(system, Api.PRODUCE, Action.DELAY, None)
+
+
+@kind("produce-doubled", hold_s=(1.0, 4.0))
+def produce_doubled(system: System, _: random.Random) -> Iterator[str]:
+    """Give each Produce to the broker twice."""
+    yield from _spoiled(system, Api.PRODUCE, Action.DOUBLE, None)
+
+
+@kind("produce-cut", hold_s=(0.5, 2.0))
+def produce_cut(system: System, _: random.Random) -> Iterator[str]:
+    """Break the connection at each Produce, before the broker has it."""
+    yield from _spoiled(system, Api.PRODUCE, Action.CUT, None)
+
+
+@kind("produce-answer-lost", hold_s=(0.5, 2.0))
+def produce_answer_lost(system: System, _: random.Random) -> Iterator[str]:
+    """Break the connection instead of a Produce's answer: stored, and nobody was told."""
+    yield from _spoiled(system, Api.PRODUCE, Action.LOSE_ANSWER, None)
+
+
+@kind("produce-answer-held", hold_s=(11.0, 14.0))
+def produce_answer_held(system: System, _: random.Random) -> Iterator[str]:
+    """Hold each Produce's answer until its producer has given it up: stored, and told too late."""
+    yield from _spoiled(system, Api.PRODUCE, Action.HOLD_ANSWER, None)
+
+
+@kind("produce-stranded", hold_s=(2.0, 4.0))
+def produce_stranded(system: System, _: random.Random) -> Iterator[str]:
+    """Break the connection at a Produce; the broker gets it later, after it was sent again."""
+    yield from _spoiled(system, Api.PRODUCE, Action.STRAND, 1)
+
+
+@kind("fetch-cut", hold_s=(0.5, 2.0))
+def fetch_cut(system: System, _: random.Random) -> Iterator[str]:
+    """Break the connection at each Fetch."""
+    yield from _spoiled(system, Api.FETCH, Action.CUT, None)
+
+
+@kind("fetch-held", hold_s=(1.0, 4.0))
+def fetch_held(system: System, _: random.Random) -> Iterator[str]:
+    """Let no Fetch through for a while."""
+    yield from _spoiled(system, Api.FETCH, Action.DELAY, None)
+
+
+@kind("commit-lost", hold_s=(1.0, 3.0))
+def commit_lost(system: System, _: random.Random) -> Iterator[str]:
+    """Lose every commit of a cursor, then kill the consumer: it goes on from an older one."""
+    program = system.programs[_CONSUMER]
+    rule = Rule(api=Api.OFFSET_COMMIT, action=Action.CUT, nth=None, client_id=_CONSUMER)
+    with _armed(system, rule) as armed:
+        yield program.name
+        program.kill()
+        assert armed.count
+    program.start()
+
+
+@kind("producer-killed-announced", hold_s=(0.5, 2.0))
+def producer_killed_announced(system: System, _: random.Random) -> Iterator[str]:
+    """Kill a producer between its announcement and its append.
+
+    It announces as it sends; what it sends is cut, so that the broker never has it. The offsets
+    that were ordered ahead stay empty until somebody fills them.
+    """
+    program = system.programs[_PRODUCER]
+    rule = Rule(api=Api.PRODUCE, action=Action.CUT, nth=None, client_id=_PRODUCER)
+    with _armed(system, rule):
+        program.kill()
+    yield program.name
+    program.start()

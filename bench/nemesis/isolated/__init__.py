@@ -1,0 +1,1 @@
+"""Faults that have a topic or a broker of their own."""

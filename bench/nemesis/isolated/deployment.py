@@ -1,0 +1,380 @@
+"""A small deployment of its own for one fault: a topic with a plan, its collectors, a history.
+
+The faults that would spoil everybody's topic are made in such a one. What was multicast and what
+was delivered is noted on the way, and judged by the property suite. All of it ends, and its topics
+are deleted, with the context.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from bench.harness.hosts import end
+from collectors.reconfiguration.apply import apply
+from multicast import history
+from multicast.consumer import Consumer
+from multicast.control import bells_topic, control_partition, stream_partition
+from multicast.delivery import Batch
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import (
+    Appended,
+    AppendOutcome,
+    Driver,
+    Headers,
+    Record,
+    TopicPartition,
+)
+from multicast.errors import AmcastError, TimedOut
+from multicast.local.cluster import LocalCluster
+from multicast.local.process import Guard, argument_of
+from multicast.producer import Producer, Receipt
+from multicast.properties import check_all
+from multicast.verification.report import OrderViolation, Report
+from topology.interests import from_document
+from topology.planner.solver import plan as solve
+from topology.tree import Plan
+
+INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}
+SETS = (("P1",), ("P2",), ("P3",), ("P1", "P2"), ("P4",))
+PATIENCE_S = 180.0
+_PAUSE_S = 0.02
+
+
+class Unexpected(AmcastError):
+    """A fault had another effect than is promised; the text says which."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a fault is made: the brokers, a folder for files, the cluster where it is ours."""
+
+    bootstrap: str
+    folder: Path
+    cluster: LocalCluster | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of a fault: what was judged, and one sentence on what was seen."""
+
+    name: str
+    messages: int
+    deliveries: int
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A program that ran to its end."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused(self, *words: str) -> str:
+        """Give its one sentence; raises `Unexpected` unless it failed with these words in it."""
+        lines = self.err.strip().splitlines()
+        told = [line for line in lines if not line.startswith(("sent ", "received "))]
+        plain = self.code == 1 and len(told) == 1 and "Traceback" not in self.err
+        expect(
+            plain and all(word in told[0] for word in words),
+            f"a program was to end with code 1 and one sentence with {' and '.join(words)}; it "
+            f"ended with {self.code} and said: {self.err.strip()[-500:]}",
+        )
+        return told[0].removeprefix("amcast: ")
+
+
+def expect(holds: object, otherwise: str) -> None:
+    """Raise `Unexpected` with that sentence unless it holds."""
+    if not holds:
+        raise Unexpected(otherwise)
+
+
+def until(holds: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Wait until it holds; raises `TimedOut`."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimedOut(f"{what} did not come within {timeout_s:g} s")
+        pause.wait(_PAUSE_S)
+
+
+class Deployment:
+    """A topic with a plan of its own; a context manager. `collectors` starts what orders it."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.bootstrap = stage.bootstrap
+        self.topic = f"aside-{name}-{uuid.uuid4().hex[:8]}"
+        self.folder = stage.folder / self.topic
+        self.driver: Driver
+        self.admin: Admin
+        self.plan: Plan
+        self.epochs: list[Plan] = []
+        self.lines: list[str] = []  # of the history
+        self._token = uuid.uuid4().hex
+        self._stack = ExitStack()
+        self._read: Counter[tuple[str, str]] = Counter()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            self.folder.mkdir(parents=True)
+            self.driver = open_driver("librdkafka", self.bootstrap)
+            opened.callback(self.driver.close)
+            self.admin = opened.enter_context(Admin(self.bootstrap))
+            opened.callback(self._delete)
+            guard = Guard(self._token)
+            opened.callback(guard.dismiss)
+            self.plan = apply(self.driver, self.admin, planned(self.topic), timeout_s=60.0).plan
+            self.epochs.append(self.plan)
+            self._stack = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _delete(self) -> None:
+        """Delete every topic that `apply` may have made."""
+        names = [self.topic, f"{self.topic}.groups", f"{self.topic}.Msg-TO"]
+        self.admin.delete_topics(
+            [*names, control_partition(self.topic).topic, bells_topic(self.topic)]
+        )
+
+    def stream(self, collector: str) -> TopicPartition:
+        """Name the Kafka partition of a collector's stream."""
+        return stream_partition(self.plan, collector)
+
+    # -- programs -----------------------------------------------------------------------------
+
+    def _argv(self, program: Sequence[str], verb: Sequence[str], driver: str) -> list[str]:
+        token = ["-X", argument_of(self._token)]  # so that the guard knows it
+        common = ["-b", self.bootstrap, "-t", self.topic, "--driver", driver]
+        return [sys.executable, *token, "-m", *program, *verb, *common]
+
+    def run(
+        self,
+        *verb: str,
+        flags: Sequence[str] = (),
+        before: Sequence[str] = (),
+        program: Sequence[str] = ("multicast",),
+        driver: str = "librdkafka",
+        stdin: str = "",
+        stdout: Path | None = None,
+    ) -> Ended:
+        """Run a verb of `amcast` to its end; `before` comes before Python, such as a limit."""
+        argv = [*before, *self._argv(program, verb, driver), *flags]
+        with ExitStack() as opened:
+            out = subprocess.PIPE if stdout is None else opened.enter_context(stdout.open("wb"))
+            try:
+                done = subprocess.run(
+                    argv,
+                    input=stdin,
+                    stdout=out,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    timeout=PATIENCE_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise TimedOut(f"'amcast {verb[0]}' has not ended in {PATIENCE_S:g} s") from None
+        return Ended(done.returncode, done.stdout or "", done.stderr)
+
+    def collectors(
+        self, *flags: str, program: Sequence[str] = ("multicast",), driver: str = "librdkafka"
+    ) -> Collectors:
+        """Start a process of collectors, of all that it is given; wait until they run."""
+        log = self.folder / f"collectors-{uuid.uuid4().hex[:8]}.log"
+        argv = self._argv(program, ("collectors", "run"), driver)
+        made = Collectors([*argv, "--web-port", "0", *flags], log)
+        self._stack.callback(made.stop)
+        until(made.healthy, "a process of healthy collectors")
+        return made
+
+    # -- multicasting and delivering ----------------------------------------------------------
+
+    def multicast(self, count: int, *, driver: Driver | None = None) -> list[str]:
+        """Multicast messages to each set in turn; note and give those that are acknowledged."""
+        with Producer(topic=self.topic, driver=driver or self.driver) as producer:
+            receipts = [
+                producer.multicast(b"%d" % number, to=SETS[number % len(SETS)])
+                for number in range(count)
+            ]
+            producer.flush(PATIENCE_S)
+        return self.acknowledged("desk", receipts)
+
+    def acknowledged(self, producer: str, receipts: Iterable[Receipt]) -> list[str]:
+        """Note what became of multicasts whose outcome is known; give the IDs of the accepted."""
+        found = []
+        for receipt in receipts:
+            message, outcome = None, "failed"
+            if isinstance(receipt.outcome, Appended):
+                message, outcome = str(receipt.accepted(0)), "accepted"
+                found.append(message)
+            elif receipt.outcome is None or not receipt.outcome.error.definite:
+                outcome = "unknown"
+            self.lines.append(
+                history.acknowledgement_line(
+                    producer=producer, message_id=message, to=receipt.to, outcome=outcome
+                )
+            )
+        return found
+
+    def accepted(self, producer: str, message: str, to: Iterable[str]) -> None:
+        """Note a message that stands in a log."""
+        self.lines.append(
+            history.acknowledgement_line(
+                producer=producer, message_id=message, to=to, outcome="accepted"
+            )
+        )
+
+    def strange(
+        self, at: TopicPartition, *values: bytes | None, headers: Headers = (), key: bytes = b""
+    ) -> int:
+        """Append records as a stranger would; give the offset of the last."""
+        outcomes: list[AppendOutcome] = []
+        appender = self.driver.appender()
+        try:
+            for value in values:
+                appender.append(at, value, key=key or None, headers=headers, done=outcomes.append)
+            expect(appender.flush(PATIENCE_S), "what a stranger sent was to be acknowledged")
+        finally:
+            appender.close()
+        for outcome in outcomes:
+            if not isinstance(outcome, Appended):
+                raise outcome.error
+        last = outcomes[-1]
+        assert isinstance(last, Appended)
+        return last.offset
+
+    def note(self, name: str, instance: str, batches: Iterable[Batch]) -> list[str]:
+        """Note deliveries of a consumer's instance; give their IDs."""
+        found = []
+        for batch in batches:
+            for record in batch.records:
+                found.append(f"{batch.log.name}:{record.offset}")
+                self.lines.append(
+                    history.delivery_line(
+                        consumer=name,
+                        instance=instance,
+                        sequence=self._read[name, instance],
+                        message_id=found[-1],
+                        to=batch.to,
+                    )
+                )
+                self._read[name, instance] += 1
+        return found
+
+    def end(self, name: str, instance: str) -> None:
+        """Note that this instance has delivered all that there was."""
+        self.lines.append(history.end_line(consumer=name, instance=instance))
+
+    def read_all(self, name: str, instance: str = "all", *, ended: bool = True) -> list[str]:
+        """Deliver everything to a consumer from the start; note it and give the IDs.
+
+        Not `ended`: more is to come, and this instance will not read it.
+        """
+        with Consumer(topic=self.topic, name=name, driver=self.driver, committed=False) as consumer:
+            found = self.note(name, instance, consumer.until_end(timeout=PATIENCE_S))
+        if ended:
+            self.end(name, instance)
+        return found
+
+    def records(self, at: TopicPartition) -> list[Record]:
+        """Read a Kafka partition from its beginning to its end."""
+        found: list[Record] = []
+        position, last = self.driver.begins([at])[at], self.driver.ends([at])[at]
+        reader = self.driver.reader({at: position})
+        try:
+            while position < last:
+                moved = reader.poll(PATIENCE_S)
+                expect(moved, f"{at.topic}/{at.partition} was to be read to {last}")
+                found += [record for fetched in moved for record in fetched.records]
+                position = moved[-1].position
+        finally:
+            reader.close()
+        return found
+
+    def judged(self, *files: Path) -> Report:
+        """Judge all that was noted, and histories in files; raises `OrderViolation`."""
+        built = history.HistoryBuilder()
+        history.read([line.encode() for line in self.lines], built, source="the desk")
+        for file in files:
+            with file.open("rb") as lines:
+                history.read(lines, built, source=str(file))
+        report = check_all(built.history(plans=self.epochs))
+        if report.violations:
+            raise OrderViolation(report)
+        blind = [one for one in report.verdicts if one.verdict == "not checked"]
+        blind = [one for one in blind if one.guarantee not in ("genuineness", "replay")]
+        expect(not blind, f"{blind and blind[0].guarantee} could not be judged")
+        return report
+
+    def told(self, name: str, report: Report, says: str) -> Told:
+        """Put together what an aside tells."""
+        return Told(name, report.messages, report.deliveries, says)
+
+
+def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") -> Plan:
+    """Plan for a few interests: collectors below each other, and a log that is read alone."""
+    document: dict[str, Any] = {
+        "topic": topic,
+        "partitions": ["P1", "P2", "P3", "P4"],
+        "destinations": [list(to) for to in SETS if len(to) > 1],
+        "consumer": [{"name": n, "interest": list(i)} for n, i in INTERESTS.items()],
+    }
+    return solve(from_document(document), prefer=prefer)
+
+
+class Collectors:
+    """One process of `amcast collectors run`."""
+
+    def __init__(self, argv: Sequence[str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def stop(self) -> None:
+        """End it, within bounded time."""
+        self.process.terminate()
+        end(self.process)
+
+    def healthy(self) -> bool:
+        """Whether it has nodes and all of them run; raises `Unexpected` where it has ended."""
+        if self.process.poll() is not None:
+            raise Unexpected(f"a process of collectors has ended; it said: {self.says()}")
+        nodes = self.nodes()
+        return bool(nodes) and all(one["state"] == "running" for one in nodes)
+
+    def says(self) -> str:
+        """Give the end of its log."""
+        return self._log.read_text(errors="replace").strip()[-500:]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Ask for its nodes' own descriptions; empty while it does not answer."""
+        log = self._log.read_text(errors="replace")
+        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+        if address is None:
+            return []
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
+                found: list[dict[str, Any]] = json.load(answer)["nodes"]
+        except (OSError, ValueError):
+            return []
+        return found

@@ -1,0 +1,136 @@
+"""Fresh endorser transactions, and genesis blocks with another channel configuration.
+
+Goes in: a folder as Fabric's tools leave it (`crypto/`, `chain-*.block`, `chain-*.envelopes`); by
+default the one of the tests. Comes out: envelopes that a channel's filters accept, no two with the
+same transaction ID, and genesis blocks that differ from the folder's in what was asked for.
+
+    template   a real peer's transaction; its chaincode action is kept
+    fresh      new: nonce, transaction ID (SHA-256 of nonce and creator), timestamp, signature
+
+The endorsement inside stays the template's: nobody before a committing peer looks at it. So these
+transactions are for ordering, and a peer would mark them invalid.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from multicast.errors import UsageError
+from ordering_osn.chain.blocks import Signer
+from ordering_osn.identity import SigningIdentity
+from ordering_osn.protos import (
+    BatchSize,
+    BatchTimeout,
+    Block,
+    ChannelHeader,
+    ConfigEnvelope,
+    Envelope,
+    Header,
+    HeaderType,
+    Payload,
+    SignatureHeader,
+    Transaction,
+)
+
+FOLDER = Path(__file__).resolve().parent / "fabric"
+_USER = Path("crypto/peerOrganizations/org1.example.com/users/User1@org1.example.com/msp")
+_MSP_ID = "Org1MSP"
+_LENGTH = struct.Struct(">I")
+_S_TO_NS = 10**9
+
+
+class Made(NamedTuple):
+    """A fresh transaction: its ID, lower-case hexadecimal, and the serialized envelope."""
+
+    transaction: str
+    envelope: bytes
+
+
+class Maker:
+    """Makes fresh transactions, about 3.6 kB each, signed by one identity; one thread at a time."""
+
+    def __init__(self, signer: Signer, template: bytes) -> None:
+        payload = Payload.FromString(Envelope.FromString(template).payload)
+        header = ChannelHeader.FromString(payload.header.channel_header)
+        if header.type != HeaderType.ENDORSER_TRANSACTION:
+            raise UsageError(f"the template is of type {header.type}, not an endorser transaction")
+        self._signer = signer
+        self._header = header
+        self._data = Transaction.FromString(payload.data)
+
+    @classmethod
+    def of(cls, folder: Path = FOLDER) -> Maker:
+        """Sign with the key of User1 of the folder, after its `chain-a.envelopes`' last one."""
+        *_, template = read_envelopes(folder / "chain-a.envelopes")
+        return cls(user(folder), template)
+
+    def make(self, channel: str) -> Made:
+        """Make a transaction of now, for a channel, or for chains sorted and joined by "+"."""
+        signer, header = self._signer, self._header
+        nonce = signer.nonce()
+        signature_header = SignatureHeader(creator=signer.creator, nonce=nonce).SerializeToString()
+        header.channel_id = channel
+        header.tx_id = sha256(nonce + signer.creator).hexdigest()
+        header.timestamp.seconds, header.timestamp.nanos = divmod(time.time_ns(), _S_TO_NS)
+        for action in self._data.actions:
+            action.header = signature_header
+        payload = Payload(
+            header=Header(
+                channel_header=header.SerializeToString(), signature_header=signature_header
+            ),
+            data=self._data.SerializeToString(),
+        ).SerializeToString()
+        envelope = Envelope(payload=payload, signature=signer.sign(payload))
+        return Made(header.tx_id, envelope.SerializeToString())
+
+
+def user(folder: Path = FOLDER) -> SigningIdentity:
+    """Give the identity of the folder's User1, who may write to its channels and read them."""
+    return SigningIdentity.load(folder / _USER, _MSP_ID)
+
+
+def genesis(
+    block: bytes,
+    *,
+    channel: str | None = None,
+    messages_max: int | None = None,
+    bytes_preferred: int | None = None,
+    timeout: str | None = None,
+) -> bytes:
+    """Change a genesis block's channel and batch settings (`timeout` as Fabric's, "250ms").
+
+    What is None stays. The hash of the data follows; a genesis block carries no signature.
+    """
+    changed = Block.FromString(block)
+    envelope = Envelope.FromString(changed.data.data[0])
+    payload = Payload.FromString(envelope.payload)
+    if channel is not None:
+        header = ChannelHeader.FromString(payload.header.channel_header)
+        header.channel_id = channel
+        payload.header.channel_header = header.SerializeToString(deterministic=True)
+    config = ConfigEnvelope.FromString(payload.data)
+    values = config.config.channel_group.groups["Orderer"].values
+    size = BatchSize.FromString(values["BatchSize"].value)
+    size.max_message_count = messages_max or size.max_message_count
+    size.preferred_max_bytes = bytes_preferred or size.preferred_max_bytes
+    values["BatchSize"].value = size.SerializeToString(deterministic=True)
+    if timeout is not None:
+        values["BatchTimeout"].value = BatchTimeout(timeout=timeout).SerializeToString()
+    payload.data = config.SerializeToString(deterministic=True)
+    envelope.payload = payload.SerializeToString(deterministic=True)
+    changed.data.data[0] = envelope.SerializeToString(deterministic=True)
+    changed.header.data_hash = sha256(b"".join(changed.data.data)).digest()
+    return bytes(changed.SerializeToString(deterministic=True))
+
+
+def read_envelopes(file: Path) -> Iterator[bytes]:
+    """Read envelopes from a file: four bytes of length, most significant first, then the bytes."""
+    with file.open("rb") as found:
+        while start := found.read(_LENGTH.size):
+            (length,) = _LENGTH.unpack(start)
+            yield found.read(length)

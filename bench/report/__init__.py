@@ -1,0 +1,1 @@
+"""The suite, its marks, and the page that shows them."""

@@ -1,0 +1,92 @@
+"""`amcast bench suite` and `amcast bench report`: measure all that the marks need, and show it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.cli import Force, Output, OutputOption, refuse_files
+from bench.report import marks
+from bench.report.data import collect, described
+from bench.report.report import write_report
+from bench.report.suite import chosen, run_small, run_suite
+from multicast.errors import UsageError
+
+app = typer.Typer()
+
+
+@app.command()
+def suite(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The folder for the documents.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: fewer workloads, rounds, messages.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="A workload's name or a pattern (tree-*); may be repeated."),
+    ] = None,
+) -> None:
+    """Run all workloads that the marks need on a broker of our own, a document each.
+
+    Documents that are there already are kept, so it goes on where it was interrupted. Ends with 1
+    where a workload failed; its document has the error, and the next run tries it again.
+    """
+    entries, small = chosen(list(only or []), quick=quick)
+    if not entries and not small:
+        raise UsageError(f"--only {', '.join(only or [])} names no workload of the suite")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out}: {error.strerror or error}") from error
+    say = Console(stderr=True)
+
+    def progress(what: str) -> None:
+        say.print(what, highlight=False, markup=False)
+
+    failed = run_small(small, out, progress=progress)
+    failed += run_suite(entries, out, quick=quick, progress=progress)
+    if failed:
+        progress(f"{len(failed)} of {len(entries) + len(small)} failed: {', '.join(failed)}")
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Documents, or folders of documents.")],
+    *,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the HTML page here.")] = None,
+    force: Force = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Hold a run to the marks; draw its plots into one HTML page that needs nothing else."""
+    refuse_files(out, force=force)
+    documents = collect(runs)
+    judged = marks.judge(documents)
+    if out is not None:
+        try:
+            out.write_text(write_report(documents, judged), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{out}: {error.strerror or error}") from error
+    if output is Output.JSON:
+        typer.echo(
+            json.dumps({"schema_version": 1, "marks": [described(one) for one in judged]}, indent=1)
+        )
+        return
+    table = Table()
+    for column in ("mark", "asked for", "measured", "verdict"):
+        table.add_column(column, overflow="fold")
+    row = ""
+    for one in judged:
+        if one.row != row:
+            row = one.row
+            table.add_section()
+            table.add_row(f"[bold]{row}[/bold]")
+        told = described(one)
+        table.add_row(told["mark"], told["asked"], told["said"], told["verdict"])
+    Console(width=130).print(table)

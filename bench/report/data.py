@@ -1,0 +1,377 @@
+"""What a report shows: documents of a run go in, plots as plain numbers come out.
+
+No drawing here (`report.py`) and no page (`page.py`). Every plot is there for what was
+measured; a plot without any figure is left out.
+
+    document    one file of a run, by the name that `marks.py` knows it by
+    line        one arm's points; `low` and `high` are the least and the greatest of the rounds
+    hollow      a point that was measured while all cores were busy: it says as much about the
+                machine as about us
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.harness.histogram import Latencies
+from bench.report.marks import P50, RATE, Document, Figure, Judged
+from multicast.errors import UsageError
+
+ARM_NAMES = {
+    "plain": "plain Kafka",
+    "ordered": "ordered, announced",
+    "ordered-plain": "ordered, plain producer",
+    "single-root": "ordered, single root",
+    "one-partition": "one partition",
+    "algorithm1": "Algorithm 1, kafka-python",
+}
+ROLES = ("producers", "consumers", "collectors", "brokers")
+_BUSY = 0.9  # of all cores
+_CDF = ("latency-100B-200", "latency-100B-2000", "latency-10kB-200", "latency-1MB-20")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One arm's points in a plot."""
+
+    arm: str
+    x: list[float]
+    y: list[float]
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    hollow: list[bool] = field(default_factory=list)
+    rate: str = ""  # where a plot holds several
+
+    @property
+    def label(self) -> str:
+        """Name the arm for people."""
+        name = ARM_NAMES.get(self.arm, self.arm)
+        return f"{name}, {self.rate}" if self.rate else name
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One plot. With `ticks` these stand at 0, 1, 2 … of the x axis; `bars` are stacked."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    note: str
+    x_scale: str = "linear"  # linear, log, log2, percentile
+    y_log: bool = True
+    ticks: Sequence[str] = ()
+    bars: bool = False
+
+
+def collect(paths: Sequence[Path]) -> dict[str, Document]:
+    """Read documents, and folders of them, by name; raises `UsageError`."""
+    found: dict[str, Document] = {}
+    for path in paths:
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        for file in files:
+            document = _read(file)
+            name = _name(document)
+            if name is None:
+                if path.is_dir():
+                    continue  # a folder may hold other things
+                raise UsageError(f"{file}: not a document of amcast bench")
+            if name in found:
+                raise UsageError(f"{file}: there is another document of {name} among these")
+            found[name] = document
+    if not found:
+        raise UsageError(f"no document of amcast bench in {', '.join(map(str, paths))}")
+    return found
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{file}: not JSON: {error}") from error
+
+
+def _name(document: Any) -> str | None:
+    if not isinstance(document, dict) or document.get("schema_version") != 1:
+        return None
+    workload = document.get("workload")
+    named = workload.get("name") if isinstance(workload, dict) else document.get("benchmark")
+    return named if isinstance(named, str) else None
+
+
+def described(one: Judged) -> dict[str, Any]:
+    """Turn a judged mark into JSON values; `said` is its figure for people."""
+    figure = one.figure
+    return {
+        "row": one.row,
+        "mark": one.mark.text,
+        "asked": one.mark.asked,
+        "limit": one.mark.limit,
+        "unit": one.mark.unit,
+        "median": None if figure is None else round(figure.median, 4),
+        "least": None if figure is None else round(figure.least, 4),
+        "greatest": None if figure is None else round(figure.greatest, 4),
+        "pairs": None if figure is None else figure.pairs,
+        "said": said(figure),
+        "verdict": str(one.verdict),
+        "document": one.mark.document,
+        "command": one.command,
+        "error": one.error,
+    }
+
+
+def said(figure: Figure | None) -> str:
+    """Write a figure with its spread."""
+    if figure is None:
+        return "-"
+    if not figure.pairs:
+        return short(figure.median)
+    spread = f"{short(figure.least)} to {short(figure.greatest)}"
+    return f"{short(figure.median)} ({spread}; {figure.pairs} pairs)"
+
+
+def short(value: float) -> str:
+    """Keep three digits, and all digits of what is larger."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def plots(documents: Mapping[str, Document]) -> list[Plot]:
+    """Make all plots for which there are figures."""
+    measured = {
+        name: one for name, one in documents.items() if "error" not in one and "arms" in one
+    }
+    made = [
+        *_cdfs(measured),
+        _by_size(measured),
+        _backlog(measured),
+        _poster(measured, "poster-latency", "Latency of the poster's data sets", P50),
+        _poster(measured, "poster-throughput", "Throughput of the poster's data sets", RATE),
+        *_by_topology(measured, documents.get("virtual")),
+        _per_role(measured, "CPU ms a message", "cpuSeconds", 1e3),
+        _per_role(measured, "bytes received a message", "bytesReceived", 1),
+    ]
+    return [plot for plot in made if any(line.x for line in plot.lines)]
+
+
+# -- each plot ----------------------------------------------------------------------------------
+
+
+def _cdfs(documents: Mapping[str, Document]) -> Iterator[Plot]:
+    for name in _CDF:
+        document = documents.get(name)
+        if document is None:
+            continue
+        lines = []
+        for arm, figures in document["arms"].items():
+            encoded = figures.get("aggregatedEndToEndLatencyHistogram")
+            if encoded is None:
+                continue
+            latencies = Latencies()
+            latencies.add(encoded)
+            percentiles = _percentiles(latencies.count)
+            lines.append(Line(arm, percentiles, latencies.at(percentiles)))
+        workload = document["workload"]
+        yield Plot(
+            f"cdf-{name}",
+            f"Latency, {_bytes(workload['message_bytes'])} at {workload['load']:,.0f}/s",
+            "percentile",
+            "end to end, ms",
+            lines,
+            "All rounds of an arm together, from the intended send time to the delivery; one "
+            "partition set of two, one collector. A line ends where its last message is.",
+            x_scale="percentile",
+        )
+
+
+def _percentiles(count: int) -> list[float]:
+    """Give percentiles evenly spaced on the plot's axis, 1 / (1 - p), up to the last message."""
+    found = [0.0]
+    step = 10 ** (1 / 12)
+    odds = step
+    while odds < count:
+        found.append(100 * (1 - 1 / odds))
+        odds *= step
+    return [*found, 100 * (1 - 1 / count)] if count > 1 else found
+
+
+def _by_size(documents: Mapping[str, Document]) -> Plot:
+    names = ("latency-100B-200", "latency-1kB-200", "latency-10kB-200", "latency-1MB-20")
+    given = [documents[name] for name in names if name in documents]
+    return Plot(
+        "latency-by-size",
+        "Latency against message size",
+        "bytes of a message",
+        "p50 end to end, ms",
+        _lines(given, P50, lambda one: float(one["workload"]["message_bytes"])),
+        "Open loop, one collector, 200 messages/s (20/s at 1 MB); the poster's figure, ours beside "
+        "its Algorithm 1. Bars: least and greatest round.",
+        x_scale="log",
+    )
+
+
+def _backlog(documents: Mapping[str, Document]) -> Plot:
+    given = [one for name, one in documents.items() if name.startswith("backlog-")]
+    return Plot(
+        "throughput-by-size",
+        "Throughput of delivery from a backlog against message size",
+        "bytes of a message",
+        "MB/s",
+        _lines(given, RATE, lambda one: float(one["workload"]["message_bytes"]), _megabytes),
+        "One consumer reads what is stored and ordered already. Bars: least and greatest round.",
+        x_scale="log",
+    )
+
+
+def _poster(documents: Mapping[str, Document], name: str, title: str, figure: str) -> Plot:
+    given = [one for found, one in documents.items() if found.startswith("poster-")]
+    given.sort(key=lambda one: (one["workload"]["message_bytes"], one["workload"]["messages"]))
+    at = {one["workload"]["name"]: float(index) for index, one in enumerate(given)}
+    latency = figure == P50
+    return Plot(
+        name,
+        title,
+        "number of messages x bytes of a message, and r = log(number) / log(bytes)",
+        "p50 end to end, ms" if latency else "MB/s",
+        _lines(given, figure, lambda one: at[one["workload"]["name"]], _as_it_is if latency
+               else _megabytes),
+        "Sent as fast as it goes, as the poster did: the latency is mostly that of the queue. "
+        "Bars: least and greatest round.",
+        ticks=[
+            f"{one['workload']['messages']:,} x {_bytes(one['workload']['message_bytes'])}\n"
+            f"r = {one['r']:.2f}"
+            for one in given
+        ],
+    )  # fmt: skip
+
+
+def _by_topology(documents: Mapping[str, Document], virtual: Document | None) -> Iterator[Plot]:
+    told = {
+        "tree": ("height of the tree", "Latency by tree height"),
+        "bottleneck": ("consumers that share the partition", "Latency by bottleneck size"),
+        "plain": ("producers, partitions and consumers", "Plain Kafka, no order"),
+    }
+    for kind, (x_label, title) in told.items():
+        given = [one for name, one in documents.items() if name.startswith(f"{kind}-")]
+        given.sort(key=lambda one: int(one["workload"]["size"]))
+        yield Plot(
+            f"latency-by-{kind}",
+            title,
+            x_label,
+            "p50 end to end, ms",
+            _lines_by_rate(given),
+            f"100 B, open loop. Bars: least and greatest round. Hollow points: more than "
+            f"{_BUSY:.0%} of all cores were busy, so this is where the machine stopped.",
+            x_scale="log2",
+        )
+        if virtual is not None and kind != "plain":
+            yield _in_virtual_time(virtual, kind, title, x_label)
+
+
+def _lines_by_rate(given: Sequence[Document]) -> list[Line]:
+    """Make a line for each arm and rate: what was sent at another rate is not comparable."""
+    rates = sorted({float(one["workload"]["load"]) for one in given}, reverse=True)
+    found = []
+    for rate in rates:
+        alike = [one for one in given if one["workload"]["load"] == rate]
+        lines = _lines(alike, P50, lambda one: float(one["workload"]["size"]))
+        found += [replace(line, rate=f"{rate:g}/s") for line in lines]
+    return found
+
+
+def _in_virtual_time(virtual: Document, kind: str, title: str, x_label: str) -> Plot:
+    lines: dict[str, Line] = {}
+    for one in virtual["series"]:
+        if one["kind"] == kind:
+            line = lines.setdefault(one["arm"], Line(one["arm"], [], [], [], []))
+            line.x.append(float(one["size"]))
+            line.y.append(one["p50_hops"])
+            line.low.append(one["p50_hops"])
+            line.high.append(one["max_hops"])
+    return Plot(
+        f"hops-by-{kind}",
+        f"{title}: hops, in virtual time",
+        x_label,
+        "p50, hops (plain Kafka: 1)",
+        list(lines.values()),
+        "The real cores on the in-memory log; an append with its fetch takes one hop, an "
+        "announcement a tenth, all else nothing: what remains where no core is short. Bars: up to "
+        "the slowest message.",
+        x_scale="log2",
+    )
+
+
+def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: float) -> Plot:
+    """Stack what each role spent on a message, for each arm of one workload."""
+    document = documents.get("latency-100B-200", {"arms": {}, "workload": {}})
+    arms = list(document["arms"])
+    workload = document["workload"]
+    messages = workload.get("messages", 0) + workload.get("warm_up", 0)
+    key = f"aggregated{figure[0].upper()}{figure[1:]}"
+    lines = [
+        Line(
+            role,
+            [float(at) for at in range(len(arms))],
+            [document["arms"][arm].get(f"{key}.{role}", 0.0) * times / messages for arm in arms],
+        )
+        for role in ROLES
+    ]
+    return Plot(
+        f"{figure}-by-role",
+        f"{what[0].upper()}{what[1:]}, by role",
+        "",
+        what,
+        lines,
+        "100 B at 200/s, one collector; median of the rounds over the messages of a round, warm-up "
+        "counted on both sides. At such a rate much of it is the price of being awake.",
+        y_log=False,
+        ticks=[ARM_NAMES.get(arm, arm) for arm in arms],
+        bars=True,
+    )
+
+
+# -- lines --------------------------------------------------------------------------------------
+
+
+def _as_it_is(value: float, _: Document) -> float:
+    return value
+
+
+def _megabytes(value: float, document: Document) -> float:
+    return float(value * document["workload"]["message_bytes"] / 1e6)
+
+
+def _lines(documents: Sequence[Document], figure: str, x: Any, turn: Any = _as_it_is) -> list[Line]:
+    """Make a line an arm, in the order of x; what a document lacks is left out."""
+    lines: dict[str, Line] = {}
+    for document in sorted(documents, key=x):
+        for arm, figures in document["arms"].items():
+            values = [turn(value, document) for value in figures.get(figure, ())]
+            if not values:
+                continue
+            line = lines.setdefault(arm, Line(arm, [], []))
+            line.x.append(x(document))
+            line.y.append(statistics.median(values))
+            line.low.append(min(values))
+            line.high.append(max(values))
+            line.hollow.append(_busy(document, figures))
+    return [lines[arm] for arm in ARM_NAMES if arm in lines]
+
+
+def _busy(document: Document, figures: Mapping[str, Any]) -> bool:
+    cores = document.get("machine", {}).get("cpus") or 1
+    return float(figures.get("aggregatedBusyCores", 0.0)) > _BUSY * cores
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,171 @@
+"""The report: plots and marks on one HTML page; the one door to the package `matplotlib`.
+
+Goes in: the documents of a run, and its judged marks. Comes out: the text of a page that needs no
+other file. Drawings are inline SVG whose texts are texts; what is drawn stands below it in numbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bench.report.data import Line, Plot, plots
+from bench.report.marks import Document, Judged
+from bench.report.page import page
+from multicast.errors import UsageError
+
+# Okabe and Ito's colours, which tell apart for the colour-blind, too; markers and dashes double it.
+_STYLES = {
+    "plain": ("#000000", "o", "-"),
+    "ordered": ("#0072B2", "s", "-"),
+    "ordered-plain": ("#56B4E9", "D", "--"),
+    "single-root": ("#009E73", "^", "-."),
+    "one-partition": ("#E69F00", "v", ":"),
+    "algorithm1": ("#D55E00", "X", "--"),
+    "producers": ("#E69F00", "", ""),
+    "consumers": ("#56B4E9", "", ".."),
+    "collectors": ("#0072B2", "", "//"),
+    "brokers": ("#999999", "", "xx"),
+}
+_OTHER = ("#CC79A7", "P", "-")
+_SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "amcast",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "hatch.linewidth": 0.6,
+}
+_PERCENTILES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
+
+
+def write_report(documents: Mapping[str, Document], judged: Sequence[Judged]) -> str:
+    """Give the page; raises `UsageError` where matplotlib is missing."""
+    drawn = [(plot, draw(plot)) for plot in plots(documents)]
+    return page(documents, judged, drawn)
+
+
+def draw(plot: Plot) -> str:
+    """Draw a plot as an SVG element whose ids are its own."""
+    matplotlib, figures, ticker = map(_package, ("", ".figure", ".ticker"))
+    with matplotlib.rc_context(_SETTINGS):
+        figure = figures.Figure(figsize=(7.6, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        (_bars if plot.bars else _lines)(axes, plot)
+        _axes(axes, plot, ticker)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return _inline(out.getvalue(), plot.name)
+
+
+def _package(part: str) -> Any:
+    try:
+        return importlib.import_module(f"matplotlib{part}")
+    except ImportError as error:
+        raise UsageError("amcast bench report needs the package matplotlib; install it") from error
+
+
+def _lines(axes: Any, plot: Plot) -> None:
+    for line in plot.lines:
+        colour, marker, dashes = _STYLES.get(line.arm, _OTHER)
+        x, marker = line.x, marker if line.low else ""
+        if plot.x_scale == "percentile":
+            x = [_odds(one) for one in x]
+        axes.plot(x, line.y, dashes, color=colour, linewidth=1.6)
+        axes.plot([], [], dashes, marker=marker, color=colour, label=line.label)
+        if line.low:
+            spread = [
+                [max(0.0, y - low) for y, low in zip(line.y, line.low, strict=True)],
+                [max(0.0, high - y) for y, high in zip(line.y, line.high, strict=True)],
+            ]
+            axes.errorbar(
+                x, line.y, yerr=spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=3
+            )
+            _markers(axes, line, colour, marker)
+
+
+def _markers(axes: Any, line: Line, colour: str, marker: str) -> None:
+    hollow = line.hollow or [False] * len(line.x)
+    for face, wanted in ((colour, False), ("white", True)):
+        at = [index for index, one in enumerate(hollow) if one is wanted]
+        axes.plot(
+            [line.x[index] for index in at],
+            [line.y[index] for index in at],
+            marker,
+            color=colour,
+            markerfacecolor=face,
+            linestyle="none",
+            markersize=6,
+        )
+
+
+def _bars(axes: Any, plot: Plot) -> None:
+    bottom = [0.0] * len(plot.ticks)
+    for line in plot.lines:
+        colour, _, hatch = _STYLES.get(line.arm, _OTHER)
+        axes.bar(line.x, line.y, 0.6, bottom=bottom, color=colour, hatch=hatch, edgecolor="white",
+                 label=line.label)  # fmt: skip
+        bottom = [below + one for below, one in zip(bottom, line.y, strict=True)]
+
+
+def _axes(axes: Any, plot: Plot, ticker: Any) -> None:
+    axes.set_title(plot.title, loc="left", fontweight="bold")
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if plot.y_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(ticker.FuncFormatter(_minor(plot)))
+    else:
+        axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
+    every = [x for line in plot.lines for x in line.x]
+    if plot.x_scale == "percentile":
+        axes.set_xscale("log")
+        shown = [one for one in _PERCENTILES if _odds(one) <= 2 * _odds(max(every))]
+        axes.set_xticks([_odds(one) for one in shown], [f"{one:g} %" for one in shown])
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+    elif plot.ticks:
+        axes.set_xticks(range(len(plot.ticks)), plot.ticks, fontsize=8)
+    elif plot.x_scale in ("log", "log2"):
+        axes.set_xscale("log", base=2 if plot.x_scale == "log2" else 10)
+        if plot.x_scale == "log2":
+            axes.set_xticks(sorted(set(every)))
+        axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+    if plot.bars:
+        axes.legend(frameon=False, fontsize=9, loc="upper left", ncols=len(plot.lines))
+    else:
+        axes.legend(frameon=False, fontsize=9)
+
+
+def _minor(plot: Plot) -> Callable[[float, int], str]:
+    """Label between the powers of ten as densely as the range of the values has room for."""
+    values = [y for line in plot.lines for y in (*line.y, *line.low, *line.high) if y > 0]
+    decades = math.log10(max(values) / min(values))
+    digits = "" if decades > 3 else "25" if decades > 1 else "2345678"
+    return lambda value, _: f"{value:g}" if f"{value:e}"[0] in digits else ""
+
+
+def _odds(percentile: float) -> float:
+    """Give the place of a percentile on the log axis: one in so many is slower."""
+    return 100 / max(1e-9, 100 - percentile)
+
+
+def _inline(svg: str, name: str) -> str:
+    """Keep the element alone, and give its ids a prefix, as several stand on one page."""
+    element = svg[svg.index("<svg") :].strip()
+    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
+    element = re.sub(r'\bid="', f'id="{name}-', element)
+    element = re.sub(r'href="#', f'href="#{name}-', element)
+    element = re.sub(r"url\(#", f"url(#{name}-", element)
+    # It fits the page's width; the picture is described by the figure that it stands in.
+    return re.sub(r' (width|height)="[^"]*pt"', "", element, count=2).replace(
+        "<svg", '<svg aria-hidden="true"', 1
+    )

@@ -1,0 +1,303 @@
+"""The suite: every workload that the marks and the report's plots need, one document each.
+
+Goes in: which entries, and a folder. Comes out: a file NAME.json for each in the folder. What is
+there already is left as it is, so a suite that was interrupted goes on where it was; what failed
+is recorded with its error, and run again the next time.
+
+    entry     a workload that comes along, with changes: NAME of the document, as `marks.py` has it
+    quick     changes for a first look in two minutes; entries without any are left out then
+    command   what measures the same again, alone
+    small     a benchmark that is no workload: a program of this room that prints its own document
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from bench.cli import read_workload
+from bench.comparison.run import SCHEMA_VERSION, Brokers, measure, own_broker
+
+_SIZES = {"100B": 100, "1kB": 1000, "10kB": 10_000, "100kB": 100_000, "1MB": 1_000_000}
+_PLOTTED = ("pairs=3", "messages=300", "warm_up=50")
+_QUICK = ("pairs=2", "messages=100", "warm_up=20")
+_GROWTH = (1, 2, 4, 8, 16, 32)
+_POSTER = (
+    ("100x10kB", 100, 10_000),
+    ("1000x10kB", 1000, 10_000),
+    ("10000x10kB", 10_000, 10_000),
+    ("100x100kB", 100, 100_000),
+    ("1000x100kB", 1000, 100_000),
+    ("100x1MB", 100, 1_000_000),
+    ("100x10MB", 100, 10_000_000),
+)
+# The document's name, and the module that prints it; the quick run takes the short ones.
+SMALL = {
+    "virtual": "bench.micro.virtual",
+    "ordering": "bench.micro.ordering",
+    "payload-bytes": "bench.micro.payload_bytes",
+    "collector-cpu": "bench.micro.collector_cpu",
+    "memory": "bench.micro.memory",
+}
+SMALL_QUICK = ("virtual", "ordering")
+_SMALL_S = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One document of the suite; `changes` as for `amcast bench run --set`."""
+
+    name: str
+    workload: str
+    changes: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = None
+
+    def asked(self, *, quick: bool) -> tuple[str, ...]:
+        """List the changes, for a quick run those of it, too."""
+        return (*self.changes, *(self.quick or ())) if quick else self.changes
+
+    def command(self, *, quick: bool) -> str:
+        """Say what repeats it alone."""
+        words = ["amcast", "bench", "run", self.workload]
+        for change in self.asked(quick=quick):
+            words += ["--set", change]
+        return shlex.join(words)
+
+
+def _arms(*names: str) -> str:
+    return f"arms={json.dumps(names)}"
+
+
+def _latency() -> list[Entry]:
+    found = []
+    arms = ("plain", "ordered", "ordered-plain")
+    for size, many in (("100B", 4000), ("1kB", 4000), ("10kB", 3000)):
+        sized = f"message_bytes={_SIZES[size]}"
+        slow = ["algorithm1"] if size != "1kB" else []
+        at_200 = (sized, "messages=500", "warm_up=50", _arms(*arms, *slow))
+        quick = _QUICK if size == "100B" else None
+        found.append(Entry(f"latency-{size}-200", "one-small", at_200, quick))
+        at_2000 = (sized, f"messages={many}", "warm_up=500", _arms(*arms))
+        found.append(Entry(f"latency-{size}-2000", "one-fast", at_2000))
+    large = ("messages=40", "warm_up=5", _arms(*arms, "algorithm1"))
+    return [*found, Entry("latency-1MB-20", "one-large", large)]
+
+
+def _tenth() -> list[Entry]:
+    counts = {"100B": (100_000, 5000), "1kB": (50_000, 3000), "10kB": (5000, 300), "1MB": (30, 4)}
+    return [
+        Entry(
+            f"tenth-{size}",
+            "tenth",
+            (f"message_bytes={_SIZES[size]}", f"messages={messages}", f"warm_up={warm_up}"),
+            ("pairs=2", "messages=10000", "warm_up=1000") if size == "100B" else None,
+        )
+        for size, (messages, warm_up) in counts.items()
+    ]
+
+
+def _backlog() -> list[Entry]:
+    counts = {"100B": 400_000, "1kB": 250_000, "10kB": 40_000, "100kB": 4000, "1MB": 400}
+    return [
+        Entry(
+            f"backlog-{size}",
+            "backlog",
+            (
+                f"message_bytes={_SIZES[size]}",
+                f"messages={messages}",
+                f"warm_up={messages // 4}",
+            ),
+            ("pairs=2", "messages=20000", "warm_up=5000") if size == "1kB" else None,
+        )
+        for size, messages in counts.items()
+    ]
+
+
+def _against() -> list[Entry]:
+    return [
+        Entry(
+            "algorithm1-saturate",
+            "algorithm1-saturate",
+            ("pairs=7", "messages=100000", "warm_up=20000"),
+            ("pairs=2", "messages=10000", "warm_up=2000"),
+        ),
+        Entry(
+            "algorithm1-backlog",
+            "backlog",
+            (
+                "message_bytes=100",
+                "messages=80000",
+                "warm_up=20000",
+                _arms("algorithm1", "ordered", "plain"),
+            ),
+        ),
+        Entry("thirds", "thirds", ("messages=180000",), ("pairs=2", "messages=12000", "warm_up=0")),
+    ]
+
+
+def _topologies() -> list[Entry]:
+    """Trees, bottlenecks and no order at all, as far as they go."""
+    found = [
+        Entry(f"tree-{size}", "tree", (f"size={size}", "messages=500", "warm_up=50"), quick)
+        for size, quick in ((2, _QUICK), (4, None))
+    ]
+    for size in _GROWTH:
+        # One message a collector keeps a core busy for so long that 200/s do not go through 16.
+        slow = ("load=20", "messages=40", "warm_up=10") if size >= 16 else ()
+        changes = (f"size={size}", *_PLOTTED, *slow)
+        two = _arms("plain", "ordered")
+        if size not in (2, 4):
+            found.append(Entry(f"tree-{size}", "tree", (*changes, two)))
+        quick = _QUICK if size == 2 else None
+        found.append(Entry(f"bottleneck-{size}", "bottleneck", changes, quick))
+        found.append(Entry(f"plain-{size}", "plain", changes, quick))
+    return found
+
+
+def _poster() -> list[Entry]:
+    return [
+        Entry(
+            f"poster-{name}",
+            "poster",
+            (f"messages={messages}", f"message_bytes={size}", f"warm_up={messages // 10}"),
+            ("pairs=2",) if name == "100x10kB" else None,
+        )
+        for name, messages, size in _POSTER
+    ]
+
+
+# What saturates comes first: it warms the broker up, whose Java compiles while it runs.
+ENTRIES = (*_against(), *_latency(), *_tenth(), *_backlog(), *_topologies(), *_poster())
+
+
+def chosen(only: Sequence[str], *, quick: bool) -> tuple[list[Entry], list[str]]:
+    """Pick entries and small benchmarks by names or patterns; all where none is given."""
+    names = [one for given in only for one in given.split(",")] or ["*"]
+
+    def wanted(what: str) -> bool:
+        return any(fnmatchcase(what, name) for name in names)
+
+    entries = [entry for entry in ENTRIES if wanted(entry.name)]
+    small = [name for name in SMALL if wanted(name)]
+    if quick:
+        entries = [entry for entry in entries if entry.quick is not None]
+        small = [name for name in small if name in SMALL_QUICK]
+    return entries, small
+
+
+def run_suite(
+    entries: Sequence[Entry],
+    folder: Path,
+    *,
+    quick: bool,
+    progress: Callable[[str], None],
+) -> list[str]:
+    """Measure what is not there yet, on one broker of our own; give the names of what failed.
+
+    After a failure the next entry gets a new broker. Raises `AmcastError` where none starts.
+    """
+    failed = []
+    with ExitStack() as stack:
+        brokers: Brokers | None = None
+        for at, entry in enumerate(entries, start=1):
+            file = folder / f"{entry.name}.json"
+            said = f"[{at}/{len(entries)}] {entry.name}"
+            if is_there(file, quick=quick):
+                progress(f"{said}: there already")
+                continue
+            if brokers is None:
+                brokers = stack.enter_context(own_broker(progress))
+            began = time.monotonic()
+            document = _measured(entry, brokers, quick=quick, progress=progress, said=said)
+            write(file, document)
+            if "error" in document:
+                progress(f"{said}: FAILED: {document['error']}")
+                failed.append(entry.name)
+                stack.pop_all().close()
+                brokers = None
+            else:
+                progress(f"{said}: done in {time.monotonic() - began:.0f} s")
+    return failed
+
+
+def run_small(names: Sequence[str], folder: Path, *, progress: Callable[[str], None]) -> list[str]:
+    """Run small benchmarks that are not there yet, one by one; give the names of what failed."""
+    failed = []
+    for name in names:
+        file = folder / f"{name}.json"
+        if is_there(file, quick=True):
+            progress(f"{name}: there already")
+            continue
+        progress(f"{name}: python -m {SMALL[name]}")
+        document = _printed(name)
+        write(file, document)
+        if "error" in document:
+            progress(f"{name}: FAILED: {document['error']}")
+            failed.append(name)
+    return failed
+
+
+def _printed(name: str) -> dict[str, Any]:
+    """Give the document that a module prints, or one that says what went wrong."""
+    command = [sys.executable, "-m", SMALL[name], "-o", "json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SMALL_S, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.CalledProcessError as error:
+        said = str(error.stderr).strip().rpartition("\n")[2]
+        wrong = f"it ended with {error.returncode}: {said}"
+    except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+        wrong = f"{type(error).__name__}: {error}"
+    else:
+        return found
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": name,
+        "command": f"python -m {SMALL[name]} -o json",
+        "error": wrong,
+    }
+
+
+def _measured(
+    entry: Entry, brokers: Brokers, *, quick: bool, progress: Callable[[str], None], said: str
+) -> dict[str, Any]:
+    """Give the document of an entry, or one that says what went wrong."""
+    workload = read_workload(entry.workload, [f"name={entry.name}", *entry.asked(quick=quick)])
+    about = {"command": entry.command(quick=quick), "quick": quick}
+    try:
+        document = measure(workload, brokers, progress=lambda what: progress(f"{said}: {what}"))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others are still to be measured
+        return {
+            "schema_version": SCHEMA_VERSION,
+            **about,
+            "workload": asdict(workload),
+            "error": f"{type(error).__name__}: {error}",
+        }
+    return {**document, **about}
+
+
+def is_there(file: Path, *, quick: bool) -> bool:
+    """Whether a document stands in the file that says no error, and is no quick one for a full."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    if not isinstance(found, dict) or "error" in found:
+        return False
+    return quick or not found.get("quick")
+
+
+def write(file: Path, document: dict[str, Any]) -> None:
+    """Write a document so that a file under that name is always whole."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    part.replace(file)

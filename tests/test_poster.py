@@ -17,7 +17,7 @@ from multicast.properties import (
     uniform_acyclic_order,
     uniform_prefix_order,
 )
-from tests.stage import ALL, Stage
+from tests.helpers.stage import ALL, Stage
 
 P1, P2 = TopicPartition("A", 0), TopicPartition("A", 1)
 

@@ -1,8 +1,8 @@
 """The driver protocol: the few things that the cores need of Kafka, and nothing more.
 
-Three drivers implement it and pass one set of contract tests (`tests/test_drivers.py`):
-`memory/` (simulation), `kafka_python/` (the default; also watches and administers for the
-third) and `librdkafka/` (the fast data path).
+Three drivers implement it and pass one set of contract tests
+(`tests/multicast/drivers/test_contract.py`): `memory/` (simulation), `kafka_python/` (the default;
+also watches and administers for the third) and `librdkafka/` (the fast data path).
 
     offset_next   the next offset a reader will hand out, or a writer will get
     end           the last stable offset: all below it is committed and decided (read_committed,

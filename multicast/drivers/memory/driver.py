@@ -1,9 +1,9 @@
 """The in-memory driver: a verified fake of Kafka for simulation and tests.
 
 In goes what `protocol.py` lets a driver be asked; out comes what a real cluster would have said
-(`tests/test_drivers.py` holds all three drivers to it). No sockets and no sleeping may live
-here; without `MemoryLog(threaded=True)` nothing waits either: one thread and one seed repeat
-everything. The seam for a simulator is the `step` of an appender.
+(`tests/multicast/drivers/test_contract.py` holds all three drivers to it). No sockets and no
+sleeping may live here; without `MemoryLog(threaded=True)` nothing waits either: one thread and one
+seed repeat everything. The seam for a simulator is the `step` of an appender.
 
     pending     an append that its caller has not heard of yet
 

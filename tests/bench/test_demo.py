@@ -1,0 +1,70 @@
+"""The demo: one command, one JSON document, every guarantee judged."""
+
+import gzip
+import json
+from importlib import resources
+
+import pytest
+
+from bench.demo import lay_out, read_commits
+from multicast.errors import UsageError
+from tests.helpers.system import amcast
+
+SAMPLE = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
+    kafka_cluster, tmp_path
+):
+    lines = gzip.decompress(SAMPLE.read_bytes()).splitlines(keepends=True)[:400]
+    file = tmp_path / "commits.jsonl"
+    file.write_bytes(b"".join(lines))
+    history = tmp_path / "history.jsonl"
+    done = amcast(
+        "demo", "--input", str(file), "-o", "json", "--history", str(history),
+        "-b", kafka_cluster.bootstrap, "-t", f"demo-{tmp_path.name}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["messages"] == 400
+    assert told["deliveries"] > 400
+    assert (told["violations"], told["not_checked"]) == (0, [])
+    assert told["covered"] > 0
+    assert told["latency_ms"]["p50"] <= told["latency_ms"]["p99"]
+    assert told["throughput_per_s"] > 0
+    assert told["killed"] in [node["name"] for node in told["tree"]["collectors"]]
+    assert amcast("verify", str(history)).returncode == 0
+
+
+def test_the_sample_is_2000_commits_and_its_plan_covers_every_destination_set():
+    commits = read_commits(None)
+    assert len(commits) == 2000
+    plan, text = lay_out(commits, "commits")
+    assert all(plan.cover(commit.to) is not None for commit in commits)
+    assert len([log for log in plan.logs if len(log.to) > 1]) == 41
+    assert "optimality gap" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"to": ["a"]}\n{oops', ":2: not a JSON object"),
+        ('{"to": []}', ":1: 'to' is empty"),
+        ("", "holds no messages"),
+        ('{"from": 1}', ":1: not a JSON object with a list 'to'"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_named(tmp_path, content, sentence):
+    file = tmp_path / "bad.jsonl"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=sentence):
+        read_commits(file)
+
+
+def test_another_projects_modules_are_shared_out_among_teams(tmp_path):
+    file = tmp_path / "other.jsonl"
+    file.write_text("".join(f'{{"to": ["m{n % 7}", "m{(n + 1) % 7}"]}}\n' for n in range(50)))
+    plan, _ = lay_out(read_commits(file), "other")
+    assert len(plan.consumers) == 5

@@ -1,0 +1,262 @@
+"""The parts of the ordering service's benchmark: what is handed out, asked for, and profiled."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+
+import pytest
+
+from bench.orderer import osn, send
+from bench.orderer import read as osn_read
+from bench.orderer.profile import PARTS, Profiler, merged
+from bench.orderer.send import Supply
+from bench.orderer.transactions import FOLDER, Made
+from tests.ordering_osn.helpers.chains import SmallChannel, SmallChannels, serving
+
+MADE = [("a", Made(f"t{number}", b"")) for number in range(5)]
+
+
+def supply(rate=None):
+    return Supply(iter(MADE), rate)
+
+
+def name(pending):
+    return pending.made.transaction
+
+
+# -- what is handed out ----------------------------------------------------------------------
+
+
+def test_what_came_back_is_handed_out_again_before_anything_fresh():
+    async def run():
+        given = supply()
+        first, second = await given.take(), await given.take()
+        assert given.give_back([first, second]) == 2
+        return [name(await given.take()) for _ in range(5)], given.done
+
+    assert asyncio.run(run()) == (["t0", "t1", "t2", "t3", "t4"], False)
+
+
+def test_a_stream_that_finds_nothing_waits_for_what_another_may_give_back():
+    async def run():
+        given = supply()
+        taken = [await given.take() for _ in MADE]
+        waiting = asyncio.create_task(given.take())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        for _ in taken[1:]:
+            given.settle()
+        given.give_back(taken[:1])
+        again = await waiting
+        given.settle()
+        return name(again), await given.take(), given.done
+
+    assert asyncio.run(run()) == ("t0", None, True)
+
+
+def test_what_a_stream_was_waiting_to_send_when_it_ended_is_not_lost():
+    async def run():
+        given = supply(rate=0.001)
+        first = await given.take()
+        waiting = asyncio.create_task(given.take())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        again = await given.take()
+        return name(first), name(again)
+
+    assert asyncio.run(run()) == ("t0", "t1")
+
+
+def test_at_a_rate_each_has_its_own_intended_time_whenever_it_was_taken():
+    async def run():
+        given = supply(rate=1e6)
+        return [(await given.take()).intended_ns for _ in MADE]
+
+    times = asyncio.run(run())
+    assert [one - times[0] for one in times] == [0, 1000, 2000, 3000, 4000]
+
+
+# -- what is sent and read -------------------------------------------------------------------
+
+
+def sending(addresses, transactions):
+    order = send.Order(
+        addresses=addresses,
+        chains=["chain-a"],
+        transactions=transactions,
+        material=str(FOLDER),
+        window=4,
+        timeout_s=60.0,
+    )
+    made = list(send.transactions(order))
+    return send.Sending(order, Supply(iter(made), None)), [one.transaction for _, one in made]
+
+
+async def until(found):
+    async with asyncio.timeout(60):
+        while not found():  # noqa: ASYNC110 - it is a count, and nobody tells of it
+            await asyncio.sleep(0.01)
+
+
+def reading(address, folder, mode, transactions):
+    return osn_read.Reading(
+        osn_read.Order(
+            readers=[(address, "chain-a")],
+            mode=mode,
+            material=str(FOLDER),
+            transactions={"chain-a": transactions},
+            folder=str(folder),
+            timeout_s=60.0,
+        )
+    )
+
+
+def test_what_a_node_did_not_answer_before_it_ended_goes_to_another_one(tmp_path):
+    async def run():
+        silent = SmallChannels(SmallChannel(tmp_path / "silent"))
+        silent.stored = asyncio.Event()  # never set: it answers nobody
+        channel = SmallChannel(tmp_path / "good")
+        async with serving(silent) as mute, serving(SmallChannels(channel)) as good:
+            addresses = [f"127.0.0.1:{one.port}" for one in (mute, good)]
+            sender, made = sending(addresses, 12)
+            running = asyncio.create_task(sender.run())
+            await until(lambda: len(silent.submitted) == 4 and sender.told.acknowledged == 8)
+            assert not running.done()
+            await mute.stop(0.0)
+            told = await running
+            read = await reading(addresses[1], tmp_path, "history", 12).run()
+        return told, made, read
+
+    told, made, read = asyncio.run(run())
+    assert (told.acknowledged, told.refused) == (12, {})
+    assert told.retried == 4
+    assert told.streams_ended > 0
+    assert read.blocks == 13  # the genesis block, and one for each
+    lines = [line.split() for line in (tmp_path / "history-0").read_text().splitlines()]
+    assert lines[0][1:] == []
+    assert sorted(name for line in lines for name in line[1:]) == sorted(made)
+    assert len({line[0] for line in lines}) == 13
+
+
+def test_what_a_node_is_not_ready_for_is_sent_until_it_is(tmp_path):
+    async def run():
+        channel = SmallChannel(tmp_path)
+        channel.errored = True
+        async with serving(SmallChannels(channel)) as server:
+            address = f"127.0.0.1:{server.port}"
+            sender, made = sending([address], 5)
+            running = asyncio.create_task(sender.run())
+            await until(lambda: sender.refused)
+            channel.errored = False
+            told = await running
+            await reading(address, tmp_path, "times", 5).run()
+        return told, made
+
+    told, made = asyncio.run(run())
+    assert told.acknowledged == 5
+    assert told.refused.keys() == {"503"}
+    times = [line.split() for line in (tmp_path / "times-0").read_text().splitlines()]
+    assert [name for name, _ in times] == made
+    assert times == sorted(times, key=lambda line: int(line[1]))
+
+
+def test_what_is_refused_for_good_is_counted_and_not_sent_again(tmp_path):
+    async def run():
+        async with serving(SmallChannels(SmallChannel(tmp_path, "chain-b"))) as server:
+            sender, _ = sending([f"127.0.0.1:{server.port}"], 3)
+            return await sender.run()
+
+    told = asyncio.run(run())
+    assert (told.acknowledged, told.refused) == (0, {"404": 3})
+
+
+# -- what is asked ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ordering", "--transactions", "501"],
+        ["ordering", "--warm-up", "7"],
+        ["latency", "--transactions", "0"],
+        ["deliver", "--readers", "3", "--processes", "2"],
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(words, capsys):
+    assert osn.main(words) == 2
+    assert "must be" in (said := capsys.readouterr().err) or "whole blocks" in said
+
+
+def test_each_measurement_has_its_own_usual_numbers_and_what_is_asked_is_stronger():
+    usual, asked = osn.checked(["broadcast"]), osn.checked(["broadcast", "--timeout", "1s"])
+    assert (usual.transactions, usual.timeout, asked.timeout) == (30_000, "250ms", "1s")
+    assert osn.service(osn.checked(["ordering"])).nodes == 3
+    many = osn.service(osn.checked(["many"]))
+    assert (many.chains, many.collectors) == (("chain-a", "chain-b"), True)
+
+
+# -- what a profile says ---------------------------------------------------------------------
+
+
+def profiled(clock):
+    """Profile a thread that works and one that waits for it."""
+    profiler = Profiler(clock)
+    ended = threading.Event()
+    before = [threading.Event(), threading.Event()]
+
+    def worker():
+        before[0].wait(60)
+        for _ in range(2000):
+            hashlib.sha256(bytes(100_000)).digest()
+        ended.set()
+        before[1].wait(60)  # a thread's account is there as long as the thread is
+
+    def waiter():
+        ended.wait(60)
+
+    profiler.start()
+    threads = [threading.Thread(target=one, name=one.__name__) for one in (worker, waiter)]
+    for thread in threads:
+        thread.start()
+    profiler.begin()
+    before[0].set()
+    threads[1].join(60)
+    found = profiler.stop()
+    before[1].set()
+    threads[0].join(60)
+    return json.loads(json.dumps(found))
+
+
+def test_a_profile_of_the_cpu_names_the_thread_and_the_function_that_worked():
+    found = profiled("cpu")
+    assert (
+        max(found["functions"], key=found["functions"].get)
+        == "<built-in method _hashlib.openssl_sha256>"
+    )
+    assert found["calls"]["<built-in method _hashlib.openssl_sha256>"] == 2000
+    assert found["threads"]["worker"] > found["threads"].get("waiter", 0.0)
+    assert found["cpu_seconds"] >= found["threads"]["worker"] / 2
+
+
+def test_a_profile_of_the_time_that_passed_names_what_was_waited_for_too():
+    cpu, wall = (profiled(clock)["functions"] for clock in ("cpu", "wall"))
+    lock = "<method 'acquire' of '_thread.lock' objects>"
+    assert wall[lock] > cpu.get(lock, 0.0)
+
+
+def test_profiles_of_several_processes_add_up():
+    nothing = {part: {} for part in PARTS}
+    one = nothing | {"cpu_seconds": 1.0, "threads": {"a": 0.5}, "functions": {"f": 0.25}}
+    other = nothing | {"cpu_seconds": 2.0, "threads": {"b": 1.25, "a": 0.5}, "calls": {"f": 1}}
+    both = merged([one, other])
+    assert both == nothing | {
+        "cpu_seconds": 3.0,
+        "threads": {"a": 1.0, "b": 1.25},
+        "functions": {"f": 0.25},
+        "calls": {"f": 1},
+    }
+    assert list(both["threads"]) == ["b", "a"]

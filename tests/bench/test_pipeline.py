@@ -1,0 +1,478 @@
+"""The Spark pipeline: a real run by real clients, figured and judged; and planted faults found."""
+
+import contextlib
+import io
+import json
+import random
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+import typer
+
+from bench.cli import Output
+from bench.comparison.arms import Arm, Cluster
+from bench.comparison.events import PARTITIONS, events_topic
+from bench.comparison.workload import from_document
+from bench.pipeline import figures, judge, sources
+from bench.pipeline.cli import pipeline
+from bench.pipeline.rule import Order, Pair, Reader, Reading, Statement, read_control, scan
+from bench.pipeline.session import spark
+from multicast.control import plan_record
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, TopicPartition
+from multicast.errors import UnknownVersion, UsageError
+from multicast.order import (
+    Kind,
+    OrderRecord,
+    OrderStream,
+    ParentNext,
+    Run,
+    Void,
+    anchor,
+    digest_of,
+    encode,
+)
+from tests.helpers.plans import chain, from_start
+from tests.helpers.system import PATIENCE_S, until
+
+# Little work in many small jobs: compiling it well costs more than it saves.
+SETTINGS = [
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions=2",
+]
+MESSAGES, WARM_UP = 300, 50
+# pyspark leaves the sockets of its answers to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+    "ignore:unclosed <socket:ResourceWarning",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asks_nobody():
+    """Ask where no broker is: it takes ten seconds to say so, while other tests run."""
+    words = ["bench", "pipeline", "nobody", "-b", "127.0.0.1:1"]
+    command = [sys.executable, "-m", "multicast", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+# -- the rule, against the one that everybody else uses -------------------------------------
+
+
+def order_of(plan):
+    order = Order()
+    first = plan_record(digest_of(b"amcast genesis\0" + plan.topic.encode()), plan, attempt="a")
+    rival = plan_record(digest_of(b"another"), replace(plan, input_hash="x"), attempt="b")
+    read_control(plan.topic, [Statement(*rival), Statement(*first), Statement(b"x", None)], order)
+    return order
+
+
+def stream_of(plan, collector, rng, length=60):
+    """A stream as a log may come to hold it: rivals, doubles, foreign bytes, impossible records."""
+    real = OrderStream(plan, collector, from_start(plan))
+    raws, said = [], []
+    for _ in range(length):
+        state = real.state
+        log = rng.choice(sorted(state.positions))
+        first = state.positions[log] + rng.choice((0, 0, 0, 1))
+        records = state.parent_next.records + rng.choice((0, 1))
+        record = OrderRecord(
+            rng.choice((Kind.OWN, Kind.OWN, Kind.PARENT, Kind.PARENT)),
+            rng.choice((state.digest, state.digest, anchor(plan, collector))),
+            ParentNext(records, state.parent_next.offset + rng.choice((0, 1, 3))),
+            (Run(log, first, first + rng.randint(1, 9)),) * rng.choice((1, 1, 0)),
+            writer=rng.randint(0, 2),
+        )
+        raw = encode(record)
+        raw = rng.choice((raw, raw, raw, raw, raw[:-3], raw + b"x", b"no record", *raws[-2:]))
+        raws.append(raw)
+        said.append(real.read(len(raws) - 1, raw))
+    freeze = OrderRecord(Kind.FREEZE, real.state.digest, real.state.parent_next, ())
+    late = OrderRecord(Kind.OWN, digest_of(encode(freeze)), real.state.parent_next, (Run(0, 0, 1),))
+    for raw in (encode(freeze), encode(late)):
+        raws.append(raw)
+        said.append(real.read(len(raws) - 1, raw))
+    return raws, said
+
+
+REASONS = {
+    Void.FOREIGN: "foreign",
+    Void.STALE: "stale",
+    Void.FROZEN: "frozen",
+    Void.MALFORMED: "malformed",
+    Void.IMPOSSIBLE: "impossible",
+}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_readings_of_the_rule_agree_on_every_record(seed):
+    plan = chain()
+    collector = ("K1", "K2")[seed % 2]
+    order = order_of(plan)
+    (rule,) = (one for one in order.rules if one.collector == collector)
+    raws, said = stream_of(plan, collector, random.Random(seed))
+    reading = Reading(rule)
+    for raw, judged in zip(raws, said, strict=True):
+        mine = reading.take(raw)
+        if isinstance(judged, Void):
+            assert mine == REASONS[judged]
+        else:
+            runs = [(plan.logs[run.log].name, run.first, run.next) for run in judged.runs]
+            assert [(run.log, run.first, run.next) for run in mine] == runs
+
+
+def test_over_all_seeds_every_reason_and_both_kinds_occur():
+    plan = chain()
+    said = [
+        one
+        for seed in range(40)
+        for one in stream_of(plan, ("K1", "K2")[seed % 2], random.Random(seed))[1]
+    ]
+    assert {one for one in said if isinstance(one, Void)} == set(Void)
+    assert {one.kind for one in said if isinstance(one, OrderRecord)} == set(Kind)
+
+
+def test_places_rise_by_one_message_after_the_other_and_void_records_take_none():
+    plan = chain()
+    first = encode(
+        OrderRecord(Kind.OWN, anchor(plan, "K1"), ParentNext(0, 0), (Run(0, 0, 5), Run(1, 0, 2)))
+    )
+    second = encode(OrderRecord(Kind.OWN, digest_of(first), ParentNext(0, 0), (Run(0, 5, 6),)))
+    rows = [("A", 0, at, raw) for at, raw in enumerate((first, first, b"other", second))]
+    found = list(scan(order_of(plan).rules, rows))
+    epoch = 2**44
+    assert [one for kind, one in found if kind == "run"] == [
+        ("A", "K1", "P1", 0, 5, epoch),
+        ("A", "K1", "P2", 0, 2, epoch + 5),
+        ("A", "K1", "P1", 5, 6, epoch + 7),
+    ]
+    assert [one for kind, one in found if kind == "void"] == [("A", "stale"), ("A", "foreign")]
+
+
+def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ended():
+    plan, order = chain(), Order()
+    first = plan_record(digest_of(b"amcast genesis\0A"), plan, attempt="a")
+    moved = [replace(node, stream=node.stream + 2) for node in plan.collectors]
+    after = replace(chain(epoch=2), collectors=tuple(moved))
+    second = plan_record(digest_of(first[1]), after, attempt="a")
+    third = plan_record(digest_of(second[1]), chain(epoch=3), attempt="a")
+    ends = b'{"positions": {"P1": 7, "P2": 8, "P3": 9, "P4": 1}}'
+    early, markers = (b"ends/1/y/a", b'{"positions": {}}'), (b"markers/1/x/a", ends)
+    said = [first, second, early, markers, (b"ends/1/x/a", ends), early, third]
+    read_control("A", [Statement(*one) for one in said], order)
+    assert [(rule.epoch, rule.collector) for rule in order.rules] == [
+        (1, "K1"), (1, "K2"), (2, "K1"), (2, "K2"),
+    ]  # fmt: skip
+    assert order.rules[2].starts == {0: 7, 1: 8}
+    assert order.alone == [("A", "C4"), ("A", "C4")]
+
+
+def test_a_collector_that_is_carried_over_goes_on_under_the_plan_in_which_it_began():
+    order = Order()
+    first = plan_record(digest_of(b"amcast genesis\0A"), chain(), attempt="a")
+    second = plan_record(digest_of(first[1]), chain(epoch=2), attempt="a")
+    nothing = b'{"positions": {}}'
+    said = [first, second, (b"markers/1/x/a", nothing), (b"ends/1/x/a", nothing)]
+    read_control("A", [Statement(*one) for one in said], order)
+    assert [(rule.epoch, rule.collector) for rule in order.rules] == [(1, "K1"), (1, "K2")]
+    assert {(reader.epoch, reader.consumer) for reader in order.readers} == {(1, "C1"), (1, "C2")}
+
+
+# -- a real run -----------------------------------------------------------------------------
+
+
+@dataclass
+class Measured:
+    bootstrap: str
+    run: str
+    rounds: dict
+    folder: str
+
+
+def stored(driver, topic, count):
+    """All records of a run's events by Kafka partition, once so many are there."""
+    reader = driver.reader({TopicPartition(topic, at): 0 for at in range(count)})
+    ends = driver.ends([TopicPartition(topic, at) for at in range(count)])
+    found = {at: [] for at in range(count)}
+    places = dict.fromkeys(ends, 0)
+
+    def whole():
+        for fetched in reader.poll(0.5):
+            found[fetched.at.partition] += [record.value for record in fetched.records]
+            places[fetched.at] = fetched.position
+        return all(places[at] >= end for at, end in ends.items())
+
+    until(whole, "all events")
+    reader.close()
+    return found
+
+
+def append(driver, topic, values):
+    appender = driver.appender()
+    outcomes = []
+    for at, raws in values.items():
+        for raw in raws:
+            appender.append(TopicPartition(topic, at), raw, done=outcomes.append)
+    assert appender.flush(PATIENCE_S)
+    appender.close()
+    assert all(isinstance(one, Appended) for one in outcomes)
+
+
+@pytest.fixture(scope="module")
+def measured(kafka_cluster, tmp_path_factory):
+    """Two arms of a run, a round each, by real producers, collectors and consumers."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    asked = {"kind": "one", "size": 3, "message_bytes": 100, "load": 500}
+    workload = from_document({**asked, "messages": MESSAGES, "warm_up": WARM_UP}, name="w")
+    driver = open_driver("librdkafka", kafka_cluster.bootstrap)
+    cluster = Cluster(kafka_cluster.bootstrap, driver, (), folder, run=f"w-{folder.name}")
+    rounds = {}
+    for name in ("ordered", "plain"):
+        with Arm(workload, name, cluster) as arm:
+            arm.warm_up()
+            rounds[name] = arm.round(1)
+            arm.write_events(1)
+            if name == "ordered":
+                # What does not count stands in the stream, too: foreign bytes and a stale record.
+                stream = TopicPartition(f"{arm._topic}.Msg-TO", 0)
+                first = stored(driver, stream.topic, 1)[0][0]
+                append(driver, stream.topic, {0: [b"no order record", first]})
+    yield Measured(kafka_cluster.bootstrap, cluster.run, rounds, str(folder))
+    driver.close()
+
+
+def run_pipeline(measured, run, *, code=0, **options):
+    """Run the command in the open session; its document. Its exit code must be as said."""
+    said = io.StringIO()
+    ended = 0
+    with contextlib.redirect_stdout(said):
+        try:
+            pipeline(
+                [run],
+                bootstrap=measured.bootstrap,
+                output=Output.JSON,
+                **options,
+            )
+        except typer.Exit as exit_:
+            ended = exit_.exit_code
+    assert ended == code
+    return json.loads(said.getvalue())
+
+
+@pytest.fixture(scope="module")
+def session():
+    with spark(settings=dict(one.split("=", 1) for one in SETTINGS), progress=str) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def batch(measured, session):
+    assert session.version == "4.0.0"
+    return run_pipeline(measured, measured.run, out=f"{measured.folder}/out")
+
+
+def near(histogram, exact):
+    """Within the histogram's three digits, its microsecond, and our finer ranges."""
+    return abs(histogram - exact) <= 0.001 + 0.0012 * exact
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+def test_percentiles_of_spark_and_of_the_clients_histograms_agree(measured, batch):
+    found = {(row["arm"], row["measure"]): row for row in batch["latencies"]}
+    names = {"50": "p50", "75": "p75", "95": "p95", "99": "p99", "999": "p999"}
+    for arm, round_ in measured.rounds.items():
+        row, figures_ = found[arm, "end_to_end"], round_.end_to_end.figures("x")
+        assert row["count"] == round_.end_to_end.count == MESSAGES
+        for short, name in names.items():
+            assert near(figures_[f"x{short}pct"], row[f"{name}_ms"]), (arm, name)
+        assert near(figures_["xMax"], row["max_ms"])
+        # The histogram leaves out the first acknowledgements, Spark the first messages.
+        low, high = round_.publish.at((35, 65))
+        assert low - 0.001 <= found[arm, "publish"]["p50_ms"] <= high * 1.002 + 0.001
+    assert found["ordered", "ordered"]["p50_ms"] <= found["ordered", "end_to_end"]["p50_ms"]
+    assert ("plain", "ordered") not in found
+
+
+@pytest.mark.kafka
+def test_rates_are_the_clients_and_nothing_is_lost_or_out_of_order(measured, batch):
+    rates = {(row["arm"], row["measure"]): row["messages_per_s"] for row in batch["rates"]}
+    for arm, round_ in measured.rounds.items():
+        # Spark counts from the first delivery, the clients from when it was due: a little before,
+        # on a busy machine more than a little.
+        assert 0.98 <= rates[arm, "delivered"] / round_.figures["consumeRate"] <= 1.5
+    assert [(row["due"], row["lost"]) for row in batch["losses"]] == [(MESSAGES + WARM_UP, 0)] * 2
+    assert batch["complete"]
+    assert batch["order"]["holds"]
+    assert batch["order"]["deliveries"] == 2 * (MESSAGES + WARM_UP) == batch["events"] / 2
+
+
+@pytest.mark.kafka
+def test_void_order_records_are_told_and_take_no_place(batch):
+    assert batch["order"]["void"] == {"foreign": 1, "stale": 1}
+    assert batch["order"]["unplaced"] == 0
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+def test_a_stream_gives_the_figures_of_a_batch(measured, batch):
+    streamed = run_pipeline(measured, measured.run, stream=True)
+    assert (streamed["mode"], streamed["late"]) == ("stream", 0)
+    for part in ("events", "latencies", "rates", "losses", "order"):
+        assert streamed[part] == batch[part]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("session")
+def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
+    # Init: the same events under another name; two deliveries changed places, one never was.
+    run = f"{measured.run}-wrong"
+    driver = open_driver("librdkafka", measured.bootstrap)
+    told = stored(driver, events_topic(measured.run), PARTITIONS)
+    told = {at: [{**json.loads(one), "run": run} for one in ones] for at, ones in told.items()}
+    deliveries = {
+        (one["arm"], one["sequence"]): one
+        for ones in told.values()
+        for one in ones
+        if one.get("role") == "consumer"
+    }
+    at = next(
+        number
+        for number in range(10, MESSAGES)
+        if deliveries["ordered", number]["log"] != deliveries["ordered", number + 1]["log"]
+    )
+    one, other = (deliveries["ordered", number] for number in (at, at + 1))
+    one["sequence"], other["sequence"] = other["sequence"], one["sequence"]
+    lost = deliveries["plain", 77]
+    with Admin(measured.bootstrap) as admin:
+        admin.create_topics({events_topic(run): TopicSpec(PARTITIONS)})
+    raws = {
+        at: [json.dumps(one).encode() for one in ones if one is not lost]
+        for at, ones in told.items()
+    }
+    append(driver, events_topic(run), raws)
+    driver.close()
+
+    # Test.
+    found = run_pipeline(measured, run, code=3)
+
+    # Check: each fault is found, and only it.
+    assert (found["order"]["inversions"], found["order"]["unplaced"]) == (1, 0)
+    names = [f"{one_['log']}:{one_['offset']}" for one_ in (other, one)]
+    (witness,) = found["order"]["witnesses"]
+    assert witness == (
+        f"{run}/ordered: C1 delivered {names[0]}, then {names[1]}; "
+        "the order has the second 1 before the first"
+    )
+    assert [row["lost"] for row in found["losses"]] == [0, 1]
+    assert found["lost"] == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.usefixtures("session")
+def test_a_run_that_nobody_described_is_a_usage_error(measured):
+    with Admin(measured.bootstrap) as admin:
+        admin.create_topics({events_topic("nobody"): TopicSpec(PARTITIONS)})
+    with pytest.raises(UsageError, match=r"nobody\.events describes no arm"):
+        run_pipeline(measured, "nobody")
+    with pytest.raises(UsageError, match="key=value"):
+        pipeline(["x"], bootstrap=measured.bootstrap, conf=["spark"])
+
+
+# -- plans of Spark, and streams that differ ------------------------------------------------
+
+
+def executed(frame):
+    """The physical plan that a frame came to be worked out by."""
+    frame.collect()
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def runs_of(session, *rows):
+    schema = "topic string, epoch bigint, collector string, log string, first bigint, "
+    return session.createDataFrame(
+        [("A", 1, *row) for row in rows], schema + "next bigint, place bigint"
+    )
+
+
+PAIR = Order(pairs=[Pair("A", 1, "K1", "K2")])
+
+
+@pytest.mark.timeout(900)
+def test_streams_that_order_two_messages_differently_disagree(session):
+    one = [("K1", "P1", 0, 9, 0), ("K1", "P2", 0, 4, 9), ("K1", "P1", 9, 12, 13)]
+    same = [("K2", "P3", 0, 2, 0), ("K2", "P1", 0, 5, 2), ("K2", "P1", 5, 9, 7),
+            ("K2", "P2", 0, 4, 12), ("K2", "P1", 9, 12, 16)]  # fmt: skip
+    other = [("K2", "P2", 0, 2, 0), ("K2", "P1", 0, 12, 2), ("K2", "P2", 2, 4, 14)]
+    nothing = session.createDataFrame(
+        [],
+        "run string, arm string, consumer string, instance string, scope string, "
+        "sequence bigint, log string, offset bigint, place bigint",
+    )
+    for rows, bucket, disagreements in ((same, 4, 0), (other, 1, 2), (other, 1024, 2)):
+        verdict = judge.verdict(nothing, runs_of(session, *one, *rows), PAIR, bucket)
+        assert verdict.disagreements == disagreements, bucket
+        assert verdict.holds == (not disagreements)
+    assert "collector K1 orders P1:8 before P2:0, K2 after it" in verdict.witnesses[0]
+
+
+def test_a_descent_is_seen_inside_a_block_and_across_blocks(session):
+    def descents(places):
+        rows = [("k", number, place) for number, place in enumerate(places)]
+        frame = session.createDataFrame(rows, "key string, number bigint, place bigint")
+        return judge.descents(frame, keys=["key"], by="number", low="place", high="place")
+
+    long = list(range(judge._BLOCK + 10))
+    assert descents(long) == 0
+    assert descents([0, 2, 1, 3]) == 1
+    assert descents([0, 1, 1]) == 1
+    assert descents([*long[:-1], 5]) >= 1
+    edge = judge._BLOCK
+    assert descents([*long[: edge - 1], long[edge], long[edge - 1], *long[edge + 1 :]]) == 1
+
+
+def test_an_order_record_of_an_unknown_version_stops_the_judge(session):
+    plan = chain()
+    raw = b"TO\2" + anchor(plan, "K1") + b"what is to come"
+    schema = "topic string, partition int, offset bigint, value binary"
+    records = session.createDataFrame([("A", 0, 0, raw)], schema)
+    with pytest.raises(UnknownVersion):
+        judge.voids(judge.read_streams(records, order_of(plan).rules))
+
+
+@pytest.mark.kafka
+def test_no_join_compares_everything_with_everything(session, measured, batch):
+    folder = batch["out"]
+    events = session.read.parquet(f"{folder}/events")
+    read = session.read.parquet(f"{folder}/order")
+    found = judge.runs(read)
+    topic = found.select("topic").first()["topic"]
+    interests = {"C1": ("P1", "P2", "P3")}
+    arms = [
+        sources.Arm(measured.run, "ordered", topic, planned=True, clock_offset_ns=0,
+                    interests=interests, complete=True)
+    ]  # fmt: skip
+    order = Order(readers=[Reader(topic, 1, "K1", "C1")], pairs=[Pair(topic, 1, "K1", "K2")])
+    frames = [
+        judge.placed(events, found, order, arms, 4),
+        judge.agreeing(found, order, 4),
+        figures.losses(events, figures.interests(session, arms)),
+        figures.latencies(figures.counted(events)),
+        figures.rates(figures.counted(events)),
+    ]
+    bad = ("NestedLoop", "CartesianProduct")
+    assert not [one for one in map(executed, frames) if any(word in one for word in bad)]
+    within = (events["offset"] >= found["first"]) & (events["offset"] < found["next"])
+    assert any(word in executed(events.join(found, within)) for word in bad)
+
+
+def test_without_a_broker_the_command_says_so_before_spark_starts(asks_nobody):
+    assert asks_nobody.wait(PATIENCE_S) == 4
+    said = asks_nobody.stderr.read()
+    assert said.startswith("amcast: No broker at 127.0.0.1:1 answered within")

@@ -1,0 +1,344 @@
+"""Every finding from facts that plant it, and none from a sound deployment."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectors.doctor.checks import Check, Weight, findings, of_unordered, refuse
+from collectors.doctor.facts import (
+    BrokerFacts,
+    CollectorFacts,
+    Facts,
+    GroupFacts,
+    HeldLog,
+    PartitionFacts,
+    Place,
+    Role,
+    Stamp,
+    TopicFacts,
+    length,
+)
+from collectors.mending import Damage, Harm
+from multicast.drivers.kafka_python import OpenTransaction
+from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.errors import TopicChanged, UnsafeCluster, UsageError
+from tests.helpers.plans import poster
+
+NOW = 1_800_000_000_000
+HOUR = 3_600_000
+DAY = 24 * HOUR
+IDS = {"A": "1", "A.Msg-TO": "2"}
+SETTINGS = {
+    "cleanup.policy": "delete",
+    "min.insync.replicas": "2",
+    "retention.bytes": "-1",
+    "retention.ms": str(7 * DAY),
+    "unclean.leader.election.enable": "false",
+}
+BROKER = {"unclean.leader.election.enable": "false", "offsets.retention.minutes": "10080"}
+
+
+def topic(name, role, **settings):
+    changed = {key.replace("_", "."): value for key, value in settings.items()}
+    held = PartitionFacts(0, 1, (1, 2, 3), (1, 2, 3))
+    return TopicFacts(name, role, {**SETTINGS, **changed}, (held,))
+
+
+DATA = topic("A", Role.DATA)
+ORDER = topic("A.Msg-TO", Role.ORDER, retention_ms=str(8 * DAY))
+CONTROL = topic("A.topology", Role.CONTROL, cleanup_policy="compact")
+ABOVE = CollectorFacts("K1", None, told_address=True, records=5, last_ms=NOW - 100)
+BELOW = CollectorFacts("K2", "K1", told_address=True, records=5, last_ms=NOW - 100)
+HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
+PLACE = Place("P1", "A", position=10, begin=0, end=100)
+GROUP = GroupFacts("C1", "1/K1/3/0/10", 1, (PLACE,))
+SOUND = Facts(
+    topic="A",
+    now_ms=NOW,
+    plan=replace(poster(), topic_ids=IDS),
+    shown=1,
+    topic_ids=IDS,
+    brokers=tuple(BrokerFacts(one, False, BROKER) for one in (1, 2, 3)),
+    topics=(DATA, ORDER, CONTROL),
+    collectors=(ABOVE, BELOW),
+    groups=(GROUP,),
+    stamps=(Stamp("the controller", NOW, NOW + 20, NOW - 20), Stamp("K1", NOW - DAY, NOW)),
+)
+
+
+def held(*, leader=1, in_sync=(1, 2, 3), replicas=(1, 2, 3), of=DATA):
+    return replace(of, partitions=(PartitionFacts(0, leader, replicas, in_sync),))
+
+
+def with_topic(changed):
+    kept = tuple(changed if one.name == changed.name else one for one in SOUND.topics)
+    return replace(SOUND, topics=kept)
+
+
+def with_collectors(*collectors):
+    return replace(SOUND, collectors=collectors)
+
+
+def with_place(of=DATA, **changed):
+    group = replace(GROUP, places=(replace(PLACE, **changed),))
+    return replace(with_topic(of), groups=(group,))
+
+
+def with_stamp(*stamp):
+    return replace(SOUND, stamps=(Stamp("K9", *stamp),))
+
+
+def test_a_sound_deployment_has_no_finding():
+    assert findings(SOUND) == ()
+
+
+def test_partitions_that_the_plan_does_not_order_are_named():
+    plan = poster()
+    for count, said in (
+        (5, []),
+        (6, ["in partition 5"]),
+        (7, ["in partitions 5, 6"]),
+    ):
+        parts = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(count))
+        found = of_unordered(plan, [replace(DATA, partitions=parts)])
+        assert [one.says.split("what stands ")[1] for one in found] == said
+        assert {one.weight for one in found} <= {Weight.WARN}
+
+
+BY_BYTES = topic("A", Role.DATA, retention_bytes="1000")
+PLANTED = [
+    (
+        replace(
+            SOUND, brokers=(BrokerFacts(1, False, {"unclean.leader.election.enable": "true"}),)
+        ),
+        (Weight.REFUSE, Check.UNCLEAN, "broker 1 has unclean.leader.election.enable=true"),
+    ),
+    (
+        with_topic(topic("A", Role.DATA, unclean_leader_election_enable="true")),
+        (Weight.REFUSE, Check.UNCLEAN, "topic A has unclean.leader.election.enable=true"),
+    ),
+    (
+        with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms="-1", min_insync_replicas="1")),
+        (Weight.REFUSE, Check.IN_SYNC, "replication 3 and min.insync.replicas 1"),
+    ),
+    (
+        with_topic(topic("A", Role.DATA, min_insync_replicas="4")),
+        (Weight.WARN, Check.IN_SYNC, "so nothing can be appended"),
+    ),
+    (
+        with_topic(topic("A", Role.DATA, cleanup_policy="compact")),
+        (Weight.REFUSE, Check.COMPACTION, "topic A has cleanup.policy=compact, so messages"),
+    ),
+    (
+        with_topic(
+            topic("A.Msg-TO", Role.ORDER, retention_ms="-1", cleanup_policy="delete,compact")
+        ),
+        (Weight.REFUSE, Check.COMPACTION, "their order may vanish"),
+    ),
+    (
+        with_topic(topic("A.topology", Role.CONTROL, cleanup_policy="compact,delete")),
+        (Weight.REFUSE, Check.COMPACTION, "so plans may vanish"),
+    ),
+    (
+        with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms=str(DAY))),
+        (Weight.REFUSE, Check.RETENTION, "messages may outlive their order"),
+    ),
+    (
+        with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms="-1", retention_bytes="9")),
+        (Weight.REFUSE, Check.RETENTION, "retention.bytes=9, so messages may outlive"),
+    ),
+    (
+        replace(SOUND, topic_ids={"A": "7", "A.Msg-TO": "2"}),
+        (Weight.REFUSE, Check.TOPIC_CHANGED, "(it was deleted and made again)"),
+    ),
+    (
+        replace(SOUND, topic_ids={"A": "1"}),
+        (Weight.REFUSE, Check.TOPIC_CHANGED, "topic A.Msg-TO is not the one"),
+    ),
+    (
+        replace(SOUND, brokers=(*SOUND.brokers, BrokerFacts(4, True, {}))),
+        (Weight.WARN, Check.BROKER, "broker 4 is registered and away"),
+    ),
+    (
+        with_topic(held(leader=-1, in_sync=())),
+        (Weight.WARN, Check.PARTITION, "A/0 has no leader"),
+    ),
+    (
+        with_topic(held(in_sync=(1,))),
+        (Weight.WARN, Check.PARTITION, "A/0 has 1 in-sync replicas of 2 needed"),
+    ),
+    (
+        with_topic(held(in_sync=(1, 3))),
+        (Weight.WARN, Check.PARTITION, "A/0 has 2 of 3 replicas in sync"),
+    ),
+    (
+        Facts("A", NOW, brokers=SOUND.brokers),
+        (Weight.WARN, Check.EPOCH, "no plan was applied to topic A"),
+    ),
+    (
+        replace(SOUND, shown=0),
+        (Weight.WARN, Check.EPOCH, "epoch 1 has not begun"),
+    ),
+    (
+        replace(SOUND, control_foreign=(3, 8)),
+        (Weight.WARN, Check.FOREIGN, "A.topology holds 2 foreign records, the last at offset 8"),
+    ),
+    (
+        with_collectors(replace(ABOVE, foreign=(17,))),
+        (Weight.WARN, Check.FOREIGN, "stream of collector K1 holds a foreign record, the last"),
+    ),
+    (
+        with_collectors(replace(ABOVE, problem="the stream cannot be read")),
+        (Weight.WARN, Check.COLLECTOR, "the stream cannot be read"),
+    ),
+    (
+        with_collectors(replace(ABOVE, behind={"P1": 3, "P2": 4}, waited_s=2.0)),
+        (
+            Weight.WARN,
+            Check.COLLECTOR,
+            "K1 left 7 offsets of P1, P2 without an order for 2.0 s; its last record is 0.1 s old",
+        ),
+    ),
+    (
+        with_collectors(
+            CollectorFacts("K1", None, told_address=False, records=0, behind={"P1": 1})
+        ),
+        (Weight.WARN, Check.COLLECTOR, "it never ordered anything in this epoch"),
+    ),
+    (
+        with_collectors(CollectorFacts("K1", None, told_address=False, records=0)),
+        (Weight.NOTE, Check.COLLECTOR, "K1 has not been seen"),
+    ),
+    (
+        replace(SOUND, damages=(Damage(Harm.FROZEN, "K1", "K1's stream was ended"),)),
+        (Weight.WARN, Check.DAMAGE, "K1's stream was ended"),
+    ),
+    (
+        replace(
+            SOUND, held=(HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),)),)
+        ),
+        (
+            Weight.WARN,
+            Check.TRANSACTION,
+            "wait for a transaction of producer 7 (epoch 0), which is open for 60 min",
+        ),
+    ),
+    (
+        replace(SOUND, held=(HeldLog("P1", "A", 0, 5, 9),)),
+        (Weight.WARN, Check.TRANSACTION, "its consumers wait for an open transaction"),
+    ),
+    (
+        replace(SOUND, groups=(replace(GROUP, problem="its cursor leads nowhere"),)),
+        (Weight.WARN, Check.CONSUMER, "its cursor leads nowhere"),
+    ),
+    (
+        with_place(begin=11),
+        (Weight.WARN, Check.RETENTION, "reads on at offset 10 of P1, which begins at 11"),
+    ),
+    (
+        with_place(oldest_ms=NOW - 4 * DAY),
+        (Weight.WARN, Check.RETENTION, "the first 4 days old; topic A keeps them for 7 days, so "),
+    ),
+    (
+        with_place(oldest_ms=NOW - 8 * DAY),
+        (Weight.WARN, Check.RETENTION, "retention may overtake it at any moment"),
+    ),
+    (
+        with_place(of=BY_BYTES, bytes_left=500),
+        (Weight.WARN, Check.RETENTION, "about 500 bytes of P1 to read; topic A keeps 1000"),
+    ),
+    (
+        replace(
+            SOUND,
+            brokers=(BrokerFacts(1, False, {**BROKER, "offsets.retention.minutes": "60"}),),
+        ),
+        (Weight.NOTE, Check.RETENTION, "forget the cursor of a consumer that is away for 60 min"),
+    ),
+    (
+        with_topic(held(replicas=(1,), in_sync=(1,), of=replace(DATA, settings=SETTINGS))),
+        (Weight.NOTE, Check.REPLICATION, "topics have replication 1, so the loss of one broker"),
+    ),
+    (
+        with_stamp(NOW + 6_000, NOW),
+        (Weight.WARN, Check.CLOCK, "the clock of K9 is at least 6.0 s ahead of ours"),
+    ),
+    (
+        with_stamp(NOW - 3 * HOUR, NOW, NOW - 1_000),
+        (Weight.WARN, Check.CLOCK, "the clock of K9 is at least 3 h behind ours"),
+    ),
+    (
+        replace(SOUND, unseen=("consumer groups cannot be seen: denied",)),
+        (Weight.NOTE, Check.UNSEEN, "consumer groups cannot be seen"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("facts", "expected"), PLANTED, ids=[e[2] for _, e in PLANTED])
+def test_what_is_planted_is_found_with_what_to_do(facts, expected):
+    weight, check, words = expected
+    found = [one for one in findings(facts) if one.check is check]
+    assert [one for one in found if one.weight is weight and words in one.says], found
+    assert all(one.do and one.about for one in found)
+
+
+@pytest.mark.parametrize("weight", list(Weight))
+def test_every_weight_is_planted(weight):
+    assert any(expected[0] is weight for _, expected in PLANTED)
+
+
+def test_every_check_is_planted():
+    assert {expected[1] for _, expected in PLANTED} == set(Check)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        with_place(oldest_ms=NOW - 3 * DAY),
+        replace(SOUND, held=(replace(HELD, opened=(OpenTransaction(7, 0, 5, NOW - 500),)),)),
+        with_place(position=100, oldest_ms=NOW - 9 * DAY),
+        with_place(of=BY_BYTES, bytes_left=499),
+        with_stamp(NOW + 4_000, NOW),
+        with_stamp(NOW - 30 * DAY, NOW),  # an old record: nobody can say what clock wrote it
+        with_stamp(NOW - 3_000, NOW, NOW - 1_000),
+        with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms=str(7 * DAY))),
+    ],
+)
+def test_what_is_near_a_limit_and_within_it_is_not_found(sound):
+    assert findings(sound) == ()
+
+
+def test_a_collector_below_a_late_one_is_not_blamed_for_what_that_one_left():
+    late = {"behind": {"P2": 4}, "waited_s": 2.0}
+    both = with_collectors(replace(ABOVE, **late), replace(BELOW, **late))
+    assert [one.about for one in findings(both)] == ["collector K1"]
+    alone = with_collectors(ABOVE, replace(BELOW, **late))
+    assert [one.about for one in findings(alone)] == ["collector K2"]
+
+
+def test_the_worst_is_told_first_and_refused_with_what_to_do():
+    bad = replace(
+        with_topic(topic("A", Role.DATA, cleanup_policy="compact")),
+        unseen=("something",),
+        topic_ids={"A": "1"},
+    )
+    assert [one.weight for one in findings(bad)] == [Weight.REFUSE, Weight.REFUSE, Weight.NOTE]
+    with pytest.raises(TopicChanged, match=r"was deleted\); .*and 1 more: see 'amcast doctor'"):
+        refuse(findings(bad))
+    compacted = [one for one in findings(bad) if one.check is Check.COMPACTION]
+    with pytest.raises(UnsafeCluster, match=r"has cleanup\.policy=compact, .*; set it to delete$"):
+        refuse(compacted)
+    refuse(one for one in findings(bad) if one.weight is not Weight.REFUSE)
+
+
+@pytest.mark.parametrize("setting", ["acks", "enable.idempotence", "isolation.level", "retries"])
+def test_a_client_setting_that_would_weaken_a_producer_or_reader_is_refused(setting):
+    with pytest.raises(UsageError, match=f"Unknown client setting {setting}"):
+        kafka_python_settings({setting: "1"})
+    with pytest.raises(UsageError, match=f"Unknown client setting {setting}"):
+        librdkafka_settings("127.0.0.1:9", {setting: "1"}, timeout_s=1)
+
+
+def test_lengths_of_time_are_said_for_people():
+    said = [length(one) for one in (1_500, 90_000, 5 * HOUR, 4 * DAY)]
+    assert said == ["1.5 s", "2 min", "5 h", "4 days"]

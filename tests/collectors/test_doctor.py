@@ -1,0 +1,284 @@
+"""`amcast doctor` and the checks of a start on real brokers: each thing is broken for real."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+
+import confluent_kafka
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from collectors.doctor.checks import Check, Weight, findings
+from collectors.doctor.inspection import look
+from collectors.doctor.streams import read_control
+from collectors.reconfiguration.apply import refuse_unsound
+from multicast import Consumer, Producer
+from multicast.control import control_partition, order_topic, stream_partition
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import UnsafeCluster
+from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, amcast, until
+from topology.interests import from_document
+from topology.planner.solver import plan as solve
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+HOUR_MS = 3_600_000
+
+
+SMALL = {
+    "topic": "A",
+    "partitions": ["P1", "P2", "P3"],
+    "consumer": [
+        {"name": "C1", "interest": ["P1", "P2"]},
+        {"name": "C2", "interest": ["P2", "P3"]},
+    ],
+}
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    """One collector decides P2, and others take it from there."""
+    with System(kafka_cluster.bootstrap, solve(from_document(SMALL)), tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asks_nobody():
+    """A doctor where no broker is: it takes ten seconds to say so, while other tests run."""
+    command = [sys.executable, "-m", "multicast", "doctor", "-b", "127.0.0.1:9", "-t", "A"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def admin(system):
+    with Admin(system.bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def examined(system, admin):
+    """What is found now, apart from what one broker for all cannot mend."""
+    with contextlib.closing(open_driver("kafka-python", system.bootstrap)) as driver:
+
+        def examine(patience_s=0.0):
+            facts = look(driver, admin, system.topic, patience_s=patience_s)
+            assert facts.unseen == ()
+            return facts, {
+                (one.check, one.about): one
+                for one in findings(facts)
+                if one.weight is not Weight.NOTE
+            }
+
+        yield examine
+
+
+def set_topic(admin, topic, **settings):
+    """Change a topic's settings; give what they were."""
+    changed = {name.replace("_", "."): value for name, value in settings.items()}
+    before = admin.topic_settings([topic])[topic]
+    admin._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, changed)])
+    until(lambda: changed.items() <= admin.topic_settings([topic])[topic].items(), "a setting")
+    return {name: before[name.replace("_", ".")] for name in settings}
+
+
+def append(driver, at, value, key=None):
+    outcomes = []
+    appender = driver.appender()
+    appender.append(at, value, key=key, done=outcomes.append)
+    assert appender.flush(PATIENCE_S)
+    appender.close()
+    return outcomes[0].offset
+
+
+def send(system, count, to):
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        for number in range(count):
+            producer.multicast(b"%d" % number, to=to).accepted(PATIENCE_S)
+
+
+def doctor(system, *more):
+    done = amcast("doctor", "-b", system.bootstrap, "-t", system.topic, *more)
+    assert not done.stderr, done.stderr
+    return done
+
+
+def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(system, examined):
+    host = system.collectors()
+    host.wait_healthy(PATIENCE_S)
+    send(system, 20, {"P2"})
+    with Consumer(topic=system.topic, name="C1", driver=system.driver) as consumer:
+        for message in consumer:
+            if message.message_id.offset == 7:
+                consumer.commit(message.cursor)
+                break
+    done = doctor(system, "-o", "json", "--patience", str(PATIENCE_S))
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["wrong"], told["epoch"], told["begun"]) == (0, 0, 1, True)
+    assert {one["check"] for one in told["findings"]} == {"replication"}
+    assert all(one["told_address"] and not one["behind"] for one in told["collectors"])
+    (group,) = told["consumers"]
+    (place,) = (one for one in group["places"] if one["log"] == "P2")
+    assert (group["group"], group["lag"]) == ("C1", place["end"] - 8)
+    assert place["end"] >= 20  # a hole of an early run may have been filled behind them
+    (clock,) = [one for one in told["clocks"] if "controller" in one["whose"]]
+    assert clock["ahead_at_least_ms"] <= clock["ahead_at_most_ms"]
+    seen = {one["whose"] for one in told["clocks"]}
+    assert "the producer of log P2's newest message" in seen
+    assert "collector K1" in seen
+
+    (root,) = (name for name in host.names if "P2" in system.plan.own_logs(name))
+    host.kill(root)
+    send(system, 3, {"P2"})
+    done = doctor(system, "--patience", "0.5")
+    assert done.returncode == 1
+    text = " ".join(done.stdout.split())
+    # It may have ordered one or two of the three before they were there.
+    assert re.search(rf"collector {root} left [1-3] offsets of P2 without an order for", text)
+    assert f"'amcast collectors run --node {root}' starts one more" in text
+    below = [node.name for node in system.plan.collectors if node.parent == root]
+    assert below
+    assert not [name for name in below if f"collector {name} left" in text]
+    host.start(root)
+    until(lambda: examined(5.0)[1] == {}, "a mended deployment")
+
+
+def test_a_setting_that_breaks_a_guarantee_is_found_and_refused(system, admin, examined):
+    assert examined()[1] == {}
+    orders, control = order_topic(system.topic), control_partition(system.topic).topic
+    for topic, check, settings in (
+        (system.topic, Check.UNCLEAN, {"unclean_leader_election_enable": "true"}),
+        (system.topic, Check.COMPACTION, {"cleanup_policy": "compact"}),
+        (orders, Check.COMPACTION, {"cleanup_policy": "compact,delete"}),
+        (control, Check.COMPACTION, {"cleanup_policy": "delete"}),
+        (orders, Check.RETENTION, {"retention_ms": "60000"}),
+        (orders, Check.RETENTION, {"retention_bytes": "1000000"}),
+    ):
+        before = set_topic(admin, topic, **settings)
+        found = examined()[1]
+        assert {(one, about) for one, about in found} == {(check, f"topic {topic}")}
+        with pytest.raises(UnsafeCluster, match=f"topic {topic} "):
+            refuse_unsound(admin, system.plan)
+        set_topic(admin, topic, **before)
+    assert examined()[1] == {}
+    refuse_unsound(admin, system.plan)
+    admin.delete_topics([orders])
+    assert (Check.TOPIC_CHANGED, f"topic {orders}") in examined()[1]
+
+
+def test_foreign_records_are_skipped_counted_and_reported(system, examined):
+    append(system.driver, stream_partition(system.plan, "K2"), b"not an order record")
+    append(system.driver, control_partition(system.topic), b"hello", b"plans/1")
+    last = append(system.driver, control_partition(system.topic), b"{}", b"plan/2/x/y")
+    facts, found = examined()
+    assert facts.shown == 1
+    by_about = {about: one.says for (check, about), one in found.items() if check is Check.FOREIGN}
+    assert "a foreign record, the last at offset 0" in by_about["the stream of collector K2"]
+    control = by_about[f"the control topic {system.topic}.topology"]
+    assert f"2 foreign records, the last at offset {last}" in control
+    assert len(found) == 2
+    assert [one.void for one in facts.collectors if one.name == "K2"] == [{"foreign": 1}]
+
+
+def test_a_consumer_that_retention_overtakes_is_named_before_and_after(system, admin, examined):
+    send(system, 10, {"P1"})
+    with Consumer(topic=system.topic, interest={"P1", "P2"}, driver=system.driver) as consumer:
+        consumer.commit()
+    assert [(one.group, one.places[0].lag) for one in examined()[0].groups] == [("P1+P2", 10)]
+    set_topic(admin, system.topic, retention_ms="3000")
+    about = Check.RETENTION, "consumer P1+P2"
+    until(lambda: about in examined()[1], "an old message")
+    found = examined()[1][about]
+    assert "has 10 offsets of P1 to read" in found.says
+    assert f"delete the consumer group amcast.{system.topic}.P1+P2" in found.do
+    set_topic(admin, system.topic, retention_ms=str(HOUR_MS))
+    assert about not in examined()[1]
+    set_topic(admin, system.topic, retention_bytes="100")
+    assert "bytes of P1 to read" in examined()[1][about].says
+    admin.delete_records({TopicPartition(system.topic, 0): 4})
+    assert "reads on at offset 0 of P1, which begins at 4" in examined()[1][about].says
+    with contextlib.closing(open_driver("kafka-python", system.bootstrap)) as driver:
+        state = read_control(driver, system.topic).state
+        driver.commit(
+            f"amcast.{system.topic}.lost", {control_partition(system.topic): (0, "7/K1/0/0/0")}
+        )
+    assert state.epoch == 1
+    assert "leads nowhere" in examined()[1][Check.CONSUMER, "consumer lost"].says
+
+
+def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, examined):
+    send(system, 1, {"P1"})
+    ahead_ms = time.time_ns() // 1_000_000 + HOUR_MS // 2
+    producer = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
+    producer.produce(system.topic, b"from the future", partition=2, timestamp=ahead_ms)
+    assert producer.flush(PATIENCE_S) == 0
+    log = next(one for one in system.plan.logs if one.name == "P1")
+    (name,) = (one.name for one in system.plan.collectors if "P1" in one.bag)
+    stream = OrderStream(system.plan, name, {one.name: one.first for one in system.plan.logs})
+    record = OrderRecord(
+        Kind.OWN,
+        stream.state.digest,
+        ParentNext(0, stream.state.parent_next.offset),
+        (Run(system.plan.number(log.name), 0, 1),),
+        time_ms=ahead_ms,
+    )
+    append(system.driver, stream_partition(system.plan, name), encode(record))
+    found = [one for (check, _), one in examined()[1].items() if check is Check.CLOCK]
+    assert sorted(one.about for one in found) == [
+        f"collector {name}",
+        "the producer of log P3's newest message",
+    ]
+    assert all("is at least 30 min ahead of ours" in one.says for one in found)
+
+
+def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(
+    system, admin, tmp_path
+):
+    before = set_topic(admin, system.topic, unclean_leader_election_enable="true")
+    host = system.collectors()
+    logs = [tmp_path / "a" / f"{name}.log" for name in host.names]
+    said = f"nothing is ordered: topic {system.topic} has unclean.leader.election.enable=true"
+    until(lambda: all(said in log.read_text() for log in logs), "a refusal")
+    until(lambda: not any(host.status(name) for name in host.names), "idle collectors")
+    send(system, 1, {"P1"})
+    set_topic(admin, system.topic, **before)
+    host.wait_healthy(PATIENCE_S)
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        producer.multicast(b"at last", to={"P1"}).ordered(PATIENCE_S)
+
+
+def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_three, tmp_path):
+    cluster = kafka_cluster_of_three
+    cluster.start()
+    with (
+        System(cluster.bootstrap, poster(), tmp_path) as system,
+        Admin(cluster.bootstrap) as admin,
+        contextlib.closing(open_driver("kafka-python", cluster.bootstrap)) as driver,
+    ):
+
+        def checks():
+            facts = look(driver, admin, system.topic, patience_s=0)
+            return {one.check for one in findings(facts)} - {Check.COLLECTOR}
+
+        until(lambda: checks() == set(), "three brokers in sync")
+        before = set_topic(admin, system.topic, min_insync_replicas="1")
+        until(lambda: checks() == {Check.IN_SYNC}, "the finding")
+        with pytest.raises(UnsafeCluster, match=r"min\.insync\.replicas 1, so one crash"):
+            refuse_unsound(admin, system.plan)
+        set_topic(admin, system.topic, **before)
+        cluster.kill(3)
+        until(lambda: checks() == {Check.BROKER, Check.PARTITION}, "what its death does")
+        refuse_unsound(admin, system.plan)
+    cluster.start()
+
+
+def test_brokers_that_do_not_answer_are_exit_code_4(asks_nobody):
+    assert asks_nobody.wait(PATIENCE_S) == 4
+    assert "No broker at 127.0.0.1:9 answered" in asks_nobody.stderr.read()

@@ -1,0 +1,244 @@
+"""Many collectors on one engine: its loops serve all, and what fails in one stops no other."""
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from bench.micro.many_collectors import tree_plan
+from collectors.collector import Limits
+from collectors.engine.engine import Engine
+from collectors.engine.instance import Node
+from collectors.engine.stream_loop import StreamLoop
+from multicast.control import log_partition, stream_partition
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import AmcastError, Trimmed, UnknownVersion
+from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
+from tests.helpers.plans import chain, from_start
+from tests.helpers.small import Small, until
+
+MANY = 40  # more than any default pool of threads has on a small machine
+HERE = "127.0.0.1"
+
+
+class Hosted:
+    """All collectors of a small system on one engine."""
+
+    def __init__(self, system, *, listen=None, limits=None):
+        self.engine = Engine(system.driver, system.plan.topic, listen=listen)
+        self.nodes = {
+            entry.name: Node(self.engine, entry.name, limits=limits)
+            for entry in system.plan.collectors
+        }
+        for node in self.nodes.values():
+            self.engine.add(node)
+
+    def __enter__(self):
+        until(lambda: all(node.begun or node.over for node in self.nodes.values()))
+        return self
+
+    def __exit__(self, *_):
+        self.engine.close()
+        assert all(node.ended.is_set() for node in self.nodes.values())
+
+
+def send_to_all(system, to=None):
+    logs = [log for log in system.plan.logs if to is None or log.name in to]
+    with system.producer() as producer:
+        receipts = [producer.multicast(log.name.encode(), to=set(log.to)) for log in logs]
+        return [str(receipt.ordered(60)) for receipt in receipts]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("listen", [None, HERE])
+def test_many_collectors_on_one_engine_all_deliver_with_a_fixed_number_of_threads(listen):
+    plan = tree_plan(MANY, "A")
+    before = threading.active_count()
+    with Small(plan) as system, Hosted(system, listen=listen) as hosted:
+        assert threading.active_count() - before <= 5
+        sent = send_to_all(system)
+        assert len(sent) == len(plan.logs)
+        for entry in plan.consumers[:: MANY // 8]:
+            found = system.all(entry.name)
+            assert set(found) == {f"{log.name}:0" for log in plan.logs_of(entry.interest)}
+        assert not any(node.over for node in hosted.nodes.values())
+
+
+@pytest.mark.slow
+def test_many_collectors_deliver_with_tiny_limits():
+    limits = Limits(run_length_max=1, runs_max=1, pending_max=1, relay_max=1, checkpoint_every=3)
+    plan = tree_plan(9, "A")
+    with Small(plan) as system, Hosted(system, limits=limits):
+        for _ in range(3):
+            send_to_all(system)
+        for entry in plan.consumers:
+            assert len(system.all(entry.name)) == 3 * len(plan.logs_of(entry.interest))
+
+
+@pytest.mark.slow
+def test_a_collector_that_fails_of_its_stream_stops_no_other():
+    plan = tree_plan(3, "A")
+    with Small(plan) as system:
+        # K4's stream goes on in a version that is not known yet.
+        begin = OrderStream(plan, "K4", from_start(plan)).state.digest
+        raw = bytearray(encode(OrderRecord(Kind.FREEZE, begin, ParentNext(0, 0), ())))
+        raw[2] = 9
+        system.log.write(stream_partition(plan, "K4"), bytes(raw))
+        with Hosted(system) as hosted:
+            until(hosted.nodes["K4"].ended.is_set)
+            assert isinstance(hosted.nodes["K4"].error, UnknownVersion)
+            own = set(plan.own_logs("K2")) | set(plan.own_logs("K3"))
+            assert len(send_to_all(system, own)) == len(own)
+            assert not hosted.nodes["K2"].over
+            assert not hosted.nodes["K3"].over
+
+
+@pytest.mark.slow
+def test_a_stream_that_cannot_be_read_stops_those_who_read_it_and_no_other():
+    plan = tree_plan(7, "A")
+    at = stream_partition(plan, "K4")
+    with Small(plan) as system:
+        for _ in range(3):
+            system.log.write(at, b"foreign")
+        system.log.trim(at, 2)
+        readers = {"K4", "K8"}  # K8 is its child
+        with Hosted(system) as hosted:
+            until(lambda: all(hosted.nodes[name].over for name in readers))
+            assert all(isinstance(hosted.nodes[name].error, Trimmed) for name in readers)
+            others = [node for name, node in hosted.nodes.items() if name not in readers]
+            for node in others:
+                for log in plan.own_logs(node.name):
+                    system.log.write(log_partition(plan.log(log)), b"")
+
+            def ordered(node):
+                positions = node.core.own.state.positions
+                return all(positions[plan.number(log)] == 1 for log in plan.own_logs(node.name))
+
+            until(lambda: all(ordered(node) for node in others))
+            assert not any(node.over for node in others)
+
+
+def test_a_collector_at_rest_leaves_the_clock_and_comes_back_with_the_next_message():
+    with Small(chain()) as system, Hosted(system) as hosted:
+        clock = hosted.engine.clock
+        until(lambda: not clock._followed)
+        send_to_all(system, {"P1"})
+        until(lambda: not clock._followed)
+        assert system.all("C1") == ["P1:0"]
+
+
+def test_an_engine_that_is_closed_ends_its_nodes_and_threads():
+    before = threading.active_count()
+    with Small(chain()) as system:
+        with Hosted(system, listen=HERE) as hosted:
+            send_to_all(system, {"P1"})
+        assert all(node.error is None for node in hosted.nodes.values())
+    assert threading.active_count() == before
+
+
+# -- streams that several read ----------------------------------------------------------------
+
+AT = TopicPartition("S", 0)
+
+
+@dataclass(eq=False)
+class Sink:
+    found: list = field(default_factory=list)
+    errors: list = field(default_factory=list)
+
+    def streams_came(self, found):
+        for came in found:
+            self.found += [record.offset for record in came.records]
+
+    def fail(self, error):
+        self.errors.append(error)
+
+
+class Streams:
+    """A loop that is turned by hand, on a log in memory."""
+
+    def __init__(self):
+        self.log = MemoryLog({"S": 2})
+        self.failed = []
+        self.loop = StreamLoop(MemoryDriver(self.log), failed=self.failed.append)
+
+    def write(self, count):
+        for _ in range(count):
+            self.log.write(AT, b"")
+
+    def turn(self):
+        try:
+            self.loop._turn()
+        except AmcastError as error:
+            self.loop._failed(error)
+
+
+@pytest.fixture
+def streams():
+    made = Streams()
+    yield made
+    made.loop.close()
+
+
+def test_a_stream_is_given_to_each_subscriber_from_its_own_position_on(streams):
+    early, late, later = Sink(), Sink(), Sink()
+    streams.write(6)
+    streams.loop.subscribe(late, {AT: 4})
+    streams.turn()
+    streams.loop.subscribe(early, {AT: 1})
+    streams.loop.subscribe(later, {AT: 8})
+    streams.turn()
+    streams.write(4)
+    streams.turn()
+    assert (early.found, late.found, later.found) == (
+        list(range(1, 10)),
+        list(range(4, 10)),
+        [8, 9],
+    )
+
+
+def test_one_that_is_paused_misses_nothing_and_holds_up_nobody(streams):
+    paused, other = Sink(), Sink()
+    streams.loop.subscribe(paused, {AT: 0})
+    streams.loop.subscribe(other, {AT: 0})
+    streams.write(2)
+    streams.turn()
+    streams.loop.pause(paused, AT, paused=True)
+    streams.write(3)
+    streams.turn()
+    assert (paused.found, other.found) == ([0, 1], [0, 1, 2, 3, 4])
+    streams.loop.pause(other, AT, paused=True)
+    streams.write(1)
+    streams.turn()
+    assert len(other.found) == 5
+    streams.loop.pause(paused, AT, paused=False)
+    streams.loop.pause(other, AT, paused=False)
+    streams.turn()
+    assert paused.found == other.found == list(range(6))
+
+
+def test_one_that_leaves_is_given_nothing_more_and_the_others_go_on(streams):
+    gone, other = Sink(), Sink()
+    streams.loop.subscribe(gone, {AT: 0})
+    streams.loop.subscribe(other, {AT: 0})
+    streams.write(1)
+    streams.turn()
+    streams.loop.unsubscribe(gone, [AT])
+    streams.write(1)
+    streams.turn()
+    assert (gone.found, other.found) == ([0], [0, 1])
+
+
+def test_an_error_of_one_partition_reaches_its_subscribers_alone(streams):
+    bad, good = Sink(), Sink()
+    streams.write(3)
+    streams.log.trim(AT, 2)
+    streams.loop.subscribe(bad, {AT: 0})
+    streams.loop.subscribe(good, {TopicPartition("S", 1): 0})
+    streams.turn()
+    assert [type(error) for error in bad.errors] == [Trimmed]
+    assert streams.failed == good.errors == []
+    streams.log.write(TopicPartition("S", 1), b"")
+    streams.turn()
+    assert good.found == [0]

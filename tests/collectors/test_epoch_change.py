@@ -1,0 +1,187 @@
+"""The drain between two epochs: markers, ends, rivals, and who joins in the middle of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectors.collector import Limits
+from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
+from multicast.control import (
+    ControlState,
+    checkpoint_record,
+    markers_record,
+    plan_record,
+    running_record,
+    stream_partition,
+)
+from multicast.delivery import start_alone
+from multicast.drivers.protocol import Record
+from multicast.errors import ProtocolViolation
+from multicast.order import OrderStream
+from multicast.subscription import Bounds, Wanted, resume
+from tests.helpers.stage import CONTROL, Stage
+from topology.carry_over import Carried
+
+NOTHING = Carried(frozenset(), frozenset())
+
+
+def two_logs():
+    stage = Stage()
+    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, {"C1": (["P1", "P2"], "K1")})
+    return stage
+
+
+def test_logs_that_may_be_read_alone_or_have_no_collector_get_a_marker():
+    stage = Stage()
+    plan = stage.plan(["P1", "P2", "P3", "P2+P3"], {"K1": (["P2", "P2+P3"], None)})
+    # P1 is read alone; P2 and P3 never are, because P2+P3 meets them; P3 has no collector.
+    assert logs_to_mark(plan, NOTHING) == ("P1", "P3")
+
+
+def test_ends_are_unknown_until_every_collector_is_frozen():
+    stage = two_logs()
+    stage.multicast("P1")
+    stage.node("K1.a")
+    stage.settle()
+    plan = stage.control().plan()
+    streams = {"K1": stage.stream(plan, "K1")}
+    assert ends_of(plan, streams, {}, NOTHING) is None
+    streams["K1"].state.frozen = True
+    assert ends_of(plan, streams, {}, NOTHING) == {"P1": 1, "P2": 0}
+
+
+def test_a_log_without_a_collector_ends_at_its_marker():
+    stage = Stage()
+    plan = stage.plan(["P1"], {})
+    assert ends_of(plan, {}, {"P1": 7}, NOTHING) == {"P1": 7}
+
+
+def test_markers_of_logs_that_the_plan_has_not_ask_nothing():
+    plan = two_logs().control().plan()
+    assert freeze_positions(plan, {"P2": 4, "P9": 1}) == {plan.number("P2"): 4}
+
+
+@pytest.mark.parametrize("kind", ["plan", "markers"])
+def test_a_statement_made_again_stays_first_when_the_control_topic_is_compacted(kind):
+    stage = two_logs()
+    state = stage.control()
+    plan = replace(state.plan(), epoch=2, base_epoch=1)
+    if kind == "plan":
+        rival = replace(plan, input_hash="another")
+        made = [
+            plan_record(state.previous, each, attempt=str(number))
+            for number, each in enumerate((plan, rival, plan))
+        ]
+    else:
+        made = [plan_record(state.previous, plan, attempt="first")]
+        made += [
+            markers_record(1, {"P1": offset, "P2": 0}, attempt=str(number))
+            for number, offset in enumerate((4, 5, 4))
+        ]
+    for key, value in made:
+        stage.log.write(CONTROL, value, key=key)
+    before = stage.control()
+    assert len(before.plans) == 2
+    assert bool(before.markers) is (kind == "markers")
+
+    stage.log.compact(CONTROL)
+
+    assert stage.control().plans == before.plans
+    assert stage.control().markers == before.markers
+
+
+def test_a_lone_reader_that_joins_behind_the_marker_waits_for_the_end_of_the_epoch():
+    stage = Stage()
+    consumers = {"C1": (["P1", "P2"], "K1"), "C2": (["P2"], None)}
+    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers)
+    stage.node("K1.a")
+    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers, streams={"K1": 1})
+    stage.mark()
+    cursor = start_alone(stage.control().plan(1), "P2", 1)  # the end of the log: "latest"
+    consumer = stage.consumer("C2.a", at=str(cursor))
+
+    stage.multicast("P2")
+    before = consumer.drink()
+    stage.settle()
+    stage.finish()
+
+    assert before == []
+    assert consumer.drink() == ["P2:1"]
+    assert consumer.delivery.plan.epoch == 2
+
+
+def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
+    state = two_logs().control()
+    other = state.copy()
+    key, value = running_record(1, "K1")
+
+    other.read(Record(9, value, key))
+
+    assert (state.running, other.running) == ({}, {"K1": 1})
+    assert (other.plans, other.previous) == (state.plans, state.previous)
+    assert ControlState("A").copy().previous == ControlState("A").previous
+
+
+# -- collectors ---------------------------------------------------------------------------------
+
+
+def test_a_relay_queue_of_one_record_passes_on_what_the_filter_empties():
+    stage = Stage()
+    stage.limits = Limits(relay_max=1)
+    stage.plan(
+        ["P1", "P2", "P3"],
+        {"K2": (["P2", "P3"], None), "K1": (["P1", "P2"], "K2")},
+        {"C1": (["P1", "P2"], "K1")},
+    )
+    stage.node("K2.a")
+    child = stage.node("K1.a")
+    for log in ("P3", "P1", "P2"):
+        stage.multicast(log)
+        stage.settle()
+    assert child.core.frozen is False
+    assert stage.consumer("C1.a").drink() == ["P1:0", "P2:0"]
+
+
+def checkpoint_of(stage):
+    stage.limits = Limits(checkpoint_every=1)
+    stage.multicast("P1")
+    stage.node("K1.a")
+    stage.settle()
+    (point,) = stage.control().checkpoints(1, "K1")
+    return point
+
+
+def test_a_checkpoint_behind_the_streams_end_stops_a_collector_with_a_named_error():
+    stage = two_logs()
+    point = replace(checkpoint_of(stage), offset=1)
+    plan = stage.control().plan()
+    lying = OrderStream(plan, "K1", {"P1": 0, "P2": 0}, point)
+    stage.nodes["K1.a"].core.own = lying
+
+    with pytest.raises(ProtocolViolation, match="its stream ends at 1"):
+        stage.nodes["K1.a"].core.own_end(stage.end(stream_partition(plan, "K1")))
+
+
+def test_a_checkpoint_of_other_logs_than_the_bag_is_skipped():
+    stage = two_logs()
+    point = checkpoint_of(stage)
+    key, value = checkpoint_record(replace(point, offset=point.offset + 1, positions={0: 1}))
+    stage.log.write(CONTROL, value, key=key)
+
+    state = stage.control()
+
+    assert state.checkpoints(1, "K1") == [point]
+    assert state.void == 1
+
+
+def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():
+    stage = Stage()
+    stage.plan(["P1"], {}, {"C1": (["P1"], None)})
+    stage.multicast("P1")
+    state = stage.control()
+    cursor = start_alone(state.plan(), "P1", 0)
+
+    delivery = resume(state, Wanted.of("C1", None), cursor, bounds=Bounds())
+
+    assert delivery.marker is None
+    assert stage.consumer("C1.a").drink() == ["P1:0"]

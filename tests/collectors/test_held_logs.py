@@ -1,0 +1,88 @@
+"""An open transaction in one log, on a real broker: who is held up, and who says so."""
+
+import re
+import threading
+
+import confluent_kafka
+import pytest
+
+from collectors.doctor.checks import Check, findings
+from collectors.doctor.inspection import look
+from multicast import Consumer, Producer
+from multicast.control import log_partition
+from multicast.drivers.kafka_python import Admin
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+def begun(system, log):
+    """A transaction that has appended to a log and is open."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": system.bootstrap,
+            "transactional.id": system.topic,
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    at = log_partition(system.plan.log(log))
+    producer.produce(at.topic, b"open", partition=at.partition)
+    assert producer.flush(PATIENCE_S) == 0
+    return producer
+
+
+def found(system):
+    with Admin(system.bootstrap) as admin:
+        facts = look(system.driver, admin, system.topic, patience_s=0.0)
+    return [one for one in findings(facts) if one.check is Check.TRANSACTION]
+
+
+def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messages(system):
+    host = system.collectors()
+    host.wait_healthy(PATIENCE_S)
+    top = system.plan.top("P2").name
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        for to in ({"P2"}, {"P4"}):
+            producer.multicast(b"before", to=to).ordered(PATIENCE_S)
+        transaction = begun(system, "P2")
+        # What is announced of P2 from now on is not ordered before the transaction has ended.
+        until(
+            lambda: any("P2" in node["held"] for node in [host.status(top)] if node),
+            "a log that is held",
+        )
+        waits = producer.multicast(b"waits", to={"P2"})
+        waits.accepted(PATIENCE_S)
+        others = [producer.multicast(b"goes on", to={"P4"}) for _ in range(5)]
+        others[-1].ordered(PATIENCE_S)
+        done = threading.Event()
+        with Consumer(topic=system.topic, name="C2", driver=system.driver) as consumer:
+            values = []
+            for message in consumer:
+                values.append(message.payload)
+                if values.count(b"goes on") == 5:
+                    done.set()
+                    break
+        assert done.is_set()
+        assert b"waits" not in values
+        until(lambda: found(system), "a finding")
+        (one,) = found(system)
+        assert re.search(
+            rf"log P2 stands still at offset \d+ before \d+ offsets: its consumers wait for a "
+            rf"transaction of producer \d+ \(epoch \d+, transactional id {system.topic}\), which "
+            rf"is open for ",
+            one.says,
+        )
+        assert "Kafka aborts it 10 min after it began" in one.do
+        assert f"kafka-transactions.sh abort --topic {system.topic} --partition 1" in one.do
+        transaction.abort_transaction(PATIENCE_S)
+        waits.ordered(PATIENCE_S)
+        until(lambda: not found(system), "no finding")

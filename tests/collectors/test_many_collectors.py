@@ -1,0 +1,87 @@
+"""More collectors in one process than any pool has threads, on a real broker; and what apply says.
+
+Nothing here depends on how fast the machine is: each wait ends with what it waits for.
+"""
+
+import json
+
+import pytest
+
+from bench.micro.many_collectors import delivered, hosting, renamed, send, tree_plan
+from tests.helpers.system import System, amcast
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+MANY = 40
+DRIVERS = ["librdkafka", "kafka-python"]
+
+
+def applied(system, plan, *more):
+    file = system.folder / f"{plan.epoch}.json"
+    file.write_text(json.dumps(plan.to_json()))
+    flags = ["-b", system.bootstrap, "--driver", system.driver_name, "-o", "json"]
+    done = amcast("topology", "apply", str(file), *flags, "--timeout", "240", *more)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
+    kafka_cluster, tmp_path, driver
+):
+    # Init: a first epoch needs no collectors yet.
+    with System(kafka_cluster.bootstrap, tree_plan(MANY, "A"), tmp_path, driver=driver) as system:
+        code, told, said = applied(system, system.plan)
+        assert (code, len(told["collectors_not_running"])) == (0, MANY)
+        assert "no collector of epoch 1" in said
+
+        # Test: one process runs them all; then all are replaced while it runs.
+        with hosting(system.bootstrap, system.topic, driver, tmp_path) as host:
+            host.wait_begun(MANY, 1)
+            few = host.threads()
+            assert send(system.driver, system.plan) == (5 * len(system.plan.logs),) * 2
+            came, expected = delivered(system.driver, system.plan, 5)
+            assert came == expected > 0
+            after = renamed(system.plan)
+            code, told, said = applied(system, after, "--no-probes")
+            assert (code, told["collectors_not_running"]) == (0, []), said
+            host.wait_begun(MANY, 2)
+            assert send(system.driver, after) == (5 * len(after.logs),) * 2
+
+            # Check: no thread is a collector's own.
+            assert few < MANY
+            assert host.threads() <= few + 2
+
+
+def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_cluster, tmp_path):
+    plan = tree_plan(3, "A")
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as system:
+        first, *others = [f"N{entry.name}" for entry in plan.collectors]
+        after = renamed(system.plan)
+        code, told, said = applied(system, after, "--no-probes")
+        assert (code, told["collectors_not_running"]) == (1, [first, *others])
+        assert "no collector of epoch 2" in said
+        assert "did not freeze in time" in said
+
+        # A process that runs one of them only, and the epoch after.
+        with hosting(system.bootstrap, system.topic, "librdkafka", tmp_path, nodes=[first]) as host:
+            host.wait_begun(1, 2)
+            code, told, _ = applied(system, after)
+            assert (code, told["collectors_not_running"]) == (1, others)
+            third = renamed(after, name=lambda old: old)
+            code, told, said = applied(system, third, "--no-probes")
+            assert (code, told["collectors_not_running"]) == (1, others)
+            assert f"2 of 3 collectors of epoch 3 of topic {system.topic} do not run" in said
+            host.wait_begun(1, 3)
+
+
+def test_a_collector_that_takes_no_announcements_counts_as_running(
+    kafka_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AMCAST_ANNOUNCE", "off")
+    with (
+        System(kafka_cluster.bootstrap, tree_plan(3, "A"), tmp_path) as system,
+        hosting(system.bootstrap, system.topic, "librdkafka", tmp_path) as host,
+    ):
+        host.wait_begun(3, 1)
+        code, told, said = applied(system, renamed(system.plan), "--no-probes")
+        assert (code, told["collectors_not_running"]) == (0, []), said

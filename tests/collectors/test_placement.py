@@ -1,0 +1,336 @@
+"""Instances of the collectors share out the nodes and follow one another without hands."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+
+import pytest
+
+from collectors.collector import Append, Collector
+from collectors.membership import group_of
+from collectors.placement import share_out
+from collectors.standby import Standby
+from multicast import Producer
+from multicast.drivers.kafka_python.group_member import Membership
+from multicast.errors import AmcastError
+from multicast.order import OrderStream
+from multicast.properties import check_all
+from multicast.verification.from_cluster import Seat, replayed
+from tests.helpers.plans import chain, from_start, poster
+from tests.helpers.small import Small
+from tests.helpers.small import until as soon
+from tests.helpers.system import PATIENCE_S, System, amcast, until
+
+# -- who runs what ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_every_node_has_a_primary_and_a_standby_and_every_member_its_share(count):
+    nodes = [f"K{number}" for number in range(count)]
+    for some in range(1, 6):
+        members = [f"m{number}" for number in range(some)]
+        places = share_out(nodes, members)
+        assert places == share_out(nodes[::-1], members[::-1])
+        assert sorted(places) == nodes
+        primaries = Counter(place.primary for place in places.values())
+        assert all(count // some <= primaries[one] <= -(-count // some) for one in members)
+        for place in places.values():
+            assert (place.standby is None) == (some == 1)
+            assert place.standby != place.primary
+
+
+def test_where_a_member_goes_most_nodes_stay():
+    nodes = [f"K{number}" for number in range(40)]
+    members = [f"m{number}" for number in range(8)]
+    before, after = share_out(nodes, members), share_out(nodes, members[1:])
+    stay = [n for n in nodes if before[n].primary == after[n].primary]
+    assert len(stay) >= 24  # 5 must move; by chance alone 35 would
+
+
+# -- standing by ------------------------------------------------------------------------------
+
+
+class Log:
+    """Two instances of K1 on one stream, without threads or time."""
+
+    def __init__(self):
+        self.records = []
+        self.cores = [self._core(1), self._core(2)]
+        self.parts = [Standby(primary=True), Standby(primary=False, patience_s=1.0)]
+        self._read = [0, 0]
+
+    def _core(self, writer):
+        plan = chain()
+        core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=writer)
+        core.own_end(0)
+        return core
+
+    def ends(self, end):
+        for core in self.cores:
+            core.log_end(0, end)
+
+    def turn(self, which, now):
+        """Read what is there, and append what is to be appended; whether anything was."""
+        core = self.cores[which]
+        for offset in range(self._read[which], len(self.records)):
+            core.own_read(offset, self.records[offset])
+        self._read[which] = len(self.records)
+        actions = core.step(0) if self.parts[which].acts(core, now) else ()
+        raws = [action.raw for action in actions if isinstance(action, Append)]
+        self.records += raws
+        return bool(raws)
+
+
+def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer():
+    log = Log()
+    log.ends(1)
+    assert not log.turn(1, now=10.0)  # due, from now on
+    assert not log.turn(1, now=10.9)
+    assert log.turn(0, now=10.95)
+    assert not log.turn(1, now=11.5)  # somebody ordered it
+    log.ends(2)
+    assert not log.turn(1, now=20.0)
+    assert log.turn(1, now=21.0)
+    assert not log.turn(1, now=21.005)  # nothing is due
+    log.ends(3)
+    assert log.turn(1, now=21.01)  # it goes on without waiting
+    log.ends(4)
+    assert log.turn(0, now=21.02)  # the primary is there again: it read on, and wins
+    log.ends(5)
+    assert not log.turn(1, now=21.03)
+    assert log.parts[1].takeovers == 1
+    assert log.turn(0, now=21.04)
+    assert [core.own.state.positions[0] for core in log.cores] == [4, 4]
+    assert not log.cores[0].void
+
+
+def test_a_primary_that_is_one_no_more_goes_on_until_its_successor_counts():
+    log = Log()
+    log.parts[0].primary, log.parts[1].primary = False, True
+    log.ends(1)
+    assert log.turn(0, now=1.0)
+    log.ends(2)
+    assert log.turn(1, now=1.1)
+    log.ends(3)
+    assert not log.turn(0, now=1.2)
+    assert log.turn(1, now=1.3)
+
+
+@pytest.mark.slow
+def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
+    with Small(chain()) as system, system.producer() as producer:
+        first, thread = system.run("K1", listen="127.0.0.1")
+        soon(lambda: first.begun)
+        second, _ = system.run("K1", listen="127.0.0.1", standby=True, patience_s=3600.0)
+        for number in range(50):
+            producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
+        assert second.records_appended == 0
+        second.part.patience_s = 0.05  # it was long, so that a slow machine passes
+        first.stop()
+        thread.join(60)
+        for number in range(50, 100):
+            producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
+        assert second.status()["role"] == "standby"
+        assert second.status()["takeovers"] >= 1
+        assert len(system.all("C1")) == 100
+
+
+# -- who is there -----------------------------------------------------------------------------
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_cluster):
+    group = group_of(f"t{time.time_ns()}")
+    with contextlib.ExitStack() as stack:
+
+        def come(group=group):
+            made = Membership(kafka_cluster.bootstrap, {}, group=group, topic="t.Msg-TO")
+            stack.callback(made.close)
+            return made
+
+        first, second, third = come(), come(), come()
+
+        def together(*them):
+            """Step each on a thread of its own, until all agree on who is there."""
+            pause, ends = threading.Event(), time.monotonic() + PATIENCE_S
+            agreed = threading.Barrier(len(them) + 1)
+            ready = threading.Event()
+
+            def follow(one):
+                while not ready.is_set() and time.monotonic() < ends:
+                    one.step()
+                    pause.wait(0.1)
+                agreed.wait(PATIENCE_S)
+
+            for one in them:
+                threading.Thread(target=follow, args=(one,), daemon=True).start()
+
+            def same():
+                names = tuple(sorted(one.member for one in them))
+                return all(one.members == names and one.member for one in them)
+
+            until(same, "the same list")
+            ready.set()
+            agreed.wait(PATIENCE_S)
+
+        together(first)
+        together(first, second, third)
+        third.leave()
+        together(first, second)
+        second.close()
+        together(first)
+        with pytest.raises(AmcastError, match="not usable"):
+            come(group="").step()
+
+
+# -- the whole --------------------------------------------------------------------------------
+
+
+class Instances:
+    """Processes of `amcast collectors run`, by name; a context manager that ends them."""
+
+    def __init__(self, system):
+        self._system = system
+        self._processes = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait(PATIENCE_S)
+
+    def start(self, *names, flags=()):
+        command = [sys.executable, "-m", "multicast", "collectors", "run", *self._system.common()]
+        for name in names:
+            with (self._system.folder / f"{name}.log").open("w") as out:
+                self._processes[name] = subprocess.Popen(
+                    [*command, "--web-port", "0", *flags], stdout=out, stderr=out
+                )
+
+    def kill(self, name):
+        self._processes[name].kill()
+        self._processes.pop(name).wait(PATIENCE_S)
+
+    def stop(self, name):
+        self._processes[name].terminate()
+        assert self._processes.pop(name).wait(PATIENCE_S) == 0
+
+    def told(self, name):
+        log = (self._system.folder / f"{name}.log").read_text()
+        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+        try:
+            with urllib.request.urlopen(address or "http://127.0.0.1:1", timeout=30) as answer:
+                return {"members": [], **json.load(answer)}
+        except OSError:
+            return {"members": [], "nodes": []}
+
+    def roles(self, name, role):
+        return {
+            node["node"]
+            for node in self.told(name)["nodes"]
+            if node["role"] == role and node["state"] == "running" and node.get("begun")
+        }
+
+    def takeovers(self, name):
+        return [node["takeovers"] > 0 for node in self.told(name)["nodes"]]
+
+    def shared(self, *names):
+        """Whether these and no others share out all nodes, each with a standby elsewhere."""
+        told = [self.told(name) for name in names]
+        if any(len(one["members"]) != len(names) for one in told):
+            return False
+        nodes = sorted(node.name for node in self._system.plan.collectors)
+        primaries = [self.roles(name, "primary") for name in names]
+        standbys = sorted(node for name in names for node in self.roles(name, "standby"))
+        share = -(-len(nodes) // len(names))
+        return (
+            sorted(node for some in primaries for node in some) == nodes
+            and all(len(some) in (share, share - 1) for some in primaries)
+            and (standbys == nodes or len(names) == 1)
+        )
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+SETS = ({"P1"}, {"P2"}, {"P3"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
+
+
+def send(system, count):
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        receipts = [
+            producer.multicast(b"%d" % number, to=SETS[number % len(SETS)])
+            for number in range(count)
+        ]
+        return [receipt.ordered(PATIENCE_S) for receipt in receipts]
+
+
+def judged(system):
+    seats = [Seat(f"C{number}", None) for number in (1, 2, 3)]
+    report = check_all(replayed(system.driver, system.topic, seats))
+    assert not report.violations, [str(one.witness) for one in report.violations]
+    return report.messages
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leaves(system):
+    with Instances(system) as instances:
+        instances.start("a", "b")
+        until(lambda: instances.shared("a", "b"), "a share for each of two")
+        send(system, 60)
+        instances.start("c")
+        until(lambda: instances.shared("a", "b", "c"), "a share for each of three")
+        send(system, 60)
+        instances.kill("a")
+        send(system, 60)
+        until(lambda: instances.shared("b", "c"), "all nodes on the two that are left")
+        instances.stop("b")
+        send(system, 60)
+        until(lambda: instances.shared("c"), "all nodes on the last one")
+        assert judged(system) == 240
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_primaries_that_share_and_pinned_ones_at_once_break_nothing(system):
+    names = [node.name for node in system.plan.collectors]
+    with Instances(system) as instances:
+        instances.start("shared")
+        instances.start("pinned", flags=[flag for name in names for flag in ("--node", name)])
+        instances.start("standby", flags=["--node", names[0], "--standby"])
+        until(lambda: instances.roles("pinned", "primary") == set(names), "the pinned")
+        until(lambda: instances.roles("shared", "primary") == set(names), "the shared")
+        until(lambda: instances.roles("standby", "standby") == {names[0]}, "the standby")
+        until(lambda: len(instances.told("shared")["members"]) == 1, "one that shares")
+        send(system, 600)
+        instances.kill("pinned")
+        instances.kill("shared")
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+            top = {log for name in names[:1] for log in system.plan.own_logs(name)}
+            to = next(to for to in SETS if "+".join(sorted(to)) in top)
+            producer.multicast(b"600", to=to).ordered(PATIENCE_S)
+        until(lambda: instances.takeovers("standby") == [True], "a standby that took over")
+        assert instances.roles("standby", "standby") == {names[0]}
+        instances.start("shared")
+        until(lambda: instances.shared("shared"), "all nodes again")
+        assert judged(system) == 601
+
+
+def test_standing_by_for_a_share_is_refused():
+    done = amcast("collectors", "run", "--standby", "-b", "127.0.0.1:1")
+    assert (done.returncode, "--standby goes with --node" in done.stderr) == (2, True)

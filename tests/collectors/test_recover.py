@@ -1,0 +1,235 @@
+"""Wrong order records on a real broker: `doctor` names what they did, `recover` makes it good."""
+
+import itertools
+import json
+
+import pytest
+
+from collectors.collector import Limits
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.recovery import recover
+from multicast import Consumer, Producer
+from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.drivers.kafka_python import Admin
+from multicast.errors import Conflict
+from multicast.order import ORDERED_MAX, Kind
+from multicast.properties import check_all
+from multicast.verification.from_cluster import Seat, replayed
+from tests.collectors.test_replanning import planned
+from tests.helpers.forged import append, far, forge, freeze, jump, newer, streams_of
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, amcast, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
+SEATS = [Seat("C1", None), Seat("C2", None), Seat("C3", None), Seat(None, ("P1",))]
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+def send(system, count=1, sets=SETS):
+    """Send so many messages to each set; they stand in their logs."""
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        receipts = [producer.multicast(b"x", to=to) for _ in range(count) for to in sets]
+        for receipt in receipts:
+            receipt.accepted(PATIENCE_S)
+
+
+def root(system):
+    return next(node.name for node in system.plan.collectors if node.parent is None)
+
+
+def child(system, log):
+    top = system.plan.top(log)
+    assert top.parent is not None
+    return top.name
+
+
+def doctor(system):
+    done = amcast("doctor", "-b", system.bootstrap, "-t", system.topic, "-o", "json")
+    told = json.loads(done.stdout)
+    return done.returncode, [one for one in told["findings"] if "recover" in one["do"]]
+
+
+def mended(system, *arguments):
+    done = amcast("topology", "recover", *system.common(), "-o", "json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def judged(system):
+    """Everybody delivers everything that stands in the logs, and in one order."""
+    report = check_all(replayed(system.driver, system.topic, SEATS, timeout_s=60.0))
+    assert not report.violations, [str(one.witness) for one in report.violations]
+    return report
+
+
+def ordered_again(system):
+    """Collectors go on with what comes now."""
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        receipts = [producer.multicast(b"after", to=to) for to in SETS]
+        for receipt in receipts:
+            receipt.ordered(PATIENCE_S)
+
+
+def end_of(system, log):
+    at = log_partition(system.plan.log(log))
+    return system.driver.ends([at])[at]
+
+
+def delivered(system, name):
+    with Consumer(topic=system.topic, name=name, driver=system.driver, committed=False) as one:
+        return sum(len(batch.records) for batch in one.until_end(timeout=PATIENCE_S))
+
+
+def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_filled(system):
+    system.collectors().wait_healthy(PATIENCE_S)
+    send(system, 3)
+    forge(system, child(system, "P1"), far("P1", 20_000))
+    send(system, 1, ({"P2"}, {"P5"}))
+    assert [delivered(system, name) for name in ("C2", "C3")] == [16, 16]
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        producer.multicast(b"ordered, and not delivered", to={"P1"}).ordered(PATIENCE_S)
+    assert end_of(system, "P1") <= 4  # nobody fills it
+    code, found = doctor(system)
+    assert (code, len(found)) == (1, 1)
+    assert "offsets beyond its end" in found[0]["says"]
+    assert found[0]["do"].startswith("run 'amcast topology recover'")
+    told = mended(system)
+    assert (told["epoch"], told["changed"]) == (1, True)
+    assert told["skips"] > 15_000
+    ordered_again(system)
+    assert doctor(system)[1] == []
+    judged(system)
+    assert mended(system)["changed"] is False
+
+
+def test_what_one_record_may_order_is_bounded_and_many_skips_need_a_yes(system):
+    send(system)
+    name = child(system, "P1")
+    stream = streams_of(system)[name].stream
+    append(system.driver, *_at(stream, far("P1", ORDERED_MAX + 1)(stream)))
+    assert streams_of(system)[name].stream.state.count == 0
+    forge(system, name, far("P1", 150_000))
+    done = amcast("topology", "recover", *system.common())
+    assert done.returncode == 5
+    assert "say --yes" in done.stderr
+    assert mended(system, "--yes")["skips"] >= 149_000
+    assert end_of(system, "P1") >= 150_000
+
+
+def _at(stream, raw):
+    return stream_partition(stream.plan, stream.collector), raw
+
+
+@pytest.mark.parametrize(
+    ("where", "make"),
+    [
+        ("root", freeze),
+        ("root", newer),
+        ("child", jump(3, kind=Kind.FREEZE)),
+    ],
+    ids=["a root frozen", "a root in a newer version", "a child frozen and jumped"],
+)
+def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, where, make):
+    system.collectors().wait_healthy(PATIENCE_S)
+    send(system, 3)
+    name = root(system) if where == "root" else child(system, "P1")
+    forge(system, name, make)
+    send(system, 3)
+    code, found = doctor(system)
+    assert code == 1
+    assert f"collector {name}" in found[0]["says"]
+    with pytest.raises(Conflict, match="topology recover"), Admin(system.bootstrap) as admin:
+        apply(system.driver, admin, planned(system.plan), timeout_s=PATIENCE_S)
+    # That has changed nothing.
+    assert mended(system)["epoch"] == 2
+    ordered_again(system)
+    assert doctor(system)[1] == []
+    judged(system)
+
+
+def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch(system):
+    system.collectors().wait_healthy(PATIENCE_S)
+    send(system, 3)
+    name = child(system, "P1")
+    forge(system, name, jump(2))
+    send(system, 3)
+    # Its own logs go on, and nobody dies.
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        producer.multicast(b"own", to={"P1"}).ordered(PATIENCE_S)
+    _, found = doctor(system)
+    assert any(f"collector {name}" in one["says"] for one in found)
+    assert mended(system)["epoch"] == 2
+    ordered_again(system)
+    assert doctor(system)[1] == []
+    judged(system)
+
+
+def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing(system):
+    """In which order it delivered what stands in the forged run, nobody can undo."""
+    system.collectors().wait_healthy(PATIENCE_S)
+    send(system, 3)
+    forge(system, child(system, "P1"), jump(1, log="P3", by=5000))
+    send(system, 3)
+    assert mended(system)["epoch"] == 2
+    ordered_again(system)
+    assert doctor(system)[1] == []
+    report = check_all(replayed(system.driver, system.topic, SEATS, timeout_s=60.0))
+    assert {one.guarantee for one in report.violations} <= {
+        "uniform prefix order",
+        "uniform acyclic order",
+    }
+
+
+class Killed(Exception):
+    """An operator's process that ended in the middle."""
+
+
+def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(system, monkeypatch):
+    """No collector runs: whoever recovers does their part, too."""
+    host = system.collectors()
+    host.wait_healthy(PATIENCE_S)
+    send(system, 2)
+    names = [node.name for node in system.plan.collectors]
+    for name in names:
+        until(lambda name=name: streams_of(system)[name].stream.state.count > 0, "an order")
+    for name in names:
+        host.kill(name)
+    forge(system, root(system), far("P3", 7000))
+    forge(system, child(system, "P1"), freeze)
+    send(system, 2)
+    steps = itertools.count(1)
+    appends = type(system.driver.appender()).flush
+
+    for step in steps:
+        left = itertools.count(1)
+
+        def flush(appender, timeout_s, left=left, step=step):
+            done = appends(appender, timeout_s)
+            if next(left) == step:
+                raise Killed
+            return done
+
+        with monkeypatch.context() as patched, Admin(system.bootstrap) as admin:
+            patched.setattr(type(system.driver.appender()), "flush", flush)
+            try:
+                recover(system.driver, admin, system.topic, timeout_s=PATIENCE_S)
+            except Killed:
+                continue
+            break
+    assert 3 <= step <= 20
+    control = ControlReader(system.driver, system.topic)
+    assert control.refresh().begun_epoch == 2
+    control.close()
+    for name in names:
+        host.start(name)
+    host.wait_healthy(PATIENCE_S)
+    ordered_again(system)
+    assert Limits().fill_max < 7000
+    judged(system)

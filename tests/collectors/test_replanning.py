@@ -1,0 +1,261 @@
+"""The tree of a running topic is changed under load, on a real broker: nothing is lost or torn."""
+
+import json
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collectors.reconfiguration import drain
+from collectors.reconfiguration.apply import apply
+from multicast import Consumer, Producer
+from multicast.drivers.kafka_python import Admin
+from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
+from multicast.properties import check_all
+from multicast.verification.from_cluster import Seat, replayed
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, amcast, until
+from topology.changes import with_kept_names, with_running_logs
+from topology.interests import from_document
+from topology.planner.solver import plan as solve
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+WIDER = {
+    "partitions": ["P1", "P2", "P3", "P4", "P5", "P6"],
+    "destinations": [["P1", "P3"], ["P2", "P3", "P4"], ["P5", "P6"]],
+    "consumer": [
+        {"name": "C1", "interest": ["P1", "P2", "P3"]},
+        {"name": "C2", "interest": ["P2", "P3", "P4"]},
+        {"name": "C3", "interest": ["P3", "P4", "P5"]},
+        {"name": "C4", "interest": ["P1", "P5", "P6"]},
+    ],
+}
+
+
+def planned(running, document=WIDER):
+    """The next plan for other interests, as the planner makes it for a running topic."""
+    interests = with_running_logs(from_document({"topic": running.topic, **document}), running)
+    made = solve(interests, base_epoch=running.epoch, cluster_id=running.cluster_id)
+    return with_kept_names(running, made)
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+class Load:
+    """A producer that never heard of a new plan, and consumers that read all along."""
+
+    SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
+
+    def __init__(self, system, names):
+        self.sent = 0
+        self._stop_sending = threading.Event()
+        self._stop = threading.Event()
+        self._system = system
+        self.found = {name: [] for name in names}
+        self.errors = []
+        self._threads = [threading.Thread(target=self._send, daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._read, args=(name,), daemon=True) for name in names
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self):
+        system = self._system
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+            while not self._stop_sending.wait(0.002):
+                to = self.SETS[self.sent % len(self.SETS)]
+                producer.multicast(b"%d" % self.sent, to=to)
+                self.sent += 1
+            producer.flush()
+
+    def _read(self, name):
+        system = self._system
+        try:
+            with Consumer(topic=system.topic, name=name, driver=system.driver) as consumer:
+                while not self._stop.is_set():
+                    self._take(name, consumer.poll(0.1))
+                for batch in consumer.until_end():
+                    self._take(name, [batch])
+        except AmcastError as error:
+            self.errors.append(error)
+
+    def _take(self, name, batches):
+        for batch in batches:
+            self.found[name] += [
+                (batch.epoch, int(record.value))
+                for record in batch.records
+                if record.value != b"new"
+            ]
+
+    def epochs(self):
+        return [found[-1][0] if found else 0 for found in self.found.values()]
+
+    def end(self):
+        """Stop, let everybody finish, and hold what was delivered to what was sent."""
+        # What the consumers take for the end must come after the last message.
+        for stop, threads in (
+            (self._stop_sending, self._threads[:1]),
+            (self._stop, self._threads[1:]),
+        ):
+            stop.set()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+                assert not thread.is_alive()
+        assert not self.errors
+        interests = {entry.name: set(entry.interest) for entry in poster().consumers}
+        for name, found in self.found.items():
+            met = [bool(to & interests[name]) for to in self.SETS]
+            assert sorted(number for _, number in found) == [
+                number for number in range(self.sent) if met[number % len(met)]
+            ]
+            epochs = [epoch for epoch, _ in found]
+            assert epochs == sorted(epochs)
+
+
+def judged(system, *names):
+    report = check_all(replayed(system.driver, system.topic, [Seat(name, None) for name in names]))
+    assert not report.violations, [str(one.witness) for one in report.violations]
+    return report
+
+
+def applied(system, plan, **options):
+    with Admin(system.bootstrap) as admin:
+        options = {"add_partitions": True, **options}
+        return apply(system.driver, admin, plan, timeout_s=PATIENCE_S, **options).plan
+
+
+def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(system, monkeypatch):
+    monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
+    system.collectors().wait_healthy(PATIENCE_S)
+    load = Load(system, ["C1", "C2", "C3"])
+    until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
+    early = Producer(topic=system.topic, driver=system.driver)
+    said = []
+    after = applied(system, planned(system.plan), say=said.append)
+    assert after.epoch == 2
+    assert said[-1] == "epoch 1 has ended"
+    assert not any("did not freeze" in one for one in said)
+    until(lambda: load.epochs() == [2, 2, 2], "epoch 2")
+    with early as producer:  # it learns of what is new when it is asked for it
+        receipt = producer.multicast(b"new", to={"P5", "P6"})
+        assert str(receipt.ordered(PATIENCE_S)).startswith("P5+P6:")
+    load.end()
+    for found in load.found.values():
+        assert found[0][0] == 1
+    assert judged(system, "C1", "C2", "C3", "C4").deliveries > 150
+
+
+def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        for number in range(20):
+            producer.multicast(b"%d" % number, to={"P3"}).accepted(PATIENCE_S)
+    said = []
+    after = applied(system, planned(system.plan), say=said.append)
+    assert any("did not freeze in time" in one for one in said)
+    system.plan = after
+    system.collectors().wait_healthy(PATIENCE_S)
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        producer.multicast(b"20", to={"P3"}).ordered(PATIENCE_S)
+    with Consumer(topic=system.topic, name="C2", driver=system.driver) as consumer:
+        found = [(b.epoch, int(r.value)) for b in consumer.until_end() for r in b.records]
+    assert [number for _, number in found] == list(range(21))
+    assert found[-1][0] == 2
+    assert applied(system, after).epoch == 2
+
+
+class Killed(Exception):
+    """An operator's process that ended in the middle."""
+
+
+@pytest.mark.parametrize("step", ["stands in the control topic", "freeze", "did not freeze"])
+def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, step):
+    plan = planned(system.plan)
+
+    def die(sentence):
+        if step in sentence:
+            raise Killed
+
+    with pytest.raises(Killed):
+        applied(system, plan, say=die)
+    third = replace(plan, epoch=3, base_epoch=2)
+    with pytest.raises(Conflict, match="has not begun yet"):
+        applied(system, third)
+    assert applied(system, plan).epoch == 2
+    system.plan = applied(system, third)
+    assert system.plan.epoch == 3
+    # A consumer that was away during both epochs reads through all three.
+    system.collectors().wait_healthy(PATIENCE_S)
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        producer.multicast(b"3", to={"P1", "P3"}).ordered(PATIENCE_S)
+    judged(system, "C1", "C2", "C3", "C4")
+
+
+def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
+    leaving = {**WIDER, "consumer": WIDER["consumer"][:2]}
+    with pytest.raises(UsageError, match=r"consumer C3 reads P3\+P4\+P5"):
+        applied(system, planned(system.plan, leaving))
+    fewer = {**WIDER, "destinations": [], "partitions": WIDER["partitions"][:5]}
+    fewer["consumer"] = WIDER["consumer"][:3]
+    bare = solve(from_document({"topic": system.topic, **fewer}), base_epoch=1)
+    with pytest.raises(UsageError, match=r"log P1\+P3 of epoch 1 is missing"):
+        applied(system, bare)
+    with Consumer(topic=system.topic, name="C3", driver=system.driver) as consumer:
+        assert applied(system, planned(system.plan, leaving), uncovered=True).epoch == 2
+        with pytest.raises(UncoveredInterest, match="consumer C3 stands in no entry of epoch 2"):
+            list(consumer.until_end())
+
+
+def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tmp_path):
+    system.collectors().wait_healthy(PATIENCE_S)
+    file = tmp_path / "next.json"
+    file.write_text(json.dumps(planned(system.plan).to_json()))
+    load = Load(system, ["C1"])
+    until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
+    flags = ["-b", system.bootstrap, "--driver", system.driver_name]
+    limit = ["--timeout", str(PATIENCE_S)]
+    refused = amcast("topology", "apply", str(file), *flags, *limit)
+    assert (refused.returncode, "say --add-partitions" in refused.stderr) == (2, True)
+    done = amcast("topology", "apply", str(file), *flags, *limit, "--add-partitions")
+    assert done.returncode == 0, done.stderr
+    line = re.search(
+        r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
+    )
+    assert int(line[1]) > 50
+    assert "the way back: amcast topology apply" in done.stderr
+    assert amcast("topology", "apply", str(file), *flags).stdout.endswith("nothing changed\n")
+
+    # The way back, as it was written before; another one to an epoch is written on demand.
+    back = tmp_path / "next.json.rollback"
+    flags += ["--timeout", str(PATIENCE_S)]
+    again = amcast("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
+    assert again.returncode == 0, again.stderr
+    told = json.loads(again.stdout)
+    assert (told["epoch"], told["probes"]["violations"]) == (3, [])
+    until(lambda: load.epochs() == [3], "epoch 3")
+    load.end()
+    assert judged(system, "C1", "C2", "C3").messages > 100
+
+    common = system.common()
+    listed = json.loads(amcast("topology", "history", *common, "-o", "json").stdout)["epochs"]
+    assert [row["state"] for row in listed] == ["ended", "ended", "runs"]
+    until(lambda: amcast("topology", "verify", *common).returncode == 0, "what was applied")
+    stale = amcast("topology", "apply", str(file), *flags)
+    assert (stale.returncode, "plan again" in stale.stderr) == (5, True)
+    out = tmp_path / "two.json"
+    assert amcast("topology", "rollback", "--out", str(out), "--to", "2", *common).returncode == 0
+    assert json.loads(out.read_text())["epoch"] == 4
+    assert amcast("topology", "rollback", "--out", str(out), "--to", "3", *common).returncode == 2
+    # A file of the operator's is kept, whichever way it is named, unless --force is said.
+    for named in ([str(file)], ["--out", str(file)]):
+        kept = amcast("topology", "rollback", *named, "--to", "2", *common)
+        assert (kept.returncode, "exists already" in kept.stderr) == (2, True)
+        assert json.loads(file.read_text())["epoch"] == 2
+    forced = amcast("topology", "rollback", "--out", str(file), "--to", "2", "--force", *common)
+    assert (forced.returncode, json.loads(file.read_text())["epoch"]) == (0, 4)

@@ -1,0 +1,195 @@
+"""Stories in `scenarios/*.txt`: commands, and after "----" what the cores answered.
+
+A block is a command line, then "----", then the expected answer; blocks stand apart by a blank
+line, and lines that begin with "#" tell the story. AMCAST_REWRITE=1 writes the answers anew: read
+the difference before you keep it.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from collectors.collector import Limits
+from multicast.control import log_partition, stream_partition
+from multicast.errors import AmcastError
+from multicast.messages import skip_header
+from multicast.subscription import Bounds
+from tests.helpers.stage import Stage
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+
+
+class Story:
+    """Carries out the commands of one script."""
+
+    def __init__(self):
+        self.stage = Stage()
+
+    def tell(self, line):
+        name, *words = line.split()
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        names = [word for word in words if "=" not in word]
+        try:
+            told = getattr(self, f"do_{name}")(*names, **options)
+        except AmcastError as error:
+            told = [f"{type(error).__name__}: {error}"]
+        return told or ["nothing"]
+
+    # -- setting --------------------------------------------------------------------------------
+
+    def plan(self, line):
+        """Apply "plan P1 P2 P3 : K1=P1,P2 K2=P2,P3<K1 : C1=P1,P2@K1 C2=P3@-"."""
+        logs, nodes, consumers = (part.split() for part in line.partition(" ")[2].split(":"))
+        collectors, subscriptions = {}, {}
+        for entry in nodes:
+            name, rest = entry.split("=")
+            bag, _, parent = rest.partition("<")
+            collectors[name] = (bag.split(","), parent or None)
+        for entry in consumers:
+            name, rest = entry.split("=")
+            interest, _, reads = rest.partition("@")
+            subscriptions[name] = (interest.split(","), None if reads == "-" else reads)
+        plan = self.stage.plan(logs, collectors, subscriptions)
+        return [f"epoch {plan.epoch}"]
+
+    def do_limits(self, **options):
+        self.stage.limits = Limits(**{name: int(value) for name, value in options.items()})
+        return ["ok"]
+
+    def do_bounds(self, **options):
+        self.stage.bounds = Bounds(**{name: int(value) for name, value in options.items()})
+        return ["ok"]
+
+    # -- the cluster ----------------------------------------------------------------------------
+
+    def do_multicast(self, *sets):
+        return [" ".join(self.stage.multicast(to) for to in sets)]
+
+    def do_transaction(self, log, *, end):
+        """A message inside a transaction that commits or aborts at once."""
+        at = log_partition(self.stage.control().plan().log(log))
+        transaction = self.stage.log.transaction()
+        offset = transaction.append(at, b"in a transaction")
+        getattr(transaction, end)()
+        return [f"{log}:{offset} {end}s"]
+
+    def do_skip(self, log):
+        at = log_partition(self.stage.control().plan().log(log))
+        return [f"{log}:{self.stage.log.write(at, b'', headers=(skip_header(log),))}"]
+
+    def do_trim(self, what, *, below):
+        plan = self.stage.control().plan()
+        at = log_partition(plan.log(what)) if plan.has_log(what) else stream_partition(plan, what)
+        self.stage.log.trim(at, int(below))
+        return ["ok"]
+
+    def do_garbage(self, collector, text):
+        plan = self.stage.control().plan()
+        self.stage.log.write(stream_partition(plan, collector), text.encode())
+        return ["ok"]
+
+    def do_mark(self):
+        return [f"{log} up to {offset}" for log, offset in self.stage.mark().items()]
+
+    def do_finish(self):
+        ends = self.stage.finish()
+        if ends is None:
+            return ["not yet"]
+        return [" ".join(f"{log} ends at {offset}" for log, offset in ends.items())]
+
+    # -- collectors -----------------------------------------------------------------------------
+
+    def do_node(self, name, *, epoch=None, checkpoint="no"):
+        node = self.stage.node(name, epoch=epoch and int(epoch), checkpoint=checkpoint == "newest")
+        return [f"reads its own stream from {node.core.own.offset_next}"]
+
+    def do_look(self, name, *logs):
+        self.stage.nodes[name].look(*logs)
+        return ["ok"]
+
+    def do_announce(self, name, log, *, end):
+        """Tell a collector that a log's offsets are, or soon will be, filled below `end`."""
+        node = self.stage.nodes[name]
+        node.core.log_end(node.plan.number(log), int(end))
+        return ["ok"]
+
+    def do_step(self, name):
+        return self.stage.nodes[name].step()
+
+    def do_land(self, name, *count):
+        return self.stage.nodes[name].land(int(count[0]) if count else None)
+
+    def do_lose(self, name):
+        self.stage.nodes[name].lose()
+        return ["ok"]
+
+    def do_settle(self, *names):
+        self.stage.settle(*names)
+        return ["ok"]
+
+    def do_crash(self, name):
+        (self.stage.nodes if name in self.stage.nodes else self.stage.consumers).pop(name)
+        return ["ok"]
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def do_consumer(self, name, *, at=None):
+        return [f"begins at {self.stage.consumer(name, at=at).cursor}"]
+
+    def do_order(self, name):
+        self.stage.consumers[name].read_order()
+        return ["ok"]
+
+    def do_payload(self, name, *logs):
+        self.stage.consumers[name].read_payloads(*logs)
+        return ["ok"]
+
+    def do_paused(self, name):
+        delivery = self.stage.consumers[name].delivery
+        return [delivery.logs[number].name for number in delivery.paused()]
+
+    def do_deliver(self, name, *, most="1000"):
+        consumer = self.stage.consumers[name]
+        told = consumer.deliver(int(most))
+        return [*([" ".join(told)] if told else ["nothing"]), f"stands at {consumer.cursor}"]
+
+    def do_drink(self, name):
+        told = self.stage.consumers[name].drink()
+        return [" ".join(told)] if told else []
+
+
+def blocks(text):
+    """Take a script apart: (comment or command, expected answer or None)."""
+    for block in text.strip().split("\n\n"):
+        head, line, expected = block.partition("\n----\n")
+        yield (head, expected.splitlines()) if line else (head.removesuffix("\n----"), None)
+
+
+def played(text):
+    """Play a script; give it with the answers as they are."""
+    story = Story()
+    told = []
+    for head, _ in blocks(text):
+        comments = [line for line in head.splitlines() if line.startswith("#")]
+        commands = [line for line in head.splitlines() if not line.startswith("#")]
+        lines = [*comments]
+        for command in commands:
+            planning = command.startswith("plan ")
+            answer = story.plan(command) if planning else story.tell(command)
+            lines += [command, "----", *answer] if command == commands[-1] else [command]
+        told.append("\n".join(lines))
+    return "\n\n".join(told) + "\n"
+
+
+@pytest.mark.parametrize("script", SCENARIOS, ids=lambda path: path.stem)
+def test_story_goes_as_written(script):
+    text = script.read_text()
+    if os.environ.get("AMCAST_REWRITE"):
+        script.write_text(played(text))
+        return
+    assert played(text) == text
+
+
+def test_there_are_enough_stories():
+    assert len(SCENARIOS) >= 12

@@ -1,0 +1,127 @@
+"""A change of one tree, on a real broker: the others take no part in it."""
+
+import pytest
+
+from collectors.cli.main import describe
+from collectors.reconfiguration.apply import apply
+from multicast import Consumer, Producer
+from multicast.control import ControlReader
+from multicast.drivers.kafka_python import Admin
+from multicast.properties import check_all
+from multicast.verification.from_cluster import Seat, replayed
+from tests.helpers.system import PATIENCE_S, System, amcast, until
+from topology.changes import with_kept_names, with_running_logs
+from topology.interests import from_document
+from topology.planner.solver import plan as solve
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+LEFT = {"name": "C1", "interest": ["P1", "P2"]}
+RIGHT = {"name": "C2", "interest": ["P3", "P4"]}
+ALONE = {"name": "C5", "interest": ["P5"]}
+
+
+def interests(topic, *consumers):
+    partitions = ["P1", "P2", "P3", "P4", "P5", "P6"]
+    return from_document({"topic": topic, "partitions": partitions, "consumer": list(consumers)})
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    plan = solve(interests("A", LEFT, RIGHT, ALONE))
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
+        yield made
+
+
+def changed(system, *consumers):
+    """Plan the next epoch for these consumers."""
+    wanted = with_running_logs(interests(system.topic, *consumers), system.plan)
+    made = solve(wanted, base_epoch=system.plan.epoch, cluster_id=system.plan.cluster_id)
+    return with_kept_names(system.plan, made)
+
+
+def applied(system, plan, say=lambda _: None):
+    with Admin(system.bootstrap) as admin:
+        system.plan = apply(system.driver, admin, plan, timeout_s=60, say=say).plan
+
+
+def multicast(system, value, *partitions):
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        for partition in partitions:
+            producer.multicast(value, to={partition}).ordered(PATIENCE_S)
+
+
+def delivered(consumer):
+    return [(b.epoch, r.value) for b in consumer.until_end() for r in b.records]
+
+
+def states(system):
+    control = ControlReader(system.driver, system.topic)
+    try:
+        state = control.refresh()
+        plan = state.plan()
+        told = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
+        homes = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
+    finally:
+        control.close()
+    return homes, {one["collector"]: one["state"] for one in told}
+
+
+class Stopped(Exception):
+    """An operator's process that ended in the middle."""
+
+
+def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_still(system):
+    left, right = (system.plan.subscription(name).collector for name in ("C1", "C2"))
+    host = system.collectors()
+    host.wait_healthy(120)
+    multicast(system, b"before", "P1", "P2", "P3", "P4", "P5")
+
+    # The drain of the right tree stands still: nobody runs its collector, and apply is killed.
+    host.kill(right)
+    after = changed(system, LEFT, ALONE, {"name": "C2", "interest": ["P3", "P4", "P6"]})
+
+    def stop(sentence):
+        if "freeze" in sentence:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        applied(system, after, say=stop)
+    consumers = {
+        name: Consumer(topic=system.topic, name=name, driver=system.driver)
+        for name in ("C1", "C2", "C5")
+    }
+    multicast(system, b"meanwhile", "P1", "P2", "P5")
+    before, meanwhile = [(1, b"before")], [(1, b"meanwhile")]
+    assert delivered(consumers["C1"]) == 2 * before + 2 * meanwhile
+    assert delivered(consumers["C5"]) == before + meanwhile
+
+    # It is finished. The right tree goes on in epoch 2, the others are still in epoch 1.
+    host.start(right)
+    applied(system, after)
+    done = ({left: 1, right: 2}, {left: "up to date", right: "up to date"})
+    until(lambda: states(system) == done, "all that was sent is ordered")
+    multicast(system, b"after", "P1", "P3", "P5", "P6")
+    assert delivered(consumers["C1"]) == [(1, b"after")]
+    assert delivered(consumers["C5"]) == [(1, b"after")]
+    assert delivered(consumers["C2"]) == 2 * before + 2 * [(2, b"after")]
+
+    # What was carried over is changed at last, from epoch 2 to 3.
+    right_now = {"name": "C2", "interest": ["P3", "P4", "P6"]}
+    more = {"name": "C6", "interest": ["P2", "P5"]}
+    applied(system, changed(system, LEFT, right_now, ALONE, more))
+    for node in system.plan.collectors:
+        if node.name not in host.names:
+            host.start(node.name)
+    multicast(system, b"last", "P1", "P3", "P5")
+    assert delivered(consumers["C1"]) == [(3, b"last")]
+    assert delivered(consumers["C5"]) == [(3, b"last")]
+    assert delivered(consumers["C2"]) == [(2, b"last")]
+    assert states(system)[0][right] == 2
+    done = amcast("topology", "verify", *system.common())
+    assert done.returncode == 0, done.stdout
+    for consumer in consumers.values():
+        consumer.close()
+    seats = [Seat(name, None) for name in ("C1", "C2", "C5", "C6")]  # C2 has had two interests
+    report = check_all(replayed(system.driver, system.topic, seats))
+    assert not report.violations, [str(one.witness) for one in report.violations]

@@ -1,0 +1,199 @@
+"""The collectors' web pages: where they are served, and that nobody can hold them up."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from collectors import web
+from collectors.web import CONNECTIONS_MAX, WebServer, address_of, listen_at
+from multicast.errors import UsageError
+from tests.helpers.system import PATIENCE_S, amcast, until
+
+HERE = "127.0.0.1"
+
+
+class Served:
+    """The server on a thread of its own, with one page."""
+
+    def __init__(self):
+        self.listening = listen_at(HERE, 0)
+        self.port = self.listening.getsockname()[1]
+        self._server = WebServer({"/healthz": lambda: (HTTPStatus.OK, {"healthy": True})})
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.run(self._server.start(self.listening))
+
+    def run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    def open(self, sent=b""):
+        opened = socket.create_connection((HERE, self.port), PATIENCE_S)
+        opened.sendall(sent)
+        return opened
+
+    def ask(self, request):
+        with self.open(request) as opened:
+            return received(opened)
+
+    def close(self):
+        self.run(self._server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+
+def received(opened):
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := opened.recv(65536):
+            found += chunk
+    return found
+
+
+@pytest.fixture
+def served():
+    made = Served()
+    yield made
+    made.close()
+
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_a_page_is_answered_and_the_connection_closed(served):
+    head, body = served.ask(GET).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert json.loads(body) == {"healthy": True}
+    head, body = served.ask(GET.replace(b"GET", b"HEAD")).split(b"\r\n\r\n")
+    assert (b"Content-Length: 17" in head, body) == (True, b"")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /other HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
+        (b"hello\r\n\r\n", b"400"),
+        (b"\x00\xff \r\n\r\n", b"400"),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b"400"),
+    ],
+)
+def test_anything_else_is_refused(served, request_bytes, status):
+    try:
+        answer = served.ask(request_bytes)
+    except ConnectionResetError:  # it was refused before all of it was sent
+        answer = b""
+    assert answer.split(b" ")[1:2] in ([status], [])
+    assert b"200 OK" in served.ask(GET)
+
+
+def test_half_a_request_is_given_up_in_time(served, monkeypatch):
+    monkeypatch.setattr(web, "CLIENT_S", 0.05)
+    with served.open(b"GET /heal") as half:
+        assert received(half) == b""
+
+
+def test_any_number_of_half_requests_keeps_nobody_out(served, monkeypatch):
+    monkeypatch.setattr(web, "CLIENT_S", 3600.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * CONNECTIONS_MAX):
+            stack.enter_context(served.open(b"GET /healthz HT"))
+        assert b"200 OK" in served.ask(GET)
+        until(lambda: len(served._server._clients) <= CONNECTIONS_MAX, "an end of the oldest")
+
+
+def test_it_listens_at_the_given_address_and_no_other(served):
+    assert listeners(served.port) == [HERE]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", served.port), PATIENCE_S)
+    assert address_of(served.listening) == f"{HERE}:{served.port}"
+
+
+def test_a_port_that_is_taken_is_a_sentence(served):
+    with pytest.raises(UsageError, match=rf"cannot be served at {HERE}:{served.port} \(Address"):
+        listen_at(HERE, served.port)
+    with pytest.raises(UsageError, match="cannot be served at"):
+        listen_at("nowhere.invalid", 0)
+
+
+# -- the command ------------------------------------------------------------------------------
+
+
+def listeners(port):
+    """Give the addresses at which somebody listens at that port, as the kernel says."""
+    found = []
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        at, state = line.split()[1], line.split()[3]
+        host, _, number = at.partition(":")
+        if state == "0A" and int(number, 16) == port:
+            found.append(socket.inet_ntoa(bytes.fromhex(host)[::-1]))
+    return found
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "multicast", "collectors", "run", *arguments]
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_a_sentence_where_its_port_is_taken(served):
+    taken = str(served.port)
+    done = amcast("collectors", "run", "-b", "127.0.0.1:1", "--web-port", taken)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"amcast: the web pages cannot be served at {HERE}:{taken}")
+    assert len(done.stderr.splitlines()) == 1
+    env = {**os.environ, "AMCAST_BOOTSTRAP": "127.0.0.1:1", "AMCAST_WEB_PORT": taken}
+    words = [sys.executable, "-m", "faust", "-A", "collectors.app", "worker"]
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+
+
+@pytest.mark.slow
+def test_a_start_without_brokers_ends_with_a_sentence():
+    done = amcast("collectors", "run", "-b", "127.0.0.1:1", "--web-port", "0")
+    assert done.returncode == 4
+    (sentence,) = done.stderr.splitlines()[1:]
+    assert sentence.startswith("amcast: No broker at 127.0.0.1:1 answered within 10 s")
+
+
+@pytest.mark.slow
+def test_a_start_that_is_stopped_ends_in_order(tmp_path):
+    # Init: a broker that never answers keeps the start waiting; the pages are bound already.
+    with socket.create_server((HERE, 0)) as silent, (tmp_path / "log").open("w+") as log:
+        at = f"{HERE}:{silent.getsockname()[1]}"
+        words = command("-b", at, "--web-port", "0")
+        process = subprocess.Popen(words, stdout=log, stderr=log)
+        try:
+            written = tmp_path / "log"
+            until(lambda: "/status" in written.read_text(), "the address of the pages")
+            (port,) = [
+                int(word.split(":")[2].split("/")[0])
+                for word in written.read_text().split()
+                if word.startswith("http://")
+            ]
+            assert listeners(port) == [HERE]
+            silent.settimeout(PATIENCE_S)
+            first, _ = silent.accept()  # it asks the broker: the start is under way
+
+            # Test and check.
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+            first.close()
+            said = written.read_text()
+            assert "Traceback" not in said
+            assert "Error" not in said
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)

@@ -1,0 +1,363 @@
+"""Situations that need a network namespace of their own: this program runs as the desk of one.
+
+`python -m tests.helpers.netns_program SITUATION FOLDER`, under `unshare --net`. It ends with exit
+code 0 if all that the situation asserts was so; test_network.py starts it and says what each is
+about.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from bench.nemesis.network import DESK, Network, own_namespace
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.errors import AmcastError, UsageError
+from multicast.local.broker import Host
+from multicast.local.cluster import LocalCluster
+from tests.helpers.system import until
+
+PEER = str(Path(__file__).with_name("netns_peer.py"))
+BROKERS = ["b1", "b2", "b3"]
+_ports = itertools.count(7000)
+
+
+def say(**what):
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+class Peer:
+    """A program on a host that has one end of a TCP connection; `lines` is what it told."""
+
+    def __init__(self, network, host, *arguments):
+        self.lines = []
+        self._process = subprocess.Popen(
+            network.command(host, [sys.executable, PEER, *map(str, arguments)]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self.pid = self._process.pid
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
+
+    def send(self, line):
+        self._process.stdin.write(f"{line}\n")
+
+    def wait_for(self, line):
+        until(lambda: line in self.lines, f"{line[:100]!r}, having told {self.lines},")
+
+
+def joined(network, one, other):
+    """Connect two hosts; give the peers on both."""
+    port = next(_ports)
+    to = Peer(network, other, "listen", network.address(other), port)
+    to.wait_for("listening")
+    at = Peer(network, one, "connect", network.address(other), port)
+    to.wait_for("connected")
+    at.wait_for("connected")
+    return at, to
+
+
+def talk(one, other, word):
+    """Both hear each other."""
+    one.send(word)
+    other.wait_for(f"heard {word}")
+    other.send(f"{word} to you")
+    one.wait_for(f"heard {word} to you")
+
+
+def sent_again(network, host):
+    """Count the segments that the kernel of a host had to send again."""
+    done = subprocess.run(
+        network.command(host, ["cat", "/proc/net/snmp"]), capture_output=True, text=True, check=True
+    )
+    names, values = re.findall(r"^Tcp: (.*)$", done.stdout, re.MULTILINE)
+    return int(dict(zip(names.split(), values.split(), strict=True))["RetransSegs"])
+
+
+def tried_in_vain(network, host, since):
+    """Wait until a host has sent something several times more."""
+    until(lambda: sent_again(network, host) >= since + 3, f"a third attempt of {host}")
+
+
+# --- the situations ------------------------------------------------------------------------------
+
+
+def every_host_reaches_every_other(_):
+    with Network(["b1", "b2", "c1"]) as network:
+        assert network.hosts == ["b1", "b2", "c1"]
+        for one, other in itertools.combinations([DESK, *network.hosts], 2):
+            talk(*joined(network, one, other), "hello")
+        assert own_namespace()
+    # All of it is gone at the end, so another can be made at once.
+    with Network(["b1"]) as network:
+        talk(*joined(network, DESK, "b1"), "hello again")
+
+
+def one_direction_is_cut(_):
+    with Network(["b1", "b2", "b3"]) as network:
+        one, other = joined(network, "b1", "b2")
+        third, fourth = joined(network, "b1", "b3")
+        talk(one, other, "before")
+        network.cut("b1", "b2")
+        since = sent_again(network, "b1")
+        one.send("lost at first")
+        other.send("this way is open")
+        one.wait_for("heard this way is open")
+        tried_in_vain(network, "b1", since)
+        assert "heard lost at first" not in other.lines
+        talk(third, fourth, "elsewhere nothing changed")
+        network.heal()
+        other.wait_for("heard lost at first")
+        talk(one, other, "after")
+
+
+def both_directions_are_cut_and_healed_by_name(_):
+    with Network(["b1", "b2", "b3"]) as network:
+        pairs = {other: joined(network, "b1", other) for other in ("b2", "b3", DESK)}
+        for other in pairs:
+            network.cut("b1", other)
+            network.cut(other, "b1")
+        since = {host: sent_again(network, host) for host in ("b1", "b2", "b3", DESK)}
+        for one, other in pairs.values():
+            one.send("out")
+            other.send("in")
+        for host, count in since.items():
+            tried_in_vain(network, host, count)
+        network.heal("b3")
+        pairs["b3"][0].wait_for("heard in")
+        pairs["b3"][1].wait_for("heard out")
+        for name in ("b2", DESK):
+            assert "heard in" not in pairs[name][0].lines
+            assert "heard out" not in pairs[name][1].lines
+        network.heal("b1")
+        for one, other in pairs.values():
+            one.wait_for("heard in")
+            other.wait_for("heard out")
+        network.heal()
+        network.heal()
+
+
+def a_host_is_isolated(_):
+    with Network(["b1", "b2", "b3"]) as network:
+        one, other = joined(network, "b1", "b2")
+        desk, alone = joined(network, DESK, "b1")
+        third, fourth = joined(network, "b2", "b3")
+        since = {host: sent_again(network, host) for host in ("b2", DESK)}
+        network.isolate("b1")
+        for peer in (one, other, desk, alone):
+            peer.send("waits")
+        for host, count in since.items():
+            tried_in_vain(network, host, count)
+        talk(third, fourth, "the others go on")
+        assert not any("heard waits" in peer.lines for peer in (one, other, desk, alone))
+        network.heal("b1")
+        for peer in (one, other, desk, alone):
+            peer.wait_for("heard waits")
+
+
+def a_link_is_slow(_):
+    # 400 kB at 800 kbit/s are 4 s, and without a limit a few milliseconds.
+    size, kbit = 400_000, 800
+
+    def took(sender, receiver, length):
+        start = time.monotonic()
+        sender.send("x" * length)
+        receiver.wait_for(f"heard {length}")
+        return time.monotonic() - start
+
+    with Network(["b1", "b2", "b3"]) as network:
+        one, other = joined(network, "b1", "b2")
+        third, fourth = joined(network, "b2", "b3")
+        seconds = {"before": min(took(one, other, size + at) for at in range(3))}
+        network.slow("b1", kbit)
+        seconds["out"] = took(one, other, size + 10)
+        seconds["in"] = took(other, one, size + 11)
+        seconds["others"] = min(took(third, fourth, size + 20 + at) for at in range(3))
+        network.slow("b1", 4 * kbit)
+        seconds["less slow"] = took(one, other, size + 12)
+        network.heal()
+        seconds["after"] = min(took(one, other, size + 30 + at) for at in range(3))
+        say(**seconds)
+        least = size * 8 / 1000 / kbit
+        assert min(seconds["out"], seconds["in"]) > 0.9 * least
+        assert seconds["less slow"] > 0.9 * least / 4
+        for name in ("before", "others", "after"):
+            assert seconds[name] < seconds["out"] / 4, seconds
+        assert seconds["less slow"] < seconds["out"], seconds
+
+
+def connections_are_reset(_):
+    with Network(["b1", "b2", "b3"]) as network:
+        first, second = joined(network, "b1", "b2"), joined(network, "b2", "b1")
+        kept = joined(network, "b1", "b3")
+        assert network.reset("b1", "b2") == 2
+        for one, other in (first, second):
+            # Who is told by its own kernel reads another word than who gets the RST.
+            until(lambda one=one: {"ECONNABORTED", "ECONNRESET"} & set(one.lines), "its end")
+            until(lambda one=other: {"ECONNABORTED", "ECONNRESET"} & set(one.lines), "its end")
+        assert network.reset("b1", "b2") == 0
+        talk(*kept, "not meant")
+        talk(*joined(network, "b1", "b2"), "anew")
+
+
+def what_has_no_meaning_is_refused(_):
+    with Network(["b1"]) as network:
+        for wrong in (
+            lambda: network.cut("b1", "b9"),
+            lambda: network.cut("b9", "b1"),
+            lambda: network.isolate(DESK),
+            lambda: network.slow("b1", 0),
+            lambda: network.heal("b9"),
+            lambda: network.command("b9", ["true"]),
+        ):
+            with pytest.raises(UsageError):
+                wrong()
+    subprocess.run(["ip", "link", "add", "name", "out", "type", "bridge"], check=True)
+    subprocess.run(["ip", "link", "set", "dev", "out", "up"], check=True)
+    assert not own_namespace()
+    with pytest.raises(UsageError, match="a namespace of its own"):
+        Network(["b1"]).__enter__()
+
+
+def the_desk_is_killed(folder):
+    """Leave a program, two that are stopped and one without parents on each host."""
+    with Network(["b1", "b2"]) as network:
+        pids = []
+        for host in network.hosts:
+            # The first is stopped so early that it may still be on its way to the host.
+            early, late, running = (
+                Peer(network, host, "listen", "0.0.0.0", at) for at in (1, 2, 3)
+            )
+            os.kill(early.pid, signal.SIGSTOP)
+            late.wait_for("listening")
+            os.kill(late.pid, signal.SIGSTOP)
+            running.wait_for("listening")
+            pids += [early.pid, late.pid, running.pid]
+            orphan = folder / f"{host}.pid"
+            script = f"trap '' HUP TERM; setsid sleep 600 & echo $! > {orphan}"
+            subprocess.run(network.command(host, ["sh", "-c", script]), check=True)
+            until(lambda orphan=orphan: orphan.read_text().strip(), "its number")
+            pids.append(int(orphan.read_text()))
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+        say(pids=sorted({*pids, *map(int, children.split())}))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- a cluster -----------------------------------------------------------------------------------
+
+
+def append(bootstrap, topic, value):
+    """Append to each of three partitions; every broker that leads one has to answer."""
+    settings = kafka_python_settings({})
+    with contextlib.closing(
+        KafkaProducer(bootstrap_servers=bootstrap, acks="all", **settings)
+    ) as producer:
+        for asked in [producer.send(topic, value, partition=number) for number in range(3)]:
+            asked.get(timeout=60)
+
+
+def fetched(bootstrap, topic, count):
+    """Give the first `count` values."""
+    with contextlib.closing(
+        KafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=60_000,
+            **kafka_python_settings({}),
+        )
+    ) as consumer:
+        return sorted(next(consumer).value for _ in range(count))
+
+
+def client(bootstrap, topic, value, count):
+    """Append and fetch, as a program on a host."""
+    append(bootstrap, topic, value.encode())
+    say(fetched=[value.decode() for value in fetched(bootstrap, topic, int(count))])
+
+
+def client_on(network, host, *arguments):
+    command = [sys.executable, "-m", "tests.helpers.netns_program", "client", *arguments]
+    done = subprocess.run(
+        network.command(host, command), stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    )
+    return json.loads(done.stdout)["fetched"]
+
+
+def held(bootstrap, topic):
+    """Give each partition's leader and in-sync replicas; nothing while nobody answers."""
+    try:
+        with Admin(bootstrap, request_timeout_s=5) as admin:
+            return [(part[1], set(part[3])) for part in admin.holders([topic])[topic]]
+    except AmcastError:
+        return []
+
+
+def three_brokers_serve_and_one_is_isolated(folder):
+    with Network([*BROKERS, "c1"]) as network:
+        hosts = [Host(network.address(name), tuple(network.command(name, []))) for name in BROKERS]
+        with LocalCluster(folder / "cluster", hosts=hosts) as cluster:
+            assert cluster.bootstrap == "10.77.0.11:9092,10.77.0.12:9092,10.77.0.13:9092"
+            with Admin(cluster.bootstrap) as admin:
+                admin.create_topics({"t": TopicSpec(partitions=3, replication=3)})
+            append(cluster.bootstrap, "t", b"desk")
+            assert client_on(network, "c1", cluster.bootstrap, "t", "c1", "6") == [
+                *("c1", "c1", "c1", "desk", "desk", "desk")
+            ]
+
+            lonely = held(cluster.bootstrap, "t")[0][0]
+            others = ",".join(f"{h.address}:9092" for i, h in enumerate(hosts, 1) if i != lonely)
+            network.isolate(f"b{lonely}")
+
+            def moved():
+                found = held(others, "t")
+                return found and all(lonely not in {one} | in_sync for one, in_sync in found)
+
+            until(moved, "leadership of the others", timeout=120)
+            assert len(client_on(network, "c1", others, "t", "isolated", "9")) == 9
+            assert cluster.status().state == "degraded"
+            network.heal()
+
+            def whole():
+                found = held(cluster.bootstrap, "t")
+                return found and all(len(in_sync) == 3 for _, in_sync in found)
+
+            until(whole, "the healed one's return", timeout=120)
+            assert network.reset("b1", "b2") >= 1
+            append(cluster.bootstrap, "t", b"whole")
+            values = fetched(cluster.bootstrap, "t", 12)
+            assert [values.count(each) for each in (b"desk", b"c1", b"isolated", b"whole")] == [
+                3
+            ] * 4
+
+            cluster.kill(2)
+            cluster.restart(2)
+            assert cluster.status().state == "running"
+            again = LocalCluster(folder / "cluster")
+            assert again.bootstrap == cluster.bootstrap
+            say(pids=[broker.pid for broker in again.status().brokers])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "client":
+        client(*sys.argv[2:])
+    else:
+        globals()[sys.argv[1]](Path(sys.argv[2]))

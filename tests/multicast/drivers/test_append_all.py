@@ -1,0 +1,218 @@
+"""Many appends in one call, and the receipts of many: the same for the fake and both clients."""
+
+import threading
+from functools import partial
+
+import pytest
+
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
+from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut, UsageError
+from multicast.messages import MessageID
+from tests.helpers.driver_worlds import PATIENCE_S, REAL, MemoryWorld, RealWorld, read, values
+from tests.helpers.plans import poster
+from tests.helpers.small import Small
+
+
+@pytest.fixture(params=["memory", *REAL])
+def world(request):
+    if request.param == "memory":
+        made = MemoryWorld()
+    else:
+        made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened():
+    things = []
+    yield lambda thing: things.append(thing) or thing
+    for thing in things:
+        thing.close()
+
+
+class Outcomes:
+    """Takes each outcome under its index, and no index twice."""
+
+    def __init__(self):
+        self.by_index = {}
+
+    def __call__(self, index, outcome):
+        assert index not in self.by_index
+        self.by_index[index] = outcome
+
+    def __eq__(self, expected):
+        return [self.by_index[index] for index in range(len(self.by_index))] == expected
+
+    __hash__ = None
+
+
+# --- the drivers' contract ----------------------------------------------------------------------
+
+
+def test_many_get_consecutive_offsets_in_their_order_among_single_appends(world, opened):
+    (at,) = world.topic()
+    appender = opened(world.driver.appender())
+    single, first, second = [], Outcomes(), Outcomes()
+    assert appender.append_all(at, [b"a", b"", None], done=first) == 3
+    appender.append(at, b"b", done=single.append)
+    assert appender.append_all(at, [b"%d" % number for number in range(2000)], done=second) == 2000
+    assert appender.append_all(at, [], done=second) == 0
+    assert appender.flush(PATIENCE_S)
+    assert first == [Appended(0), Appended(1), Appended(2)]
+    assert single == [Appended(3)]
+    assert second == [Appended(4 + number) for number in range(2000)]
+    records, _ = read(opened(world.driver.reader({at: 0})), {at: 2004})
+    assert values(records[at])[:5] == [b"a", b"", None, b"b", b"0"]
+    assert values(records[at])[4:] == [b"%d" % number for number in range(2000)]
+
+
+def test_a_full_buffer_takes_the_first_ones_and_says_how_many(world, opened):
+    (at,) = world.topic()
+    world.hold_appends = True
+    appender = opened(world.driver.appender(in_flight_max=10))
+    outcomes = Outcomes()
+    sent = [b"%d" % number for number in range(10_000)]
+    taken = appender.append_all(at, sent, done=outcomes)
+    assert 10 <= taken < 10_000
+    for append in getattr(world, "held", []):
+        append.settle(append.store())
+    world.hold_appends = False
+    assert appender.flush(PATIENCE_S)
+    assert outcomes == [Appended(offset) for offset in range(taken)]
+    assert appender.append_all(at, sent[taken : taken + 10], done=Outcomes()) == 10
+    assert appender.flush(PATIENCE_S)
+    records, _ = read(opened(world.driver.reader({at: 0})), {at: taken + 10})
+    assert values(records[at]) == sent[: taken + 10]
+
+
+def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
+    (at,) = world.topic()
+    appender = opened(world.driver.appender())
+    outcomes = Outcomes()
+    # Above what the clients allow, so that it is refused before it is sent.
+    too_large = b"x" * (101 * 1024 * 1024)
+    rest = [b"a", too_large, b"b"]
+    while rest:
+        before = 3 - len(rest)
+        done = partial(lambda before, index, outcome: outcomes(before + index, outcome), before)
+        rest = rest[appender.append_all(at, rest, done=done) :]
+        assert appender.flush(PATIENCE_S)
+    refused = outcomes.by_index.pop(1)
+    assert isinstance(refused, AppendFailed)
+    assert isinstance(refused.error, AppendRefused)
+    assert outcomes.by_index == {0: Appended(0), 2: Appended(1)}
+
+
+def test_many_to_an_unknown_topic_are_all_refused_for_good(world, opened):
+    (at,) = world.topic()
+    appender = opened(world.impatient.appender())
+    outcomes = Outcomes()
+    assert (
+        appender.append_all(TopicPartition(f"no-{at.topic}", 0), [b"a", b"b"], done=outcomes) == 2
+    )
+    assert appender.flush(PATIENCE_S)
+    assert len(outcomes.by_index) == 2
+    for outcome in outcomes.by_index.values():
+        assert isinstance(outcome, AppendFailed)
+        assert isinstance(outcome.error, AppendRefused), outcome
+
+
+def test_a_closed_appender_takes_none_of_many(world, opened):
+    (at,) = world.topic()
+    appender = opened(world.driver.appender())
+    appender.close()
+    outcomes = Outcomes()
+    with pytest.raises(UsageError):
+        appender.append_all(at, [b"x"], done=outcomes)
+    assert outcomes == []
+
+
+# --- the receipts of many -----------------------------------------------------------------------
+
+
+class Narrow(MemoryDriver):
+    """Takes three appends at a time, and holds each until it is told to store them."""
+
+    def __init__(self, log):
+        self.held = []
+        super().__init__(log, step=self._hold)
+
+    def _hold(self, append):
+        self.held.append(append)
+
+    def appender(self, **_):
+        return super().appender(in_flight_max=3)
+
+    def let_go(self):
+        held, self.held = self.held, []
+        for append in held:
+            append.settle(append.store())
+
+
+def test_receipts_tell_ids_and_places_of_all_and_a_cover_carries_the_exact_set():
+    with Small(poster()) as small:
+        small.run_all()
+        with small.producer() as producer:
+            declared = producer.multicast_all([b"a", b"b"], to={"P1", "P3"})
+            covered = producer.multicast_all([b"c", None], to={"P2", "P4"})
+            none = producer.multicast_all([], to={"P1"})
+            assert declared.ordered(PATIENCE_S) == [MessageID("P1+P3", 0), MessageID("P1+P3", 1)]
+            assert covered.ordered(PATIENCE_S) == [
+                MessageID("P2+P3+P4", number) for number in range(2)
+            ]
+            assert (none.ordered(PATIENCE_S), len(declared), covered.to) == ([], 2, ("P2", "P4"))
+            assert declared.outcomes == [Appended(0), Appended(1)]
+        assert sorted(small.all("C1")) == ["P1+P3:0", "P1+P3:1", "P2+P3+P4:0", "P2+P3+P4:1"]
+        assert "P2+P3+P4:1" in small.all("C2")
+
+
+@pytest.mark.parametrize("to", [("P1", "P3"), ("P2", "P4")])
+def test_many_wait_for_room_and_keep_their_order(to):
+    with Small(poster()) as small:
+        narrow = Narrow(small.log)
+        with small.producer(driver=narrow, announce=False) as producer:
+            got = []
+            sending = threading.Thread(
+                target=lambda: got.append(
+                    producer.multicast_all([b"%d" % number for number in range(8)], to=to)
+                )
+            )
+            sending.start()
+            while sending.is_alive():
+                narrow.let_go()
+                sending.join(0.01)
+            narrow.let_go()
+            (receipts,) = got
+            found = receipts.accepted(PATIENCE_S)
+        assert [message.offset for message in found] == list(range(8))
+
+
+def test_what_finds_no_room_in_time_was_not_sent_and_says_so():
+    with Small(poster()) as small:
+        narrow = Narrow(small.log)
+        with small.producer(driver=narrow, announce=False, block_s=0.1) as producer:
+            receipts = producer.multicast_all([b"a", b"b", b"c", b"d", b"e"], to={"P1"})
+            with pytest.raises(TimedOut):
+                receipts.accepted(0.05)
+            assert receipts.outcomes[:3] == [None, None, None]
+            narrow.let_go()
+            with pytest.raises(BufferFull) as raised:
+                receipts.accepted(PATIENCE_S)
+            assert raised.value.definite
+            assert receipts.outcomes[:3] == [Appended(0), Appended(1), Appended(2)]
+            assert [type(one.error) for one in receipts.outcomes[3:]] == [BufferFull, BufferFull]
+
+
+def test_receipts_raise_for_the_first_that_failed_and_tell_about_each():
+    with Small(poster()) as small:
+        narrow = Narrow(small.log)
+        with small.producer(driver=narrow, announce=False) as producer:
+            receipts = producer.multicast_all([b"a", b"b", b"c"], to={"P1"})
+            unknown = AppendUnknown("nobody knows")
+            narrow.held.pop(1).settle(AppendFailed(unknown))
+            narrow.let_go()
+            with pytest.raises(AppendUnknown, match="nobody knows"):
+                receipts.accepted(PATIENCE_S)
+            assert receipts.outcomes == [Appended(0), AppendFailed(unknown), Appended(1)]

@@ -1,0 +1,197 @@
+"""What the drivers say of a cluster that is not there, goes away, or is named wrongly."""
+
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
+from multicast.errors import AppendUnknown, ClusterUnreachable, UsageError
+from multicast.local.cluster import LocalCluster
+from tests.helpers.driver_worlds import PATIENCE_S, append_all, read, values, watch
+
+NAMES = ("kafka-python", "librdkafka")
+# A driver that was told to wait 0.2 or 2 s and waits longer than this did not listen.
+IN_TIME_S = 9.0
+
+
+def appended(appender, at, value):
+    """Append until it is known to stand in the log; give its offset. A try may stand there, too."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        (outcome,) = append_all(appender, at, [value])
+        if isinstance(outcome, Appended):
+            return outcome.offset
+    raise AssertionError(outcome)
+
+
+def patiently(ask, *arguments):
+    """Ask until somebody answers: on a busy machine 2 s may pass though the broker is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask(*arguments)
+        except ClusterUnreachable:
+            if time.monotonic() > deadline:
+                raise
+
+
+@pytest.fixture
+def opened():
+    """Closes appenders, readers and watchers, twice: that must do no harm."""
+    things = []
+    yield lambda thing: things.append(thing) or thing
+    for thing in things:
+        thing.close()
+        thing.close()
+
+
+# --- without a cluster --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unreachable_cluster_is_said_within_the_time_out(name):
+    began = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:9 answered within 0\.2 s"):
+        open_driver(name, "127.0.0.1:9", {}, request_timeout_s=0.2)
+    assert time.monotonic() - began < IN_TIME_S
+
+
+def test_an_unknown_driver_is_refused_by_name():
+    with pytest.raises(UsageError, match=r"'librdkafak'.*known are"):
+        open_driver("librdkafak", "127.0.0.1:9", {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_client_setting_is_refused_and_the_known_ones_listed(name):
+    with pytest.raises(UsageError, match=r"ssl\.ca\.loaction; known are .*ssl\.ca\.location"):
+        open_driver(name, "127.0.0.1:9", {"ssl.ca.loaction": "ca.pem"})
+    with pytest.raises(UsageError, match=r"TLS.*PLAINTEXT, SSL"):
+        open_driver(name, "127.0.0.1:9", {"security.protocol": "TLS"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unusable_bootstrap_address_is_said(name):
+    with pytest.raises((UsageError, ClusterUnreachable), match="nowhere"):
+        open_driver(name, "nowhere:port", {}, request_timeout_s=0.2)
+
+
+# --- a cluster that goes away and comes back ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lone_cluster():
+    with LocalCluster(brokers=1) as cluster:
+        yield cluster
+
+
+def at_once(work, parties):
+    """Do it with every client at the same time: what a broker does is waited for once."""
+    with ThreadPoolExecutor(len(parties)) as pool:
+        list(pool.map(work, parties))
+
+
+class Alone:
+    """A client of one broker that is told to wait 2 s for it."""
+
+    def __init__(self, name, cluster, opened):
+        self.at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics({self.at.topic: TopicSpec(1)})
+        self.driver = opened(
+            open_driver(name, cluster.bootstrap, request_timeout_s=2.0, delivery_timeout_s=2.5)
+        )
+        self.appender = opened(self.driver.appender())
+        self.reader = opened(self.driver.reader({self.at: 0}))
+        self.watcher = opened(self.driver.watcher({self.at: 0}))
+
+    def writes_and_reads(self):
+        """Append one, read to it, and be told of it."""
+        end = appended(self.appender, self.at, b"x") + 1
+        records, _ = patiently(read, self.reader, {self.at: end})
+        patiently(watch, self.watcher, {self.at: end})
+        assert patiently(self.driver.ends, [self.at]) == {self.at: end}
+        assert records[self.at][-1].offset == end - 1
+
+    def hears_that_nobody_answers(self):
+        outcomes = []
+        self.appender.append(self.at, b"lost?", done=outcomes.append)
+        driver, at = self.driver, self.at
+        for ask in (lambda: driver.ends([at]), lambda: driver.committed("g", [at])):
+            began = time.monotonic()
+            with pytest.raises(ClusterUnreachable):
+                ask()
+            assert time.monotonic() - began < IN_TIME_S
+        for polls in (self.reader, self.watcher):
+            began = time.monotonic()
+            with pytest.raises(ClusterUnreachable):  # noqa: PT012
+                while time.monotonic() - began < PATIENCE_S:
+                    polls.poll(0.5)
+        assert self.appender.flush(PATIENCE_S)
+        assert [type(outcome) for outcome in outcomes] == [AppendFailed]
+        assert isinstance(outcomes[0].error, AppendUnknown)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_broker_that_goes_away_is_said_in_time_and_found_again(lone_cluster, how, opened):
+    parties = [Alone(name, lone_cluster, opened) for name in NAMES]
+    at_once(Alone.writes_and_reads, parties)
+    lone_cluster.kill(1) if how == "killed" else lone_cluster.pause(1)
+    try:
+        at_once(Alone.hears_that_nobody_answers, parties)
+    finally:
+        lone_cluster.restart(1) if how == "killed" else lone_cluster.resume(1)
+    at_once(Alone.writes_and_reads, parties)
+
+
+class Spread:
+    """A client with six logs on three brokers."""
+
+    def __init__(self, name, cluster, opened):
+        topic = f"t-{uuid.uuid4().hex[:8]}"
+        self.logs = [TopicPartition(topic, number) for number in range(6)]
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics({topic: TopicSpec(6)})
+            assert admin.replications([topic]) == {topic: 3}
+        self.driver = opened(open_driver(name, cluster.bootstrap))
+        self.appender = opened(self.driver.appender())
+        self.reader = opened(self.driver.reader({}))
+        self.watcher = opened(self.driver.watcher(dict.fromkeys(self.logs, 0)))
+        self.reader.add(dict.fromkeys(self.logs, 0))
+        self.outcomes = {at: [] for at in self.logs}
+
+    def fifty_more(self):
+        """Append fifty to each log; all must be taken, read and told, in order and once."""
+        start = len(self.outcomes[self.logs[0]])
+        for number in range(start, start + 50):
+            for at in self.logs:
+                self.appender.append(at, b"%d" % number, done=self.outcomes[at].append)
+        assert self.appender.flush(PATIENCE_S)
+        ends = dict.fromkeys(self.logs, start + 50)
+        records, _ = read(self.reader, ends)
+        for at in self.logs:
+            assert self.outcomes[at] == [Appended(offset) for offset in range(start + 50)]
+            assert values(records[at]) == [b"%d" % n for n in range(start, start + 50)]
+        watch(self.watcher, ends)
+        assert self.driver.ends(self.logs) == ends
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_dead_leader_is_replaced_and_nothing_is_lost(kafka_cluster_of_three, opened):
+    cluster = kafka_cluster_of_three
+    cluster.start()
+    parties = [Spread(name, cluster, opened) for name in NAMES]
+    at_once(Spread.fifty_more, parties)
+    cluster.kill(2)
+    try:
+        at_once(Spread.fifty_more, parties)
+    finally:
+        cluster.restart(2)

@@ -1,0 +1,122 @@
+"""Drivers asked for many Kafka partitions at once, and for others as time goes by."""
+
+import select
+import uuid
+from contextlib import ExitStack
+
+import pytest
+
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
+from multicast.drivers.protocol import Appended, TopicPartition
+from tests.helpers.driver_worlds import REAL, MemoryWorld, RealWorld, append_all, read, watch
+from tests.helpers.small import until
+
+MANY = 60
+
+
+@pytest.fixture(params=["memory", *REAL])
+def world(request):
+    if request.param == "memory":
+        made = MemoryWorld()
+    else:
+        made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened():
+    with ExitStack() as stack:
+
+        def keep(thing):
+            stack.callback(thing.close)
+            return thing
+
+        yield keep
+
+
+def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opened):
+    a, b, c = world.topic(3)
+    appender = opened(world.driver.appender())
+    append_all(appender, a, [b"0", b"1"])
+    watcher = opened(world.driver.watcher({}))
+    assert not watcher.poll(0.05)
+    watcher.add([a])
+    assert watch(watcher, {a: 2}) == {a: 2}
+    append_all(appender, b, [b"0"])
+    watcher.add([b, c])
+    assert watch(watcher, {b: 1, c: 0}) == {b: 1, c: 0}
+    watcher.remove([a])
+    append_all(appender, a, [b"2"])
+    append_all(appender, c, [b"0"])
+    assert watch(watcher, {c: 1}) == {c: 1}
+    watcher.add([a, c])  # what was removed, and what is followed still: both are told anew
+    assert watch(watcher, {a: 3, c: 1}) == {a: 3, c: 1}
+    append_all(appender, a, [b"3"])
+    assert watch(watcher, {a: 4}) == {a: 4}
+    watcher.remove([a, b, c])
+    append_all(appender, b, [b"1"])
+    assert not watcher.poll(0.2)
+
+
+def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
+    many = world.topic(MANY)
+    appender = opened(world.driver.appender())
+    watcher = opened(world.driver.watcher(dict.fromkeys(many, 0)))
+    reader = opened(world.driver.reader(dict.fromkeys(many, 0)))
+    watch(watcher, dict.fromkeys(many, 0))
+    for round_ in range(1, 4):
+        for number, at in enumerate(many):
+            append_all(appender, at, [b"%d" % number])
+        watch(watcher, dict.fromkeys(many, round_))
+    found, _ = read(reader, dict.fromkeys(many, 3))
+    assert all(
+        [record.value for record in found[at]] == [b"%d" % number] * 3
+        for number, at in enumerate(many)
+    )
+
+
+@pytest.mark.kafka
+def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened):
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    many = [TopicPartition(topic, number) for number in range(MANY)]
+    with Admin(kafka_cluster.bootstrap) as admin:
+        admin.create_topics({topic: TopicSpec(MANY)})
+    driver = opened(open_driver("kafka-python", kafka_cluster.bootstrap))
+    direct = opened(driver.direct())
+    direct.add(many)
+
+    def placed():
+        direct.mend()
+        return len(direct._places) == MANY
+
+    until(placed)
+    assert len(direct._sockets) <= _SOCKETS_MAX
+    told = {at: [] for at in many}
+    stored = dict.fromkeys(many, 0)
+
+    def settled():
+        select.select([direct.fileno()], [], [], 0.05)
+        direct.receive()
+        return all(told.values())
+
+    def round_(least):
+        """Append once to each that has fewer than so many; a young partition may refuse it."""
+        direct.mend()
+        for at in [at for at in many if stored[at] < least]:
+            told[at].clear()
+            until(lambda at=at: direct.append(at, b"x", done=told[at].append) or direct.mend())
+        until(settled)
+        for at, outcomes in told.items():
+            if stored[at] < least and isinstance(outcomes[0], Appended):
+                assert outcomes == [Appended(stored[at])]
+                stored[at] += 1
+        return min(stored.values()) == least
+
+    for least in (1, 2, 3):
+        until(lambda least=least: round_(least))
+    assert len(direct._sockets) <= _SOCKETS_MAX
+    direct.remove(many[:1])
+    assert not direct.append(many[0], b"x", done=told[many[0]].append)

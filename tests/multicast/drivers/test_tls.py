@@ -1,0 +1,196 @@
+"""Client settings reach both clients: a broker that asks for certificates, and one that says no."""
+
+import datetime as dt
+import ipaddress
+import uuid
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.drivers.protocol import Appended, TopicPartition
+from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
+from tests.helpers.driver_worlds import REAL, append_all, cluster_with_listener, read, values, watch
+from tests.helpers.small import until
+
+PASSWORD = "open sesame"
+DAY = dt.timedelta(days=1)
+
+
+def certificate(name, issuer=None, *, password=None):
+    """Give a key and a certificate for 127.0.0.1 (an authority's own, without an issuer) in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signer, issuer_name = issuer or (key, subject)
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer_name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - DAY)
+        .not_valid_after(now + DAY)
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    encryption = (
+        serialization.BestAvailableEncryption(password.encode())
+        if password
+        else serialization.NoEncryption()
+    )
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    )
+    return (key, subject), key_pem, made.public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Write the authority, the broker's and a client's certificate, and another authority."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority, _, authority_pem = certificate("authority")
+    _, key, made = certificate("broker", authority)
+    (folder / "broker.pem").write_bytes(key + made + authority_pem)
+    (folder / "authority.pem").write_bytes(authority_pem)
+    _, key, made = certificate("client", authority, password=PASSWORD)
+    (folder / "client.key").write_bytes(key)
+    (folder / "client.pem").write_bytes(made)
+    (folder / "stranger.pem").write_bytes(certificate("stranger")[2])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_bootstrap(files):
+    """Add a listener with certificates on both sides to a broker's own."""
+    settings = {
+        "listener.name.tls.ssl.client.auth": "required",
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(files / "broker.pem"),
+        "listener.name.tls.ssl.truststore.type": "PEM",
+        "listener.name.tls.ssl.truststore.location": str(files / "authority.pem"),
+    }
+    with cluster_with_listener("TLS", "SSL", settings) as address:
+        yield address
+
+
+def client_settings(files):
+    return {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(files / "authority.pem"),
+        "ssl.certificate.location": str(files / "client.pem"),
+        "ssl.key.location": str(files / "client.key"),
+        "ssl.key.password": PASSWORD,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, name):
+    client = client_settings(files)
+    at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    with Admin(tls_bootstrap, client) as admin:
+        admin.create_topics({at.topic: TopicSpec(1)})
+    driver = open_driver(name, tls_bootstrap, client)
+    appender, reader = driver.appender(), driver.reader({at: 0})
+    watcher = driver.watcher({at: 0})
+    large = b"x" * 900_000
+    assert append_all(appender, at, [b"0", large]) == [Appended(0), Appended(1)]
+    assert values(read(reader, {at: 2})[0][at]) == [b"0", large]
+    assert watch(watcher, {at: 2}) == {at: 2}
+    direct, told = driver.direct(), []
+    direct.add([at])
+    direct.mend()
+    assert direct.append(at, b"2", done=told.append)
+
+    def heard():
+        direct.receive()
+        return told == [Appended(2)]
+
+    until(heard)
+    direct.close()
+    driver.commit("g", {at: (1, "tls")})
+    assert driver.committed("g", [at]) == {at: (1, "tls")}
+    for opened in (watcher, reader, appender, driver):
+        opened.close()
+
+
+WRONG = [
+    ({"ssl.ca.location": "stranger.pem"}, TlsFailed, "not trusted .*ssl.ca.location"),
+    (
+        {"ssl.certificate.location": None, "ssl.key.location": None, "ssl.key.password": None},
+        TlsFailed,
+        "refuse our certificate, or the lack of one .*ssl.certificate.location",
+    ),
+    ({"security.protocol": "PLAINTEXT"}, ClusterUnreachable, "security.protocol PLAINTEXT fits"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_certificates_is_said(tls_bootstrap, files, name, case):
+    wrong, error, says = case
+    client = client_settings(files)
+    for key, value in wrong.items():
+        del client[key]
+        if value is not None:
+            client[key] = value if key == "security.protocol" else str(files / value)
+    with pytest.raises(error, match=rf"{tls_bootstrap}.*{says}") as raised:
+        open_driver(name, tls_bootstrap, client, request_timeout_s=2.0)
+    assert raised.value.exit_code == (4 if error is ClusterUnreachable else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_a_certificate_of_another_host_is_told_from_one_that_is_not_trusted(
+    tls_bootstrap, files, name
+):
+    other = tls_bootstrap.replace("127.0.0.1", "localhost")  # it names the address alone
+    with pytest.raises(TlsFailed, match="names another host"):
+        open_driver(name, other, client_settings(files), request_timeout_s=5.0)
+
+
+@pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+    client = {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "gone.pem")}
+    with pytest.raises(UsageError, match=r"gone\.pem of ssl\.ca\.location cannot be read"):
+        open_driver(name, "127.0.0.1:9", client, request_timeout_s=0.2)
+
+
+def test_settings_are_translated_for_kafka_python_and_passed_on_to_librdkafka():
+    client = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "user",
+        "sasl.password": "secret",
+        "ssl.ca.location": "ca.pem",
+        "ssl.endpoint.identification.algorithm": "none",
+        "client.id": "me",
+    }
+    translated = kafka_python_settings(client)
+    assert translated.pop("proxy_url")
+    assert translated == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "user",
+        "sasl_plain_password": "secret",
+        "ssl_cafile": "ca.pem",
+        "ssl_check_hostname": False,
+        "client_id": "me",
+    }
+    passed = librdkafka_settings("127.0.0.1:9", client, timeout_s=1.0)
+    assert {name: passed[name] for name in client} == client
+    assert kafka_python_settings({"ssl.endpoint.identification.algorithm": "https"})[
+        "ssl_check_hostname"
+    ]

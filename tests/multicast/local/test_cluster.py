@@ -1,0 +1,453 @@
+"""Brokers of our own: their processes, a cluster's life, and what happens when it fails."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient
+from typer.testing import CliRunner
+
+from multicast.cli.local import app
+from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.errors import AmcastError, ClusterUnreachable, UsageError
+from multicast.local.broker import (
+    Broker,
+    BrokerDied,
+    Host,
+    PortTaken,
+    _escaped,
+    free_ports,
+    install,
+    port_is_free,
+)
+from multicast.local.cluster import DEFAULT_VERSION, Busy, LocalCluster, NoCluster
+from multicast.local.process import (
+    ProcessId,
+    argument_of,
+    carriers,
+    identify,
+    kill_carriers,
+    reap,
+    send,
+    spawn,
+    state_of,
+    wait_ended,
+)
+
+ROOT = Path(__file__).parents[3]
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def until(condition, *, timeout_s=20.0):
+    """Wait for a condition that no event announces."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        pause.wait(0.02)
+
+
+def token_of(directory):
+    return json.loads((directory / "cluster.json").read_text())["token"]
+
+
+# --- ports and files --------------------------------------------------------------------------
+
+
+def test_free_ports_are_distinct_and_a_listening_one_is_not_free():
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not port_is_free(server.getsockname()[1])
+
+
+def test_a_path_that_is_not_ascii_is_written_as_java_reads_it():
+    assert _escaped("/home/josé/a b") == "/home/jos\\u00e9/a b"
+    assert _escaped("\\n\N{GRINNING FACE}") == "\\u005cn\\ud83d\\ude00"
+
+
+@pytest.mark.parametrize("brokers", [0, 2, 4])
+def test_only_one_broker_or_three(brokers):
+    with pytest.raises(UsageError, match="1 broker or 3"):
+        LocalCluster(brokers=brokers)
+
+
+@pytest.mark.parametrize("also", [{"brokers": 1}, {"port": 9092}, {"hosts": [Host("::1")] * 2}])
+def test_hosts_alone_say_how_many_brokers_there_are_and_at_which_ports(also):
+    with pytest.raises(UsageError, match=r"the hosts say|1 broker or 3"):
+        LocalCluster(**{"hosts": [Host("10.0.0.1")]} | also)
+
+
+def test_a_host_is_in_the_listeners_and_voters_and_its_settings_are_the_strongest(tmp_path):
+    far = Host("10.0.0.2", settings={"num.io.threads": "3"}, port=1, controller_port=2)
+    brokers = [Broker(number, 3, 4, directory=tmp_path / f"{number}") for number in (1, 2)]
+    brokers[1].move(far)
+    written = []
+    for broker in brokers:
+        broker.write_properties(brokers, {"num.io.threads": "8"})
+        lines = broker.properties.read_text().splitlines()
+        written.append(dict(line.split("=", 1) for line in lines))
+    near, moved = written
+    assert near["listeners"] == "PLAINTEXT://127.0.0.1:3,CONTROLLER://127.0.0.1:4"
+    assert moved["listeners"] == "PLAINTEXT://10.0.0.2:1,CONTROLLER://10.0.0.2:2"
+    assert near["controller.quorum.voters"] == "1@127.0.0.1:4,2@10.0.0.2:2"
+    assert moved["controller.quorum.voters"] == near["controller.quorum.voters"]
+    assert (near["num.io.threads"], moved["num.io.threads"]) == ("8", "3")
+
+
+def test_a_taken_port_is_said_before_anything_is_made(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        cluster = LocalCluster(tmp_path / "cluster", port=port)
+        with pytest.raises(PortTaken, match=f"port {port} is taken"):
+            cluster.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_with_somebody_elses_data_is_refused(tmp_path):
+    (tmp_path / "broker-1").mkdir()
+    with pytest.raises(UsageError, match="not made by amcast"):
+        LocalCluster(tmp_path).start()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broker-1"]
+
+
+def test_a_damaged_state_file_is_named(tmp_path):
+    (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(AmcastError, match=r"cluster\.json is damaged"):
+        LocalCluster(tmp_path).status()
+
+
+def test_two_commands_at_once_in_one_directory(tmp_path):
+    with (tmp_path / "lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(Busy):
+            LocalCluster(tmp_path).start()
+
+
+def test_where_there_is_no_cluster_down_is_content_and_the_rest_says_so(tmp_path):
+    run = CliRunner()
+    at = ["--dir", os.fspath(tmp_path / "none")]
+    assert run.invoke(app, ["down", *at]).exit_code == 0
+    assert isinstance(run.invoke(app, ["logs", *at]).exception, NoCluster)
+    status = run.invoke(app, ["status", *at, "-o", "json"])
+    assert json.loads(status.stdout)["state"] == "absent"
+    assert isinstance(status.exception, ClusterUnreachable)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sleeper():
+    """A process of ours that carries a token."""
+    token = os.urandom(8).hex()
+    process = identify(spawn([*SLEEPER, argument_of(token)]))
+    yield process, token
+    kill_carriers(token)
+    wait_ended([process], token=token, timeout_s=5)
+    reap(process)
+
+
+def test_a_number_that_another_process_has_now_is_not_signalled(sleeper):
+    process, token = sleeper
+    earlier = ProcessId(process.pid, process.started - 1)
+    assert state_of(earlier, token=token) == "ended"
+    assert not send(earlier, signal.SIGKILL, token=token)
+    until(lambda: carriers(token) == [process.pid])
+    assert not send(process, signal.SIGKILL, token="another run's")
+    assert state_of(process, token=token) == "running"
+
+
+def test_a_paused_process_is_seen_and_an_ended_one_is_reaped(sleeper):
+    process, token = sleeper
+    until(lambda: carriers(token) == [process.pid])
+    assert send(process, signal.SIGSTOP, token=token)
+    until(lambda: state_of(process, token=token) == "paused")
+    assert wait_ended([process], token=token, timeout_s=0.05) == []
+    assert send(process, signal.SIGKILL, token=token)
+    assert wait_ended([process], token=token, timeout_s=5) == [process]
+    assert state_of(process, token=token) == "ended"
+    assert reap(process) == -signal.SIGKILL
+    assert reap(process) is None
+
+
+def test_the_guard_ends_what_its_owner_left_behind(tmp_path):
+    token = os.urandom(8).hex()
+    doomed = tmp_path / "doomed"
+    doomed.mkdir()
+    owner = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from multicast.local.process import Guard, spawn\n"
+        f"guard = Guard({token!r}, remove=Path({os.fspath(doomed)!r}))\n"
+        f"spawn({[*SLEEPER, argument_of(token)]!r})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", owner], cwd=ROOT, timeout=20, check=False)
+    until(lambda: not carriers(token) and not doomed.exists())
+
+
+# --- real brokers -----------------------------------------------------------------------------
+
+
+def produce(bootstrap, topic, value, **settings):
+    settings |= kafka_python_settings({})
+    with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap, **settings)) as producer:
+        return producer.send(topic, value).get(timeout=20)
+
+
+def consume(bootstrap, topic, count, **settings):
+    with contextlib.closing(
+        KafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=20_000,
+            **settings,
+            **kafka_python_settings({}),
+        )
+    ) as consumer:
+        return [next(consumer).value for _ in range(count)]
+
+
+def make_topic(bootstrap, topic):
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": -1}})
+
+
+@pytest.mark.kafka
+def test_up_status_logs_down_and_up_again_keep_the_data(tmp_path):
+    run = CliRunner()
+    directory = tmp_path / "cluster"
+    at = ["--dir", os.fspath(directory)]
+    try:
+        first = run.invoke(app, ["up", *at])
+        assert first.exit_code == 0, first.exception
+        bootstrap = first.stdout.strip()
+        assert bootstrap.startswith("127.0.0.1:")
+        assert "starting 1 broker" in first.stderr
+        make_topic(bootstrap, "kept")
+        produce(bootstrap, "kept", b"one")
+
+        again = run.invoke(app, ["up", *at])
+        assert again.stdout.strip() == bootstrap
+        assert "already running" in again.stderr
+        assert isinstance(run.invoke(app, ["up", *at, "--brokers", "3"]).exception, UsageError)
+
+        status = json.loads(run.invoke(app, ["status", *at, "-o", "json"]).stdout)
+        assert (status["state"], status["bootstrap"]) == ("running", bootstrap)
+        (broker,) = status["brokers"]
+        assert broker["state"] == "running"
+        token = token_of(directory)
+        assert carriers(token) == [broker["pid"]]
+        assert bootstrap in run.invoke(app, ["status", *at]).stdout
+        assert "Kafka Server started" in run.invoke(app, ["logs", *at, "-n", "9999"]).stdout
+        assert len(run.invoke(app, ["logs", *at, "-n", "3"]).stdout.splitlines()) == 3
+
+        down = run.invoke(app, ["down", *at])
+        assert down.exit_code == 0
+        assert "1 broker(s) stopped" in down.stderr
+        assert carriers(token) == []
+        assert not Path(f"/proc/{broker['pid']}").exists()
+        stopped = run.invoke(app, ["status", *at])
+        assert isinstance(stopped.exception, ClusterUnreachable)
+
+        assert run.invoke(app, ["up", *at]).stdout.strip() == bootstrap
+        assert consume(bootstrap, "kept", 1) == [b"one"]
+    finally:
+        (directory / "mine.txt").write_text("not made by up")
+        run.invoke(app, ["down", *at, "--wipe"])
+    assert [path.name for path in directory.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.kafka
+def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path):
+    cluster = LocalCluster(tmp_path, brokers=3, settings={"num.io.threads": "many"})
+    with pytest.raises(BrokerDied, match=r"(?s)broker \d died .*num\.io\.threads") as raised:
+        cluster.start()
+    assert "\tat " not in str(raised.value)
+    assert carriers(token_of(tmp_path)) == []
+    assert cluster.status().state == "stopped"
+    # The mended settings are taken by the next start.
+    with LocalCluster(tmp_path, settings={"num.io.threads": "2"}) as mended:
+        assert mended.status().state == "running"
+
+
+@pytest.mark.kafka
+def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
+    first, second, inner, controller = free_ports(4)
+    hello = tmp_path / "hello"
+    host = Host(
+        "127.0.0.1",
+        ("/bin/sh", "-c", f'echo "$0" >> {hello}; exec "$0" "$@"'),
+        {
+            "listeners": f"PLAINTEXT://127.0.0.1:{first},CONTROLLER://127.0.0.1:{controller},"
+            f"CLIENT://127.0.0.1:{inner}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT,"
+            "CONTROLLER:PLAINTEXT",
+        },
+        port=first,
+        controller_port=controller,
+    )
+    with LocalCluster(tmp_path / "cluster", hosts=[host]) as cluster:
+        assert cluster.bootstrap == f"127.0.0.1:{first}"
+        make_topic(f"127.0.0.1:{inner}", "kept")
+        produce(f"127.0.0.1:{inner}", "kept", b"one")
+        token = token_of(tmp_path / "cluster")
+        assert carriers(token) == [cluster.status().brokers[0].pid]
+        LocalCluster(tmp_path / "cluster").restart(1)
+        assert consume(f"127.0.0.1:{inner}", "kept", 1) == [b"one"]
+        assert len(hello.read_text().splitlines()) == 2
+
+    moved = Host("127.0.0.1", port=second, controller_port=controller)
+    with LocalCluster(tmp_path / "cluster", hosts=[moved]) as cluster:
+        assert cluster.bootstrap == f"127.0.0.1:{second}"
+        assert consume(cluster.bootstrap, "kept", 1) == [b"one"]
+        assert len(hello.read_text().splitlines()) == 2
+    assert carriers(token_of(tmp_path / "cluster")) == []
+
+
+def command_line(*arguments):
+    # A test run in the background of a shell would hand its deaf ear for SIGINT down.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from multicast.cli.local import app; app()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_up_leaves_no_process(tmp_path, number):
+    with command_line("up", "--dir", os.fspath(tmp_path)) as up:
+        until((tmp_path / "broker-1" / "log.txt").exists)
+        token = token_of(tmp_path)
+        until(lambda: carriers(token))
+        up.send_signal(number)
+        up.wait(timeout=20)
+    assert up.returncode == (130 if number is signal.SIGINT else -number)
+    until(lambda: not carriers(token))
+    # The last of its threads may take a moment more than its memory.
+    until(lambda: LocalCluster(tmp_path).status().state == "stopped")
+
+
+@pytest.mark.kafka
+def test_a_cluster_dies_with_the_process_that_started_it():
+    owner = (
+        "import os, signal; from multicast.local.cluster import LocalCluster\n"
+        "cluster = LocalCluster(); cluster.start(); print(cluster.directory, flush=True)\n"
+        "print(open(cluster.directory / 'cluster.json').read(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", owner],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    directory, _, document = done.stdout.partition("\n")
+    token = json.loads(document)["token"]
+    until(lambda: not carriers(token) and not Path(directory).exists())
+
+
+@pytest.mark.kafka
+def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(kafka_cluster):
+    make_topic(kafka_cluster.bootstrap, "console")
+    command = install(DEFAULT_VERSION, progress=lambda _: None).command(
+        "org.apache.kafka.tools.ConsoleProducer",
+        *("--bootstrap-server", kafka_cluster.bootstrap, "--topic", "console"),
+    )
+    subprocess.run(command, input=b"from the console\n", timeout=60, check=True)
+    assert consume(kafka_cluster.bootstrap, "console", 1) == [b"from the console"]
+
+
+@pytest.mark.kafka
+def test_three_brokers_survive_a_kill_a_pause_and_a_restart(kafka_cluster_of_three):
+    cluster = kafka_cluster_of_three
+    topic = "faults"
+    make_topic(cluster.bootstrap, topic)
+    large = os.urandom(10_000_000)
+    produce(cluster.bootstrap, topic, large, max_request_size=16_000_000)
+
+    def states():
+        return [broker.state for broker in cluster.status().brokers]
+
+    cluster.kill(1)
+    assert states()[0] == "stopped"
+    assert cluster.status().state == "degraded"
+    produce(cluster.bootstrap, topic, b"two brokers are enough")
+    cluster.restart(1)
+    assert states() == ["running"] * 3
+
+    cluster.pause(2)
+    assert states()[1] == "paused"
+    cluster.resume(2)
+    with pytest.raises(UsageError, match="no broker 4"):
+        cluster.pause(4)
+
+    cluster.kill(3)
+    cluster.pause(2)
+    assert cluster.start() == [3]
+    assert states() == ["running"] * 3
+    assert consume(cluster.bootstrap, topic, 2, max_partition_fetch_bytes=16_000_000) == [
+        large,
+        b"two brokers are enough",
+    ]
+
+
+@pytest.mark.kafka
+def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
+    assert kafka_cluster.bootstrap
+    said = []
+    installed = install(DEFAULT_VERSION, progress=said.append)
+    assert said == []
+    assert installed.formatted.is_dir()
+    # A Java without an archive of its own classes cannot make one of Kafka's.
+    own = installed.java.home / "lib" / "server" / "classes.jsa"
+    assert (installed.archive is not None) == own.exists()
+
+
+@pytest.mark.kafka
+def test_a_second_user_of_a_running_cluster_leaves_it_running(tmp_path):
+    with LocalCluster(tmp_path) as first:
+        with LocalCluster(tmp_path) as second:
+            assert second.bootstrap == first.bootstrap
+        assert first.status().state == "running"
+
+
+def test_the_fixture_uses_a_cluster_that_is_there(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(kafka_cluster): assert kafka_cluster.bootstrap == 'elsewhere:9092'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "multicast.local.pytest_plugin", "test_it.py"],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "AMCAST_BOOTSTRAP": "elsewhere:9092",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": os.fspath(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    shutil.rmtree(tmp_path, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""A cluster that is away for a moment costs a consumer time, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from multicast.control import ends_record, log_partition, markers_record
+from multicast.errors import ClusterUnreachable
+from multicast.messages import epoch_header
+from tests.helpers.plans import chain
+from tests.helpers.small import Small, until
+from topology.tree import Collector, Subscription
+
+ASKED = ("ends", "topic_ids")
+
+
+class Failing:
+    """A driver of which one call of those that ask the cluster fails."""
+
+    def __init__(self, driver):
+        self._driver = driver
+        self.calls = 0
+        self.fails_at = None
+
+    def __getattr__(self, name):
+        call = getattr(self._driver, name)
+        if name not in ASKED:
+            return call
+
+        def ask(*arguments):
+            self.calls += 1
+            if self.calls == self.fails_at:
+                raise ClusterUnreachable("no broker answered")
+            return call(*arguments)
+
+        return ask
+
+
+def two_epochs(system):
+    """P4, read alone, has a message in each of two epochs; the second has it at K2."""
+    plan = chain()
+    at = log_partition(plan.log("P4"))
+    system.log.write(at, b"one")
+    system.log.write(at, None, headers=[epoch_header("P4", 2)])
+    system.log.write(at, b"two")
+    collectors = (plan.collectors[0], Collector("K2", ("P2", "P3", "P4"), "K1", 1))
+    consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
+    system.propose(replace(chain(epoch=2), collectors=collectors, consumers=consumers))
+    system.write(markers_record(1, {"P4": 2}, attempt="1"))
+    system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": 2}, attempt="1"))
+
+
+def read(consumer):
+    """Poll until both are delivered; give what was, and how often the cluster was away."""
+    found, away = [], []
+
+    def poll():
+        try:
+            found.extend((b.epoch, r.value) for b in consumer.poll(0.01) for r in b.records)
+        except ClusterUnreachable as error:
+            away.append(error)
+        return len(found) >= 2
+
+    until(poll, timeout=20)
+    return found, len(away)
+
+
+@pytest.mark.parametrize("fails_at", range(1, 5))
+def test_a_call_that_fails_while_an_epoch_turns_is_made_again(fails_at):
+    with Small(chain()) as system:
+        two_epochs(system)
+        driver = Failing(system.driver)
+        system.driver = driver
+        with system.consumer("C4") as consumer:
+            driver.calls, driver.fails_at = 0, fails_at
+            found, away = read(consumer)
+        assert found == [(1, b"one"), (2, b"two")]
+        assert away == (driver.calls >= fails_at)
+        assert driver.calls > 1

@@ -1,0 +1,108 @@
+"""What Kafka's own tools show of a consumer group: its lag in messages, log by log."""
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from multicast import Consumer, Producer
+from multicast.control import log_partition
+from multicast.delivery import Batch, Cursor
+from multicast.drivers.protocol import Record
+from multicast.group_positions import GroupPositions
+from tests.helpers.plans import chain, poster
+from tests.helpers.small import Small
+from tests.helpers.system import PATIENCE_S, System
+
+SETS = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
+
+
+def lag(bootstrap, group):
+    """For each Kafka partition: its end less what the group committed, as the tools reckon it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (asked,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    committed = asked.result(PATIENCE_S).topic_partitions
+    ends = admin.list_offsets({at: OffsetSpec.latest() for at in committed})
+    found = {(at.topic, at.partition): answer.result(PATIENCE_S) for at, answer in ends.items()}
+    return {
+        (at.topic, at.partition): found[at.topic, at.partition].offset - at.offset
+        for at in committed
+    }
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_kafkas_tools_see_how_many_messages_of_each_log_a_group_has_to_read(
+    kafka_cluster, tmp_path
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        system.collectors().wait_healthy(PATIENCE_S)
+        with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
+            sent = [producer.multicast(b"x", to=SETS[n % len(SETS)]) for n in range(100)]
+            for receipt in sent:
+                receipt.ordered(PATIENCE_S)
+        group = f"amcast.{system.topic}.C1"
+        logs = {
+            log.name: tuple(log_partition(log)) for log in system.plan.logs_of({"P1", "P2", "P3"})
+        }
+        with Consumer(topic=system.topic, name="C1", driver=system.driver) as consumer:
+            taken = dict.fromkeys(logs, 0)
+            for count, message in enumerate(consumer, 1):
+                taken[message.message_id.log] += 1
+                if count == 33:
+                    consumer.commit()
+                    break
+            shown = lag(system.bootstrap, group)
+            ends = {name: 20 if name in {"P1", "P3", "P1+P3", "P2+P3+P4"} else 0 for name in logs}
+            assert {name: shown[at] for name, at in logs.items()} == {
+                name: ends[name] - taken[name] for name in logs
+            }
+            assert all(left >= 0 for left in shown.values())
+        with Consumer(topic=system.topic, name="C1", driver=system.driver) as consumer:
+            for batch in consumer.until_end(timeout=PATIENCE_S):
+                consumer.commit(batch.cursor())
+            consumer.commit()
+        shown = lag(system.bootstrap, group)
+        assert set(shown.values()) == {0}
+        with Consumer(topic=system.topic, name="C1", driver=system.driver) as consumer:
+            assert list(consumer.until_end(timeout=PATIENCE_S)) == []  # it goes on where it was
+
+
+def test_commits_of_earlier_messages_and_after_a_seek_tell_each_logs_place():
+    with Small(chain()) as system, system.producer() as producer:
+        system.run_all()
+        for number in range(20):
+            producer.multicast(b"%d" % number, to={f"P{1 + number % 2}"}).ordered(60)
+        places = {name: log_partition(system.plan.log(name)) for name in ("P1", "P2")}
+
+        def committed():
+            found = system.driver.committed("amcast.A.C1", list(places.values()))
+            return {name: found[at][0] for name, at in places.items()}
+
+        with system.consumer("C1") as consumer:
+            messages = [message for _, message in zip(range(20), consumer, strict=False)]
+            seen = dict.fromkeys(places, 0)
+            for message in messages:
+                seen[message.message_id.log] = message.message_id.offset + 1
+                consumer.commit(message.cursor)
+                assert committed() == seen
+            consumer.commit(messages[4].cursor)  # back without a seek: the figures stay
+            assert committed() == seen
+            consumer.seek(messages[4].cursor)
+            message = next(iter(consumer))
+            consumer.commit()
+            assert committed() == {
+                name: 1 + max(m.message_id.offset for m in messages[:6] if m.message_id.log == name)
+                for name in places
+            }
+            assert message.message_id == messages[5].message_id
+
+
+def test_a_consumer_that_never_commits_keeps_a_bounded_trail():
+    log = chain().log("P1")
+    positions = GroupPositions()
+    positions.begins(Cursor(1, "K1", 0, 0, 0), {log_partition(log): 0})
+    for number in range(30_000):
+        positions.handed_out(Batch(log, ("P1",), (Record(number, b""),), 1, "K1", number, 0))
+    assert len(positions._trail) == 10_000
+    assert positions.at(Cursor(1, "K1", 100, 0, 101)) == {}
+    assert positions.at(Cursor(1, "K1", 29_998, 0, 29_999)) == {log_partition(log): 29_999}

@@ -1,0 +1,110 @@
+"""Faults on a topic, a disk or a clock of their own: each has the effect that is promised."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.nemesis.isolated.catalogue import ASIDES
+from bench.nemesis.isolated.deployment import Deployment, Ended, Stage, Unexpected, expect
+from bench.nemesis.isolated.topics import fill_again, make_again, named
+from bench.nemesis.skewed import skew
+from multicast.errors import AmcastError
+from multicast.verification.report import OrderViolation
+from tests.helpers.system import until
+
+kafka = pytest.mark.kafka
+slow = pytest.mark.slow
+patient = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def stage(kafka_cluster, tmp_path):
+    return Stage(kafka_cluster.bootstrap, tmp_path)
+
+
+@kafka
+@slow
+@patient
+@pytest.mark.parametrize("name", sorted(set(ASIDES) - {"full-broker"}))
+def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(stage, name):
+    told = ASIDES[name](stage)
+    assert told.name == name
+    assert told.messages >= 300
+    assert told.deliveries > told.messages
+
+
+@kafka
+@slow
+@patient
+def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
+    command = [sys.executable, "-m", "bench.nemesis.isolated.catalogue", "full-broker"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    if os.geteuid() != 0:  # nobody else may mount
+        assert done.returncode == 2
+        assert "a broker cannot have a small disk here" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert told["deliveries"] > told["messages"] > 1600
+    assert "amcast-" not in Path("/proc/self/mounts").read_text()
+
+
+@kafka
+@slow
+@patient
+def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(stage):
+    with Deployment(stage, "frozen") as own:
+        host = own.collectors()
+        own.multicast(100)
+        until(lambda: sum(sum(one["ordered"].values()) for one in host.nodes()) > 100, "an order")
+        host.process.send_signal(signal.SIGSTOP)
+        try:
+            make_again(own)
+            fill_again(own)
+        finally:
+            host.process.send_signal(signal.SIGCONT)
+        until(lambda: named(host), "a collector that names its topic", 180)
+
+
+def test_a_fault_with_another_effect_is_told():
+    with pytest.raises(Unexpected, match="a gap"):
+        expect([], "there was a gap")
+    assert issubclass(Unexpected, AmcastError)
+    assert Unexpected.exit_code == OrderViolation.exit_code
+
+
+@pytest.mark.parametrize(
+    ("code", "err"),
+    [
+        (0, "amcast: the disk is full\n"),
+        (1, "Traceback (most recent call last):\nOSError: the disk is full\n"),
+        (1, "amcast: the disk is full\namcast: and again\n"),
+        (1, "amcast: something else\n"),
+    ],
+)
+def test_a_program_that_fails_otherwise_than_by_one_sentence_is_told(code, err):
+    with pytest.raises(Unexpected, match="was to end with code 1"):
+        Ended(code, "", err).refused("the disk is full")
+
+
+def test_the_one_sentence_of_a_program_is_given_without_its_counts():
+    ended = Ended(1, "", "sent 3: 3 accepted, 0 failed, 0 unknown\namcast: the disk is full\n")
+    assert ended.refused("disk") == "the disk is full"
+
+
+def test_a_skewed_program_reads_a_wrong_wall_clock_and_a_right_monotonic_one():
+    says = "import time; print(time.time(), time.time_ns() / 1e9, time.monotonic())"
+    code = f"from bench.nemesis.skewed import skew; skew('-3600'); {says}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    wall, wall_ns, monotonic = map(float, done.stdout.split())
+    assert abs(wall + 3600 - time.time()) < 600
+    assert abs(wall_ns - wall) < 1
+    assert abs(monotonic - time.monotonic()) < 600
+    with pytest.raises(ValueError, match="soon"):
+        skew("soon")

@@ -1,0 +1,185 @@
+"""The nemesis itself: what it would find wrong, and what it leaves behind.
+
+`make nemesis` runs it.
+"""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.nemesis import report
+from bench.nemesis.faults.catalogue import usable
+from bench.nemesis.network import obstacle
+from bench.nemesis.run import Outcome, judge
+from bench.nemesis.running import Canary, Program
+from multicast.errors import AmcastError
+from tests.helpers.plans import poster
+from tests.helpers.system import amcast, until
+
+# Where no namespaces can be made, the faults of the network are left out.
+WHERE = [] if obstacle() is None else ["--loopback"]
+
+
+def write(folder, name, lines):
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def produced(folder, calls):
+    lines = [{"producer": "p1", "instance": "0", "ns": 1}]
+    for number, (to, message_id) in enumerate(calls):
+        lines.append({"begun": number, "to": to, "ns": 10 + number})
+        accepted = {"call": number, "outcome": "accepted", "message_id": message_id}
+        lines.append({**accepted, "ns": 20 + number})
+    write(folder, "produce-p1.0.jsonl", [*lines, {"end": True, "ns": 99}])
+
+
+def consumed(folder, name, delivered):
+    interest = next(list(one.interest) for one in poster().consumers if one.name == name)
+    who = {"consumer": name, "instance": "0"}
+    lines = [{**who, "interest": interest, "from": "1/K1/0/0/0", "ns": 2}]
+    for number, (to, message_id) in enumerate(delivered):
+        delivery = {"sequence": number, "message_id": message_id, "to": to, "epoch": 1}
+        lines.append({**who, **delivery, "ns": 50 + number})
+    write(folder, f"consume-{name}.0.jsonl", [*lines, {**who, "end": True, "ns": 99}])
+
+
+ONE, BOTH, TWO = (["P1"], "P1:0"), (["P1", "P3"], "P1+P3:0"), (["P3"], "P3:0")
+
+
+# -- the judgement ----------------------------------------------------------------------------
+
+
+def judged(folder):
+    outcome = Outcome()
+    judge(outcome, folder, [poster()], {("K1", "P3"): 2})
+    return outcome
+
+
+def test_histories_without_a_fault_are_found_to_have_none(tmp_path):
+    produced(tmp_path, [ONE, BOTH, TWO])
+    consumed(tmp_path, "C1", [ONE, BOTH, TWO])
+    consumed(tmp_path, "C2", [BOTH, TWO])
+    outcome = judged(tmp_path)
+    assert (outcome.violated, outcome.counts.accepted, outcome.counts.deliveries) == (False, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "second"),
+    [
+        ("validity", [TWO]),
+        ("uniform prefix order", [TWO, BOTH]),
+        ("uniform integrity", [BOTH, TWO, TWO]),
+    ],
+)
+def test_what_was_lost_reordered_or_doubled_is_a_violation(tmp_path, guarantee, second):
+    produced(tmp_path, [ONE, BOTH, TWO])
+    consumed(tmp_path, "C1", [ONE, BOTH, TWO])
+    consumed(tmp_path, "C2", second)
+    outcome = judged(tmp_path)
+    assert outcome.violated
+    assert guarantee in [verdict.guarantee for verdict in outcome.report.violations]
+    told = report.document(outcome, seed=1, rate=2.0, folder="here", arguments=["--seed", "1"])
+    assert told["totals"]["violations"] == len(outcome.report.violations) + len(outcome.findings)
+    said = io.StringIO()
+    report.tell(told, Console(file=said, width=200))
+    assert re.search(rf"{guarantee} +violated\n    \S", said.getvalue())
+    assert "leader-killed: recovery p99 -, at most 15 s: not measured" in said.getvalue()
+    assert "histories and logs: here" in said.getvalue()
+
+
+# -- what is looked at while it runs ------------------------------------------------------------
+
+
+def test_the_canary_misses_what_a_consumer_has_not_delivered_yet(tmp_path):
+    canary = Canary(tmp_path, {"C1": ["P1", "P1+P3"], "C2": ["P1+P3"]})
+    assert canary.behind(0) == ["C1 of P1", "C1 of P1+P3", "C2 of P1+P3"]
+    produced(tmp_path, [ONE, BOTH, (["P1"], "P1:1")])
+    consumed(tmp_path, "C1", [ONE, BOTH])
+    assert canary.behind(0) == ["C2 of P1+P3"]
+    # The call of P1:1 was the last that was begun.
+    assert canary.behind(11) == ["C1 of P1", "C1 of P1+P3", "C2 of P1+P3"]
+    with (tmp_path / "consume-C1.0.jsonl").open("a") as file:
+        line = {"consumer": "C1", "instance": "0", "sequence": 2, "message_id": "P1:1"}
+        text = json.dumps(line)
+        file.write(text[:20])
+        file.flush()
+        assert "C1 of P1" in canary.behind(11)
+        file.write(text[20:] + "\n")
+    assert canary.behind(11) == ["C1 of P1+P3", "C2 of P1+P3"]
+
+
+def test_a_program_that_ends_by_itself_is_told_of_and_one_that_is_killed_is_not(tmp_path):
+    def made(start):
+        return [sys.executable, "-c", "import sys; sys.exit('no more')" if start else "input()"]
+
+    program = Program("p", made, list, folder=tmp_path, environment={})
+    program.start()  # its input is empty: it ends with an error
+    until(lambda: program.trouble() is not None, "its end")
+    assert "EOFError" in program.trouble()
+    program.kill()
+    assert program.trouble() is None
+    program.start()
+    program.ask_to_stop()
+    with pytest.raises(AmcastError, match="p ended with exit code"):
+        program.wait()
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def test_there_are_kinds_enough_and_the_loopback_knows_most_of_them():
+    everywhere = usable(frozenset({"network"}))
+    assert len(everywhere) >= 30
+    here = usable(frozenset())
+    assert 20 <= len(here) < len(everywhere)
+
+
+def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know():
+    shown = [amcast("bench", "nemesis", "--show", "--seed", "7").stdout for _ in range(2)]
+    assert shown[0] == shown[1]
+    assert len(shown[0].splitlines()) > 60
+    done = amcast("bench", "nemesis", "--loopback", "--kinds", "collector-killed,meteor")
+    assert (done.returncode, "there is no kind meteor" in done.stderr) == (2, True)
+
+
+def naming(text):
+    """The processes that name a text on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_whatever_ends_a_run_nothing_of_it_goes_on(tmp_path, number):
+    folder = tmp_path / "kept"
+    flags = ["--faults", "50", "--kinds", "consumer-frozen", "--rate", "20", "--keep", str(folder)]
+    command = [sys.executable, "-m", "multicast", "bench", "nemesis", *WHERE, *flags]
+    with (tmp_path / "said").open("wb") as said:
+        desk = subprocess.Popen(command, stdout=said, stderr=said)
+    try:
+        histories = folder / "consume-C1.0.jsonl"
+        until(histories.exists, "the start of its clients", timeout=300)
+        assert len(naming(str(folder))) > 5
+        desk.send_signal(number)
+        desk.wait(120)
+    finally:
+        desk.kill()
+        desk.wait(30)
+    until(lambda: not naming(str(folder)), "the end of all that it started", timeout=120)

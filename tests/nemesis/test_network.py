@@ -1,0 +1,102 @@
+"""A network that can be broken: each fault and its healing, and that nothing of it outlives it.
+
+Every situation is a program of its own (netns_program.py) in a network namespace of its own.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import pytest
+
+from bench.nemesis.network import DESK, Network, alone, obstacle, own_namespace
+from multicast.errors import UsageError
+from tests.helpers.system import until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """Run a situation to its end; give its exit code and what it said."""
+    why = obstacle()
+    if why is not None:
+        raise unittest.SkipTest(why)
+
+    def run(situation):
+        done = subprocess.run(
+            alone([sys.executable, "-m", "tests.helpers.netns_program", situation, str(tmp_path)]),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def is_gone(pid):
+    """Whether a process has ended; who reaps an orphan, and when, is the machine's affair."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return text.rpartition(")")[2].split()[0] in "ZX"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "situation",
+    [
+        "every_host_reaches_every_other",
+        "one_direction_is_cut",
+        "both_directions_are_cut_and_healed_by_name",
+        "a_host_is_isolated",
+        "a_link_is_slow",
+        "connections_are_reset",
+        "what_has_no_meaning_is_refused",
+    ],
+)
+def test_in_a_namespace_of_its_own(desk, situation):
+    assert desk(situation)[0] == 0
+
+
+@pytest.mark.slow
+def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
+    code, [said] = desk("the_desk_is_killed")
+    assert code == -signal.SIGKILL
+    # Two hosts: each has a holder and four programs, of which two are stopped and one an orphan.
+    assert len(said["pids"]) == 10
+    until(lambda: all(map(is_gone, said["pids"])), "the end of all processes")
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the_desk(desk):
+    code, [said] = desk("three_brokers_serve_and_one_is_isolated")
+    assert code == -signal.SIGKILL
+    assert len(said["pids"]) == 3
+    until(lambda: all(map(is_gone, said["pids"])), "the end of all brokers")
+
+
+@pytest.mark.parametrize("hosts", [[], ["b1", "b1"], ["B1"], [DESK], ["b 1"], ["b" * 11], [""]])
+def test_names_that_are_none_are_refused(hosts):
+    with pytest.raises(UsageError, match="not the names"):
+        Network(hosts)
+
+
+def test_where_namespaces_cannot_be_made_one_sentence_says_why(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert not own_namespace()
+    why = obstacle()
+    assert why is not None
+    for refused in (lambda: alone(["true"]), Network(["b1"]).__enter__):
+        with pytest.raises(UsageError) as raised:
+            refused()
+        assert str(raised.value) == why
+    assert "need root" in why or "the programs unshare, nsenter, ip, tc, ss" in why

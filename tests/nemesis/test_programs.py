@@ -1,0 +1,372 @@
+"""The nemesis's clients as processes on a real broker: killed, frozen, cut off, told to stop."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from bench.nemesis.histories import read_histories
+from bench.nemesis.programs import Audit, Consume, Notes, Produce, command
+from bench.nemesis.recovery import Fault, recoveries
+from collectors.reconfiguration.apply import apply
+from multicast.drivers.kafka_python import Admin
+from multicast.errors import UsageError
+from multicast.local.cluster import LocalCluster
+from multicast.properties import check_all
+from tests.helpers.plans import poster
+from tests.helpers.system import System, until
+from topology.changes import with_kept_names, with_running_logs
+from topology.interests import from_document
+from topology.planner.solver import plan as solve
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
+NAMES = ("C1", "C2", "C3")
+STOP_S = 120
+PATIENCE_S = 240
+
+
+class Clients:
+    """Client processes of one system, each with a history; ends those that still run."""
+
+    def __init__(self, system, folder):
+        self.folder = folder
+        folder.mkdir()
+        self._errors = folder.with_suffix(".errors")  # a pipe that nobody reads fills up
+        self._where = {"bootstrap": system.bootstrap, "topic": system.topic}
+        self._plan = system.plan
+        self._running = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self._running.values():
+            process.kill()
+            process.wait(30)
+
+    def start(self, made, name, instance, **more):
+        """Start a process; wait until it is open."""
+        key = f"{name}-{instance}"
+        file = self.folder / key
+        order = made(name=name, instance=instance, history=str(file), **self._where, **more)
+        with self._errors.open("a") as errors:
+            self._running[key] = process = subprocess.Popen(command(order), stderr=errors)
+        until(
+            lambda: (file.exists() and file.stat().st_size) or process.poll() is not None,
+            f"the first line of {key}",
+        )
+        return key
+
+    def produce(self, instance="a", **more):
+        return self.start(Produce, "p1", instance, sets=SETS, rate=200, **more)
+
+    def consume(self, name, instance="a", **more):
+        return self.start(Consume, name, instance, **more)
+
+    def lines(self, key):
+        return (self.folder / key).read_bytes().count(b"\n")
+
+    def grow(self, *keys, by=100):
+        """Wait until these processes have written so many lines more."""
+        least = {key: self.lines(key) + by for key in keys}
+        try:
+            until(lambda: all(self.lines(k) >= n for k, n in least.items()), f"{by} lines more")
+        except AssertionError as hangs:
+            late = [key for key, count in least.items() if self.lines(key) < count]
+            raise AssertionError(f"{late} hang: {self._stacks(late)}") from hangs
+
+    def _stacks(self, keys):
+        """Have these say where they stand."""
+        for key in keys:
+            self.signal(key, signal.SIGUSR1)
+        with contextlib.suppress(AssertionError):
+            until(lambda: "most recent call" in self._errors.read_text(), "stacks", timeout=5)
+        return self._errors.read_text()
+
+    def signal(self, key, number):
+        self._running[key].send_signal(number)
+
+    def kill(self, key):
+        self.signal(key, signal.SIGKILL)
+        self._running[key].wait(30)
+
+    def stop(self, *keys, code=0):
+        """Tell these to stop; all must, with this exit code."""
+        for key in keys:
+            self.signal(key, signal.SIGTERM)
+        for key in keys:
+            assert self._running[key].wait(STOP_S) == code, (key, self._errors.read_text())
+
+    def judge(self):
+        """Audit, and judge all that was written; nothing may be wrong."""
+        for name in NAMES:
+            file = self.folder / f"{name}-audit"
+            done = subprocess.run(
+                command(Audit(name=name, history=str(file), **self._where)),
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=STOP_S,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+        run = read_histories(self.folder.iterdir())
+        found = run.history(plans=[self._plan])
+        report = check_all(found)
+        assert not report.violations, "\n".join(str(v.witness) for v in report.violations)
+        assert run.findings(found) == []
+        judged = {verdict.guarantee for verdict in report.verdicts if verdict.verdict == "holds"}
+        assert judged >= {"validity", "uniform agreement", "uniform integrity", "log order"}
+        return run
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def clients(system, tmp_path):
+    system.collectors().wait_healthy(PATIENCE_S)
+    with Clients(system, tmp_path / "histories") as made:
+        yield made
+
+
+def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled(clients):
+    # Init: load, and three consumers.
+    clients.produce("a")
+    for name in NAMES:
+        clients.consume(name)
+    clients.grow("C1-a", "C2-a", "C3-a")
+
+    # Test: a producer and a consumer die; another freezes until its successor works.
+    clients.kill("p1-a")
+    clients.kill("C1-a")
+    clients.signal("C2-a", signal.SIGSTOP)
+    clients.produce("b")
+    clients.consume("C1", "b")
+    clients.consume("C2", "b")
+    clients.grow("C1-b", "C2-b", "C3-a")
+    clients.signal("C2-a", signal.SIGCONT)
+    clients.grow("C2-a", "C2-b")
+    clients.kill("C1-b")
+    clients.consume("C1", "c")
+    clients.grow("C1-c", "p1-b")
+    clients.stop("p1-b")
+    clients.stop("C1-c", "C2-a", "C2-b", "C3-a")
+
+    # Check.
+    run = clients.judge()
+    counts = run.counts
+    assert counts.begun == counts.accepted + counts.failed + counts.unknown > 300
+    assert counts.accepted > 300
+    assert counts.instances == 2 + 6 + 3
+    assert set(run.load) == {"+".join(to) for to in SETS}
+    first = min(min(times) for times in run.load.values())
+    (found,) = recoveries(
+        [Fault("none", first, first)],
+        load=run.load,
+        delivered=run.delivered,
+        interests=run.interests,
+    )
+    assert found.took_s is not None
+    assert found.took_s > 0
+
+
+def test_a_changed_tree_is_followed_by_clients_and_by_who_was_away(system, clients):
+    # Init: C1 is killed in epoch 1.
+    clients.produce()
+    for name in NAMES:
+        clients.consume(name)
+    clients.grow("C1-a", "C2-a", "C3-a")
+    clients.kill("C1-a")
+
+    # Test: another tree, and C1 comes back.
+    interests = with_running_logs(poster_interests(system.topic), system.plan)
+    cluster_id = system.plan.cluster_id
+    made = solve(interests, base_epoch=system.plan.epoch, cluster_id=cluster_id)
+    with Admin(system.bootstrap) as admin:
+        second = apply(system.driver, admin, with_kept_names(system.plan, made)).plan
+    clients.consume("C1", "b")
+    for key in ("C1-b", "C2-a", "C3-a"):
+        until(lambda key=key: b'"epoch":2' in (clients.folder / key).read_bytes(), key)
+    clients.stop("p1-a")
+    clients.stop("C1-b", "C2-a", "C3-a")
+
+    # Check.
+    assert second.epoch == 2
+    assert second.has_collector(second.subscription("C4").collector)
+    clients.judge()
+
+
+def poster_interests(topic):
+    """The poster's interests, and C4, which makes one root of the three collectors."""
+    consumers = {"C1": "P1 P2 P3", "C2": "P2 P3 P4", "C3": "P3 P4 P5", "C4": "P1 P5"}
+    return from_document(
+        {
+            "topic": topic,
+            "partitions": ["P1", "P2", "P3", "P4", "P5"],
+            "destinations": [["P1", "P3"], ["P2", "P3", "P4"]],
+            "consumer": [{"name": n, "interest": i.split()} for n, i in consumers.items()],
+        }
+    )
+
+
+@pytest.fixture
+def frail(tmp_path):
+    """A cluster of the test's own, to do it harm; and clients on it."""
+    with (
+        LocalCluster(tmp_path / "cluster") as cluster,
+        System(cluster.bootstrap, poster(), tmp_path) as system,
+        Clients(system, tmp_path / "histories") as clients,
+    ):
+        system.collectors().wait_healthy(PATIENCE_S)
+        yield cluster, clients
+
+
+def test_a_cluster_that_does_not_answer_is_waited_out_and_the_load_goes_on(frail):
+    # Init: a buffer of half a second; and two who will not see the cluster again.
+    cluster, clients = frail
+    clients.produce(unsettled_max=100)
+    for name in NAMES:
+        clients.consume(name)
+    clients.produce("impatient", delivery_timeout_s=5)
+    clients.consume("C1", "impatient", end_timeout_s=5)
+    clients.grow("C1-a", "C2-a", "C3-a", "C1-impatient")
+
+    # Test: frozen for longer than any client waits for an answer (10 s).
+    before = dropped(clients.folder / "p1-a")
+    cluster.pause(1)
+    until(lambda: dropped(clients.folder / "p1-a") - before > 200 * 14, "14 s of load")
+    clients.stop("p1-impatient")
+    clients.stop("C1-impatient", code=4)
+    cluster.resume(1)
+    clients.grow("C1-a", "C2-a", "C3-a", by=300)
+    clients.stop("p1-a")
+    clients.stop("C1-a", "C2-a", "C3-a")
+
+    # Check: it was counted, and nothing else came of it. Who gave up says so.
+    assert b'"end"' in (clients.folder / "p1-impatient").read_bytes()
+    assert b'"end"' not in (clients.folder / "C1-impatient").read_bytes()
+    run = clients.judge()
+    assert run.counts.unknown > 0
+    assert run.counts.dropped - before > 200 * 14
+    assert run.counts.failed == 0
+
+
+def dropped(file):
+    lines = [line for line in file.read_text().splitlines(keepends=True) if '"dropped"' in line]
+    return json.loads(lines[-1])["dropped"] if lines and lines[-1].endswith("\n") else 0
+
+
+def test_who_is_told_to_stop_while_the_cluster_is_away_does(tmp_path):
+    with LocalCluster(tmp_path / "cluster") as cluster:
+        bootstrap = cluster.bootstrap
+    where = {"bootstrap": bootstrap, "topic": "A", "instance": "a"}
+    orders = [
+        Produce(name="p1", history=str(tmp_path / "p1"), sets=[["P1"]], rate=9, **where),
+        Consume(name="C1", history=str(tmp_path / "C1"), **where),
+    ]
+    running = [subprocess.Popen(command(order), stderr=subprocess.PIPE) for order in orders]
+    try:
+        until(lambda: all((tmp_path / name).exists() for name in ("p1", "C1")), "the files")
+        for process in running:
+            process.terminate()
+        assert [process.wait(STOP_S) for process in running] == [0, 0]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(30)
+            process.stderr.close()
+    assert read_histories([tmp_path / "p1", tmp_path / "C1"]).counts.instances == 0
+
+
+def test_a_fatal_error_ends_it_with_a_sentence_and_its_exit_code(system, tmp_path):
+    where = {"bootstrap": system.bootstrap, "topic": system.topic, "instance": "a"}
+    for order, says in (
+        (Consume(name="C9", history=str(tmp_path / "C9"), **where), "consume: consumer C9 stands"),
+        (
+            Produce(name="p", history=str(tmp_path / "p"), sets=[["P1", "P5"]], rate=9, **where),
+            "produce: no declared destination set covers P1+P5",
+        ),
+    ):
+        done = subprocess.run(
+            command(order), stderr=subprocess.PIPE, text=True, timeout=STOP_S, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith(says)
+
+
+def test_an_order_that_is_none_is_named():
+    for arguments in (["eat", "{}"], ["produce", "{}"], ["consume", "["], ["produce"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.nemesis.programs", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=STOP_S,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_who_started_it_takes_it_along(system, tmp_path):
+    order = Consume(
+        bootstrap=system.bootstrap,
+        topic=system.topic,
+        name="C1",
+        instance="a",
+        history=str(tmp_path / "C1"),
+    )
+    starts = (
+        "import subprocess, sys\n"
+        "process = subprocess.Popen(sys.argv[1:])\n"
+        "print(process.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", starts, *command(order)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as starter:
+        pid = int(starter.stdout.readline())
+        try:
+            until(lambda: (tmp_path / "C1").exists() and (tmp_path / "C1").stat().st_size, "C1")
+            starter.kill()
+            until(lambda: b'"end"' in (tmp_path / "C1").read_bytes(), "its end")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_file_that_is_there_is_left_alone(tmp_path):
+    Notes(str(tmp_path / "a")).write([{"n": 1}])
+    with pytest.raises(UsageError, match="cannot be made: File exists"):
+        Notes(str(tmp_path / "a"))
+    assert (tmp_path / "a").read_text() == '{"n":1}\n'
+
+
+def test_a_full_disk_is_waited_out_and_no_line_is_lost(tmp_path):
+    # Init: every write finds the disk full.
+    notes = Notes(str(tmp_path / "a"))
+    notes.write([{"n": 1}])
+    real, full = os.dup(notes._file), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, notes._file)
+
+    # Test.
+    writer = threading.Thread(target=notes.write, args=([{"n": 2}, {"n": 3}],))
+    writer.start()
+    writer.join(0.2)
+    assert writer.is_alive()
+    os.dup2(real, notes._file)
+    writer.join(30)
+
+    # Check.
+    assert not writer.is_alive()
+    assert (tmp_path / "a").read_text() == '{"n":1}\n{"n":2}\n{"n":3}\n'

@@ -1,0 +1,281 @@
+"""The nemesis' proxy: its frames, and what it does to the requests of one connection."""
+
+import contextlib
+import gc
+import socket
+import struct
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.nemesis.frames import (
+    FRAME_BYTES_MAX,
+    Action,
+    Api,
+    Frames,
+    Rule,
+    number_of_answer,
+    read_request,
+)
+from bench.nemesis.proxy import Proxy
+from multicast.errors import AmcastError, ProtocolViolation, UsageError
+from tests.helpers.proxied import proxied_broker
+from tests.helpers.system import until
+
+ANSWER_S = 60.0
+
+
+def framed(body):
+    return struct.pack(">i", len(body)) + body
+
+
+def asked(number, *, api=Api.API_VERSIONS, client=b"raw"):
+    """Write a request without a body; with `API_VERSIONS` the oldest form that brokers take."""
+    return framed(struct.pack(">hhih", api, 0, number, len(client)) + client)
+
+
+# -- frames ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(min_size=4, max_size=50), max_size=20), st.data())
+def test_any_cut_of_the_bytes_gives_the_same_frames(bodies, data):
+    frames = [framed(body) for body in bodies]
+    stream = b"".join(frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    reader, found = Frames(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += reader.feed(stream[start:end])
+    assert found == frames
+    assert reader.kept() == 0
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_is_refused_or_waited_for_and_nothing_beyond_a_frame_is_kept(rubbish):
+    reader = Frames(size_max=64)
+    with contextlib.suppress(ProtocolViolation):
+        for at in range(len(rubbish)):
+            for frame in reader.feed(rubbish[at : at + 1]):
+                assert 4 <= len(frame) - 4 <= 64
+            assert reader.kept() < 4 + 64
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1])
+def test_a_size_that_no_frame_has_is_refused_at_its_four_bytes(size):
+    with pytest.raises(ProtocolViolation):
+        Frames().feed(struct.pack(">i", size))
+
+
+@pytest.mark.parametrize("spoken", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01"])
+def test_other_protocols_are_told_by_their_first_bytes(spoken):
+    with pytest.raises(ProtocolViolation):
+        Frames().feed(spoken)
+
+
+@given(
+    st.integers(0, 99), st.integers(0, 20), st.integers(0, 2**31 - 1), st.text(max_size=9),
+    st.binary(max_size=20),
+)  # fmt: skip
+def test_a_head_is_read_as_it_was_written(api, version, number, client, body):
+    name = client.encode()
+    frame = framed(struct.pack(">hhih", api, version, number, len(name)) + name + body)
+    found = read_request(frame, broker=3)
+    assert (found.broker, found.api, found.version, found.number) == (3, api, version, number)
+    assert (found.client_id, found.frame) == (client, frame)
+    assert number_of_answer(framed(struct.pack(">i", number) + body)) == number
+
+
+@given(st.binary(max_size=40))
+def test_a_frame_without_a_head_is_refused(body):
+    with contextlib.suppress(ProtocolViolation):
+        found = read_request(framed(body), broker=1)
+        assert len(body) >= 10
+        assert len(found.client_id) <= len(body) - 10
+
+
+def test_a_rule_that_has_no_meaning_is_refused():
+    with pytest.raises(UsageError, match="from 1 on"):
+        Rule(api=Api.FETCH, action=Action.CUT, nth=0)
+    with pytest.raises(UsageError, match="delay"):
+        Rule(api=Api.FETCH, action=Action.CUT, delay_s=1.0)
+
+
+# -- one connection, raw, to a real broker ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def behind():
+    with proxied_broker() as (cluster, proxy, sightings):
+        yield cluster, proxy, sightings
+
+
+@pytest.fixture
+def proxy(behind):
+    yield behind[1]
+    behind[1].disarm()
+
+
+class Raw:
+    """A client's connection, by hand."""
+
+    def __init__(self, proxy):
+        self.socket = socket.create_connection(proxy.address(1), timeout=ANSWER_S)
+        self._frames = Frames()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def numbers(self, count):
+        """Read so many answers; None stands for the end of the connection."""
+        found = []
+        while len(found) < count:
+            try:
+                piece = self.socket.recv(65536)
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                return [*found, None]
+            found += [number_of_answer(frame) for frame in self._frames.feed(piece)]
+        return found
+
+
+def second(action, **more):
+    return Rule(api=Api.API_VERSIONS, action=action, client_id="raw", nth=2, **more)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_requests_and_answers_pass_in_order_and_the_watch_sees_them(behind):
+    _, proxy, sightings = behind
+    before = sightings.counts["raw", Api.API_VERSIONS]
+    with Raw(proxy) as raw:
+        raw.socket.sendall(b"".join(asked(number) for number in range(100)))
+        assert raw.numbers(100) == list(range(100))
+    assert sightings.counts["raw", Api.API_VERSIONS] - before == 100
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_of_a_doubled_request_one_answer_reaches_the_client(proxy):
+    armed = proxy.arm(second(Action.DOUBLE))
+    with Raw(proxy) as raw:
+        raw.socket.sendall(b"".join(asked(number) for number in range(5)))
+        assert raw.numbers(5) == [0, 1, 2, 3, 4]
+        assert armed.answered.wait(ANSWER_S)
+        raw.socket.sendall(asked(5))
+        assert raw.numbers(1) == [5]
+    assert armed.count == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(proxy):
+    armed = proxy.arm(second(Action.DELAY))
+    with Raw(proxy) as held, Raw(proxy) as free:
+        held.socket.sendall(b"".join(asked(number) for number in range(3)))
+        assert held.numbers(1) == [0]
+        assert armed.fired.wait(ANSWER_S)
+        free.socket.sendall(asked(7))
+        assert free.numbers(1) == [7]
+        assert not armed.answered.is_set()
+        armed.release()
+        assert held.numbers(2) == [1, 2]
+        assert armed.answered.wait(ANSWER_S)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_delay_ends_by_itself(proxy):
+    proxy.arm(second(Action.DELAY, delay_s=0.05))
+    with Raw(proxy) as raw:
+        raw.socket.sendall(b"".join(asked(number) for number in range(3)))
+        assert raw.numbers(3) == [0, 1, 2]
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER])
+def test_a_broken_connection_ends_before_the_answer(proxy, action):
+    armed = proxy.arm(second(action))
+    with Raw(proxy) as raw:
+        raw.socket.sendall(asked(0))
+        assert raw.numbers(1) == [0]
+        raw.socket.sendall(asked(1) + asked(2))
+        assert raw.numbers(2) == [None]
+    assert armed.fired.is_set()
+    assert armed.answered.is_set() == (action is Action.LOSE_ANSWER)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("action", [Action.STRAND, Action.DELAY])
+def test_a_late_request_is_carried_out_though_its_client_has_gone(proxy, action):
+    armed = proxy.arm(second(action))
+    with Raw(proxy) as raw:
+        raw.socket.sendall(asked(0))
+        assert raw.numbers(1) == [0]
+        raw.socket.sendall(asked(1))
+        assert armed.fired.wait(ANSWER_S)
+        if action is Action.STRAND:
+            assert raw.numbers(1) == [None]
+    assert not armed.answered.is_set()
+    armed.release()
+    assert armed.answered.wait(ANSWER_S)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spoken",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">ihhih", 10, 18, 0, 1, 999),
+    ],
+)
+def test_who_speaks_no_kafka_is_closed_and_others_go_on(proxy, spoken):
+    with Raw(proxy) as other, Raw(proxy) as raw:
+        raw.socket.sendall(spoken)
+        assert raw.numbers(1) == [None]
+        other.socket.sendall(asked(3))
+        assert other.numbers(1) == [3]
+
+
+def test_a_broker_that_is_away_closes_its_clients_and_a_closed_proxy_refuses_them():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[:2]
+    with Proxy({1: free}) as proxy:
+        address = proxy.address(1)
+        with Raw(proxy) as raw:
+            assert raw.numbers(1) == [None]
+        with pytest.raises(AmcastError), Proxy({1: free}, ports={1: address[1]}):
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=ANSWER_S)
+
+
+@pytest.mark.slow
+def test_a_proxy_that_ends_while_clients_come_leaves_no_connection_open():
+    # A connection that was left open is told by its destructor, which here is an error.
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as broker:
+        for _ in range(5):
+            made = []
+            with Proxy({1: broker.getsockname()[:2]}) as proxy:
+                address = proxy.address(1)
+
+                def come(address=address, made=made):
+                    with contextlib.suppress(OSError):
+                        while len(made) < 500:
+                            made.append(socket.create_connection(address, timeout=ANSWER_S))
+
+                coming = threading.Thread(target=come)
+                coming.start()
+                until(lambda made=made: len(made) >= 10, "ten clients")
+            coming.join(ANSWER_S)
+            for client in made:
+                client.close()
+            gc.collect()

@@ -1,0 +1,185 @@
+"""The system behind the nemesis' proxy: a request is doubled, delayed, cut, unanswered."""
+
+import contextlib
+import threading
+
+import pytest
+
+from bench.nemesis.frames import Action, Api, Rule
+from multicast.errors import AmcastError, AppendUnknown
+from tests.helpers.proxied import proxied_broker, running
+from tests.helpers.system import PATIENCE_S, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def behind():
+    with proxied_broker() as (_, proxy, _):
+        yield proxy
+
+
+@pytest.fixture(scope="module", params=["librdkafka", "kafka-python"])
+def world(behind, request, tmp_path_factory):
+    with running(behind, request.param, tmp_path_factory.mktemp("system")) as made:
+        yield made
+
+
+def produces(action, **more):
+    return Rule(api=Api.PRODUCE, action=action, client_id="p1", **more)
+
+
+def test_a_message_whose_produce_is_doubled_stands_in_its_log_once(world):
+    # Both appenders are idempotent: the broker knows the second copy by its sequence number.
+    world.send_each(4)
+    doubled = world.proxy.arm(produces(Action.DOUBLE, nth=None))
+    world.send_each(40)
+    assert doubled.count >= 40
+    world.judge()
+
+
+def test_of_an_order_record_whose_produce_is_doubled_one_copy_counts(world):
+    # A collector's own line is not idempotent: both copies are stored, the second one is void.
+    records = world.proxy.arm(
+        Rule(
+            api=Api.PRODUCE,
+            action=Action.DOUBLE,
+            nth=None,
+            contains=f"{world.system.topic}.Msg-TO".encode(),
+        )
+    )
+    before = world.system.void()
+    world.send_each(40)
+    assert records.count >= 10
+    assert world.system.void() > before
+    world.judge()
+
+
+def test_a_delayed_produce_is_overtaken_and_takes_its_place_when_it_lands(world):
+    world.send("P2").ordered(PATIENCE_S)
+    held = world.proxy.arm(produces(Action.DELAY))
+    late = world.send("P2")
+    assert held.fired.wait(PATIENCE_S)
+    early = [world.send("P2", name="p2").ordered(PATIENCE_S) for _ in range(10)]
+    assert late.outcome is None
+    held.release()
+    assert late.ordered(PATIENCE_S) > max(early)
+    world.judge()
+
+
+@pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER, Action.STRAND])
+def test_a_produce_without_an_answer_is_sent_again_and_stored_once(world, action):
+    world.send_each(4)
+    for to in ("P1", "P2", "P3", "P4"):
+        spoilt = world.proxy.arm(produces(action))
+        receipt = world.send(to)
+        assert spoilt.fired.wait(PATIENCE_S)
+        receipt.ordered(PATIENCE_S)
+        if action is Action.STRAND:
+            spoilt.release()
+            assert spoilt.answered.wait(PATIENCE_S)
+    world.judge()
+
+
+def test_a_produce_whose_answers_are_all_lost_is_unknown_and_stored_at_most_once(world):
+    producer = world.open_producer("p1", delivery_timeout_s=3.0)
+    try:
+        world.send("P1", producer=producer).accepted(PATIENCE_S)
+        lost = world.proxy.arm(produces(Action.LOSE_ANSWER, nth=None))
+        receipt = world.send("P1", producer=producer)
+        with pytest.raises(AppendUnknown):
+            receipt.accepted(PATIENCE_S)
+        assert lost.answered.is_set()
+    finally:
+        world.proxy.disarm()
+        producer.close()
+    world.send_each(4)
+    world.judge()
+
+
+def test_a_spoilt_fetch_loses_and_repeats_nothing(world):
+    with world.consumer("C1") as first, world.consumer("C2") as second:
+        for action in (Action.CUT, Action.LOSE_ANSWER, Action.DOUBLE, Action.STRAND):
+            # The first may be a consumer's, the fourth a collector's: both ways are gone.
+            spoilt = [
+                world.proxy.arm(Rule(api=Api.FETCH, action=action, nth=nth, client_id=client))
+                for client in ("consumer-C1", "consumer-C2", "amcast")
+                for nth in (1, 4)
+            ]
+            world.send_each(8)
+            world.read(first, "C1", "live")
+            world.read(second, "C2", "live")
+            until(lambda spoilt=spoilt: spoilt[-2].fired.is_set(), "a collector's fetch")
+            assert spoilt[0].fired.is_set()
+            assert spoilt[2].fired.is_set()
+            world.proxy.disarm()
+    world.judge()
+
+
+def commits(action, **more):
+    return Rule(api=Api.OFFSET_COMMIT, action=action, client_id="consumer-C1", **more)
+
+
+@pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER, Action.DOUBLE])
+def test_after_a_spoilt_commit_the_next_instance_goes_on_where_the_cursor_is(world, action):
+    world.send_each(8)
+    with world.consumer("C1") as consumer:
+        world.read(consumer, "C1", f"{action}-1")
+        spoilt = world.proxy.arm(commits(action))
+        with contextlib.suppress(AmcastError):  # said, then; the cursor is the old or the new one
+            consumer.commit()
+        assert spoilt.fired.is_set()
+        world.proxy.disarm()
+        consumer.commit()
+        place = consumer.position
+    world.send_each(8)
+    with world.consumer("C1") as consumer:
+        assert consumer.position == place
+        world.read(consumer, "C1", f"{action}-2")
+    world.judge()
+
+
+def test_a_delayed_commit_blocks_its_caller_and_is_kept(world):
+    world.send_each(4)
+    with world.consumer("C1") as consumer:
+        world.read(consumer, "C1", "before the delay")
+        held = world.proxy.arm(commits(Action.DELAY))
+        committing = threading.Thread(target=consumer.commit)
+        committing.start()
+        try:
+            assert held.fired.wait(PATIENCE_S)
+            assert committing.is_alive()
+        finally:
+            held.release()
+            committing.join(PATIENCE_S)
+        place = consumer.position
+    with world.consumer("C1") as consumer:
+        assert consumer.position == place
+        world.read(consumer, "C1", "after the delay")
+    world.judge()
+
+
+def test_a_commit_that_lands_late_repeats_deliveries_in_the_same_order_and_loses_none(world):
+    # Init: a commit is under way for so long that its instance goes on and commits again.
+    world.send_each(4)
+    with world.consumer("C1") as consumer:
+        world.read(consumer, "C1", "late-1")
+        stranded = world.proxy.arm(commits(Action.STRAND))
+        with contextlib.suppress(AmcastError):
+            consumer.commit()
+        assert stranded.fired.is_set()
+        old = consumer.position
+        world.send_each(4)
+        world.read(consumer, "C1", "late-1")
+        consumer.commit()
+        assert consumer.position != old
+
+    # Test: the first one lands.
+    stranded.release()
+    assert stranded.answered.wait(PATIENCE_S)
+
+    # Check: the cursor is the older one. What follows it comes once more, as before.
+    with world.consumer("C1") as consumer:
+        assert consumer.position == old
+        world.read(consumer, "C1", "late-2")
+    world.judge()

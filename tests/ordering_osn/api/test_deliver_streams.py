@@ -1,0 +1,318 @@
+"""Deliver over gRPC: TLS, thousands of streams, readers that stand still, and the server's end."""
+
+import asyncio
+import json
+import resource
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+
+from multicast.errors import UsageError
+from ordering_osn.api.grpc_server import Client, ConnectionLost, Server, TlsFiles
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.responses import read_answer
+from ordering_osn.api.seek import ENDLESS, seek_envelope
+from ordering_osn.chain.blocks import new_block
+from ordering_osn.protos import Block
+from tests.ordering_osn.helpers.chains import (
+    CLIENT_TLS,
+    MUTUAL_TLS,
+    SERVER_TLS,
+    USER,
+    USER_TLS,
+    SmallChannel,
+    SmallChannels,
+    asking,
+    blocks,
+    gathered,
+    numbers,
+    served,
+    serving,
+    until,
+)
+
+
+@pytest.fixture
+def channel(tmp_path):
+    channel = SmallChannel(tmp_path)
+    yield channel
+    channel.store.close()
+
+
+@pytest.fixture
+def channels(channel):
+    return SmallChannels(channel)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+# TLS.
+
+
+def test_over_tls_a_client_that_trusts_the_server_is_served(runner, channels):
+    async def ask():
+        async with served(channels, tls=SERVER_TLS, client_tls=CLIENT_TLS) as client:
+            request = seek_envelope(USER, "chain-a", "oldest", "oldest")
+            return numbers(await gathered(client.deliver(request)))
+
+    assert runner.run(ask()) == ["block 0", 200]
+
+
+def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
+    async def ask(name):
+        async with served(channels, tls=SERVER_TLS, client_tls=CLIENT_TLS, name=name) as client:
+            request = seek_envelope(USER, "chain-a", "oldest", "oldest")
+            return numbers(await gathered(client.deliver(request)))
+
+    assert runner.run(ask("orderer.example.com")) == ["block 0", 200]
+    with pytest.raises(ConnectionLost):
+        runner.run(ask("somebody.else"))
+
+
+@pytest.mark.parametrize("tls", [None, CLIENT_TLS], ids=["no TLS", "no certificate"])
+def test_under_mutual_tls_a_client_without_a_certificate_is_not_served(runner, channels, tls):
+    async def ask():
+        async with served(channels, tls=MUTUAL_TLS, client_tls=tls) as client:
+            request = seek_envelope(USER, "chain-a", "oldest", "oldest")
+            return await gathered(client.deliver(request))
+
+    with pytest.raises(ConnectionLost):
+        runner.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("tls_hash", "found"),
+    [(USER_TLS.tls_hash, ["block 0", 200]), (b"", [400]), (b"\x00" * 32, [400])],
+    ids=["the certificate's", "none", "another's"],
+)
+def test_under_mutual_tls_a_request_is_bound_to_the_clients_certificate(
+    runner, channels, tls_hash, found
+):
+    async def ask():
+        async with served(channels, tls=MUTUAL_TLS, client_tls=USER_TLS) as client:
+            request = seek_envelope(USER, "chain-a", "oldest", "oldest", tls_hash=tls_hash)
+            return numbers(await gathered(client.deliver(request)))
+
+    assert runner.run(ask()) == found
+
+
+def test_the_binding_is_looked_at_before_the_channel(runner, channels):
+    async def ask():
+        async with served(channels, tls=MUTUAL_TLS, client_tls=USER_TLS) as client:
+            return await gathered(client.deliver(asking(b"", channel="nowhere")))
+
+    assert runner.run(ask()) == [400]
+
+
+# Many, slow, and the end.
+
+
+def memory_mib():
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, channels, channel):
+    """One block for each of them at once would be 250 MiB."""
+    metrics, tails = Metrics(), 2000
+    received, sent = metrics.deliver_requests_received, metrics.deliver_blocks_sent
+
+    async def ask():
+        async with serving(channels, metrics=metrics) as server:
+            before = memory_mib()
+            command = [
+                sys.executable,
+                "-m",
+                "tests.ordering_osn.helpers.tails",
+                str(server.port),
+                str(tails),
+                "3",
+            ]
+            clients = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            try:
+                await until(lambda: received.value(*LABELS) == tails, 240)
+                waiting, peak = memory_mib() - before, 0.0
+
+                def all_sent():
+                    nonlocal peak
+                    peak = max(peak, memory_mib() - before)
+                    return sent.value(*LABELS) == 2 * tails
+
+                await asyncio.to_thread(channel.add, b"x" * 1000)
+                await asyncio.to_thread(channel.add, b"y" * 2**17)
+                await until(all_sent, 240)
+                await asyncio.to_thread(channel.add)
+                found, _ = await asyncio.wait_for(clients.communicate(), 240)
+            finally:
+                if clients.returncode is None:
+                    clients.kill()
+            return json.loads(found), waiting, peak
+
+    found, waiting, peak = runner.run(ask())
+    assert found == {"[1, 2, 3, 200]": tails}
+    assert waiting < 150, f"{tails} waiting tails took {waiting:.0f} MiB"
+    assert peak < 225, f"sending 128 KiB to {tails} tails took {peak:.0f} MiB"
+    assert channel.watchers == 0, "a stopped server still watches the chain"
+
+
+LABELS = ("chain-a", "false", "block")
+
+
+class Repeating:
+    """A ledger of large blocks that takes no room: they differ in their numbers only."""
+
+    base = 0
+
+    def __init__(self, size, height):
+        self.height = height
+        self._data = b"z" * size
+
+    def read(self, number):
+        return new_block(number, b"", [self._data]).SerializeToString()
+
+
+@pytest.mark.slow
+def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, channels, channel):
+    """Without flow control it would be sent all 256 MiB.
+
+    What windows and the kernel's buffers hold beside its one block grows while they are used, up to
+    some tens of MiB (`tcp_wmem` and `tcp_rmem`): how much, no test can say. Half of all is more.
+    """
+    metrics, count = Metrics(), 256
+    channel.ledger = Repeating(2**20, count)
+
+    async def ask():
+        async with (
+            served(channels, metrics=metrics) as client,
+            aio.insecure_channel(
+                client._address, [("grpc.max_receive_message_length", 100 << 20)]
+            ) as other,
+        ):
+            stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+            await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
+            assert Block.FromString(read_answer(await stopped.read())).header.number == 0
+            # It reads no more. What was sent to it stays within flow control.
+            request = seek_envelope(USER, "chain-a", 0, "newest")
+            found = numbers(await gathered(client.deliver(request), within_s=240))
+            sent_to_stopped = metrics.deliver_blocks_sent.value(*LABELS) - count
+            stopped.cancel()
+            return found, sent_to_stopped
+
+    found, sent = runner.run(ask())
+    assert found == [*blocks(0, count - 1), 200]
+    assert sent < count / 2, f"{sent} blocks of 1 MiB were sent to who reads nothing"
+
+
+def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
+    async def ask():
+        async with serving(channels) as server, Client(f"127.0.0.1:{server.port}") as client:
+            request = seek_envelope(USER, "chain-a", 0, ENDLESS)
+            streams = [client.deliver(request) for _ in range(50)]
+            for stream in streams:
+                await anext(stream)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await server.stop(1.0)
+            took = loop.time() - began
+            return [await gathered(stream) for stream in streams], took
+
+    ends, took = runner.run(ask())
+    assert ends == [[503]] * 50
+    assert took < 30
+
+
+def test_a_server_stops_though_a_reader_reads_nothing(runner, channels, channel):
+    for _ in range(16):
+        channel.add(b"z" * 2**20)
+
+    async def ask():
+        async with (
+            serving(channels) as server,
+            aio.insecure_channel(
+                f"127.0.0.1:{server.port}", [("grpc.max_receive_message_length", 100 << 20)]
+            ) as other,
+        ):
+            stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+            await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
+            await stopped.read()
+            await asyncio.wait_for(server.stop(0.5), 60)
+
+    runner.run(ask())
+
+
+@pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["no TLS", "TLS"])
+def test_a_port_that_is_taken_is_said_so(runner, channels, tls):
+    async def ask():
+        async with serving(channels) as server:
+            with pytest.raises(UsageError, match=str(server.port)):
+                await Server(channels, port=server.port, tls=tls).start()
+
+    runner.run(ask())
+
+
+@pytest.mark.parametrize("tls", [TlsFiles(), TlsFiles(b"no", b"key")], ids=["none", "no PEM"])
+def test_tls_material_that_cannot_be_used_is_said_so(runner, channels, tls):
+    with pytest.raises(UsageError):
+        runner.run(Server(channels, tls=tls).start())
+
+
+def test_a_tls_file_that_is_not_there_is_said_so(tmp_path):
+    with pytest.raises(UsageError, match="nowhere"):
+        TlsFiles.read(tmp_path / "nowhere")
+
+
+def test_more_streams_than_a_server_takes_are_told_so(runner, channels):
+    async def ask():
+        async with served(channels, streams_max=2) as client:
+            request = seek_envelope(USER, "chain-a", 0, ENDLESS)
+            held = [client.deliver(request) for _ in range(2)]
+            for stream in held:
+                await anext(stream)
+            with pytest.raises(ConnectionLost, match=grpc.StatusCode.RESOURCE_EXHAUSTED.name):
+                await gathered(client.deliver(request))
+            await held[0].aclose()
+            # Once one has gone, there is room for another.
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        return numbers(
+                            await gathered(client.deliver(seek_envelope(USER, "chain-a", 0, 0)))
+                        )
+                    except ConnectionLost:
+                        await asyncio.sleep(0.01)
+
+    assert runner.run(ask()) == ["block 0", 200]
+
+
+# To the next block, without waiting for it.
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("oldest", ["block 0", "block 1", "block 2", 200]),
+        (1, ["block 1", "block 2", 200]),
+        ("newest", ["block 2", 200]),
+        ("next", [404]),
+    ],
+)
+def test_to_the_next_block_and_not_to_wait_is_what_there_is_now(
+    runner, channels, channel, start, found
+):
+    channel.grow(3)
+
+    async def ask():
+        async with served(channels) as client:
+            request = seek_envelope(USER, "chain-a", start, "next", block_until_ready=False)
+            return numbers(await gathered(client.deliver(request)))
+
+    assert runner.run(ask()) == found

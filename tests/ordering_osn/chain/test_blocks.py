@@ -1,0 +1,453 @@
+"""Blocks, against genesis blocks that Fabric's own tools made and the orderer's certificate."""
+
+import hashlib
+import struct
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.orderer.transactions import FOLDER as FABRIC
+from ordering_osn.chain.blocks import (
+    BrokenChain,
+    CorruptMetadata,
+    check_next,
+    consenter_of,
+    data_hash,
+    header_bytes,
+    header_hash,
+    is_config,
+    last_config_of,
+    new_block,
+    seal,
+    signed_bytes,
+)
+from ordering_osn.chain.transactions import Malformed, channel_header, read, transaction_id
+from ordering_osn.protos import (
+    Block,
+    BlockMetadataIndex,
+    ChannelHeader,
+    Envelope,
+    KafkaMetadata,
+    LastConfig,
+    Metadata,
+    OrdererBlockMetadata,
+    Payload,
+    SerializedIdentity,
+    SignatureHeader,
+)
+from tests.ordering_osn.helpers.cores import config, creation, genesis, made, normal, sized, update
+
+CHAINS = ["chain-a", "chain-b", "chain-c", "chain-d"]
+MSP = FABRIC / "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+SIGNATURES, LAST_CONFIG, FILTER, ORDERER, COMMIT_HASH = range(5)
+
+
+class Orderer:
+    """The orderer's own key, by `cryptography` alone."""
+
+    def __init__(self):
+        (pem,) = (MSP / "signcerts").iterdir()
+        (key,) = (MSP / "keystore").iterdir()
+        self.creator = SerializedIdentity(
+            mspid="OrdererMSP", id_bytes=pem.read_bytes()
+        ).SerializeToString()
+        self._key = load_pem_private_key(key.read_bytes(), None)
+
+    def sign(self, message):
+        r, s = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
+        return encode_dss_signature(r, min(s, P256_ORDER - s))
+
+    def nonce(self):
+        return b"n" * 24
+
+
+def genesis_of(chain):
+    return Block.FromString((FABRIC / f"{chain}.block").read_bytes())
+
+
+def envelopes(chain):
+    raw, found, at = (FABRIC / f"{chain}.envelopes").read_bytes(), [], 0
+    while at < len(raw):
+        (length,) = struct.unpack_from(">I", raw, at)
+        found.append(raw[at + 4 : at + 4 + length])
+        at += 4 + length
+    return found
+
+
+def sealed_next(chain="chain-a"):
+    """Block 1 of a real chain: its first ten real transactions, signed by its real orderer."""
+    previous = genesis_of(chain).header
+    block = new_block(1, header_hash(previous), envelopes(chain)[:10])
+    consenter = KafkaMetadata(
+        last_offset_persisted=5,
+        last_original_offset_processed=3,
+        last_resubmitted_config_offset=4,
+        cursor=b"here",
+    )
+    seal(block, last_config=0, consenter=consenter.SerializeToString(), signer=Orderer())
+    return block
+
+
+def verify(creator, message, signature):
+    certificate = x509.load_pem_x509_certificate(SerializedIdentity.FromString(creator).id_bytes)
+    certificate.public_key().verify(signature, message, ec.ECDSA(hashes.SHA256()))
+
+
+# -- hashes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_genesis_block_of_fabrics_tools_is_the_first_of_its_chain(chain):
+    block = genesis_of(chain)
+
+    assert data_hash(block.data.data) == block.header.data_hash
+    check_next(block, None)
+    assert is_config(block)
+    assert last_config_of(block) == 0
+    assert consenter_of(block) == KafkaMetadata(last_offset_persisted=-3)
+    assert signed_bytes(block) == []
+    again = new_block(0, b"", list(block.data.data))
+    assert again.header == block.header
+    assert len(again.metadata.metadata) == len(block.metadata.metadata) == 5
+
+
+def test_the_header_of_block_one_byte_for_byte():
+    raw = header_bytes(1, b"\x11" * 32, b"\x22" * 32)
+
+    assert raw.hex() == "3047" + "020101" + "0420" + "11" * 32 + "0420" + "22" * 32
+    assert (
+        header_bytes(0, b"", b"\x22" * 32).hex() == "3027" + "020100" + "0400" + "0420" + "22" * 32
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "integer"),
+    [
+        (0, "020100"),
+        (127, "02017f"),
+        (128, "02020080"),
+        (255, "020200ff"),
+        (256, "02020100"),
+        (2**63, "0209008000000000000000"),
+        (2**64 - 1, "020900ffffffffffffffff"),
+    ],
+)
+def test_a_block_number_is_the_shortest_integer_that_is_not_negative(number, integer):
+    assert header_bytes(number, b"", b"")[2:-4].hex() == integer
+
+
+@given(number=st.integers(1, 2**64 - 1), other=st.integers(1, 2**64 - 1))
+def test_an_integer_is_written_as_another_der_encoder_writes_it(number, other):
+    two = encode_dss_signature(number, other)
+    length = two[3] + 2
+
+    assert header_bytes(number, b"", b"")[2:-4] == two[2 : 2 + length]
+
+
+@pytest.mark.parametrize(("size", "length"), [(127, "7f"), (128, "8180"), (256, "820100")])
+def test_a_long_field_has_a_long_length(size, length):
+    raw = header_bytes(0, b"p" * size, b"").hex()
+
+    assert "04" + length + (b"p" * size).hex() in raw
+
+
+def test_a_header_hash_is_the_sha256_of_the_header_bytes():
+    header = sealed_next().header
+    raw = header_bytes(header.number, header.previous_hash, header.data_hash)
+
+    assert header_hash(header) == hashlib.sha256(raw).digest()
+    assert header.previous_hash == header_hash(genesis_of("chain-a").header)
+
+
+def test_a_data_hash_is_of_the_transactions_one_after_the_other():
+    data = envelopes("chain-a")[:3]
+
+    assert data_hash(data) == hashlib.sha256(b"".join(data)).digest()
+    assert data_hash([]) == hashlib.sha256(b"").digest()
+
+
+def test_a_new_block_has_its_data_as_it_came_and_five_empty_slots():
+    data = envelopes("chain-a")[:3]
+    block = Block.FromString(new_block(7, b"before", data).SerializeToString())
+
+    assert (block.header.number, block.header.previous_hash) == (7, b"before")
+    assert list(block.data.data) == data
+    assert list(block.metadata.metadata) == [b""] * 5
+
+
+# -- metadata and signatures ------------------------------------------------------------------
+
+
+def test_the_metadata_slots_are_fabrics():
+    names = ["SIGNATURES", "LAST_CONFIG", "TRANSACTIONS_FILTER", "ORDERER", "COMMIT_HASH"]
+
+    assert [BlockMetadataIndex.Value(name) for name in names] == list(range(5))
+
+
+def test_a_sealed_blocks_signature_verifies_against_the_orderers_certificate():
+    block = sealed_next()
+
+    ((creator, message, signature),) = signed_bytes(block)
+    verify(creator, message, signature)
+
+    slot = Metadata.FromString(block.metadata.metadata[SIGNATURES])
+    header = block.header
+    assert message == (
+        slot.value
+        + slot.signatures[0].signature_header
+        + header_bytes(header.number, header.previous_hash, header.data_hash)
+    )
+    signer = SignatureHeader.FromString(slot.signatures[0].signature_header)
+    assert (signer.creator, signer.nonce) == (Orderer().creator, b"n" * 24)
+    assert decode_dss_signature(signature)[1] <= P256_ORDER // 2
+
+
+def test_what_is_signed_is_last_config_and_consenter_metadata():
+    block = sealed_next()
+    value = Metadata.FromString(block.metadata.metadata[SIGNATURES]).value
+    said = OrdererBlockMetadata.FromString(value)
+
+    assert said.HasField("last_config"), "also where the index is 0"
+    assert said.consenter_metadata == block.metadata.metadata[ORDERER]
+    kafka = KafkaMetadata.FromString(Metadata.FromString(said.consenter_metadata).value)
+    assert kafka == consenter_of(block)
+    assert kafka.last_offset_persisted == 5
+    assert kafka.cursor == b"here"
+
+
+def test_last_config_carries_a_value_and_no_signature_of_its_own():
+    block = new_block(9, b"", [normal("a")])
+    seal(block, last_config=42, consenter=b"", signer=Orderer())
+    slot = Metadata.FromString(block.metadata.metadata[LAST_CONFIG])
+
+    assert LastConfig.FromString(slot.value).index == 42
+    assert not slot.signatures
+    assert last_config_of(block) == 42
+
+
+def test_the_slots_that_are_the_peers_stay_empty():
+    slots = sealed_next().metadata.metadata
+
+    assert [slots[FILTER], slots[COMMIT_HASH]] == [b"", b""]
+    assert len(slots) == 5
+
+
+TAMPERED = {
+    "number": lambda block: setattr(block.header, "number", 2),
+    "previous hash": lambda block: setattr(block.header, "previous_hash", b"x" * 32),
+    "data hash": lambda block: setattr(block.header, "data_hash", b"x" * 32),
+    "last config": lambda block: reseal(block, last_config={"index": 1}),
+    "consenter": lambda block: reseal(block, consenter_metadata=b""),
+}
+
+
+def reseal(block, **changes):
+    slot = Metadata.FromString(block.metadata.metadata[SIGNATURES])
+    value = OrdererBlockMetadata.FromString(slot.value)
+    value.MergeFrom(OrdererBlockMetadata(**changes))
+    if "consenter_metadata" in changes:
+        value.consenter_metadata = changes["consenter_metadata"]
+    slot.value = value.SerializeToString()
+    block.metadata.metadata[SIGNATURES] = slot.SerializeToString()
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_signature_does_not_verify_a_block_that_was_changed(what):
+    block = sealed_next()
+    TAMPERED[what](block)
+
+    ((creator, message, signature),) = signed_bytes(block)
+    with pytest.raises(InvalidSignature):
+        verify(creator, message, signature)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        b"\xff\xff",
+        Metadata(value=b"\xff\xff").SerializeToString(),
+        Metadata(value=KafkaMetadata(last_offset_persisted=-7).SerializeToString()),
+        Metadata(value=KafkaMetadata(last_original_offset_processed=3).SerializeToString()),
+    ],
+)
+def test_k6_corrupt_consenter_metadata_stop_the_start(wrapped):
+    raw = wrapped if isinstance(wrapped, bytes) else wrapped.SerializeToString()
+    block = sealed_next()
+    reseal(block, consenter_metadata=raw)
+    block.metadata.metadata[ORDERER] = raw
+
+    with pytest.raises(CorruptMetadata, match="block 1"):
+        consenter_of(block)
+
+
+def test_an_orderer_slot_that_is_not_what_was_signed_is_corrupt():
+    """No signature covers it: a peer that serves blocks could move where a node starts again."""
+    block = sealed_next()
+    other = KafkaMetadata(last_offset_persisted=99).SerializeToString()
+    block.metadata.metadata[ORDERER] = Metadata(value=other).SerializeToString()
+
+    with pytest.raises(CorruptMetadata, match="not what is signed"):
+        consenter_of(block)
+
+
+@pytest.mark.parametrize("read_it", [consenter_of, last_config_of, signed_bytes])
+def test_metadata_that_cannot_be_decoded_are_corrupt(read_it):
+    block = sealed_next()
+    block.metadata.metadata[SIGNATURES] = b"\xff\xff"
+    with pytest.raises(CorruptMetadata, match="metadata slot 0"):
+        read_it(block)
+
+    del block.metadata.metadata[2:]
+    with pytest.raises(CorruptMetadata, match="2 metadata slots"):
+        read_it(block)
+
+
+def test_a_signature_header_that_cannot_be_decoded_is_corrupt():
+    block = sealed_next()
+    slot = Metadata.FromString(block.metadata.metadata[SIGNATURES])
+    slot.signatures[0].signature_header = b"\xff\xff"
+    block.metadata.metadata[SIGNATURES] = slot.SerializeToString()
+
+    with pytest.raises(CorruptMetadata, match="signature header"):
+        signed_bytes(block)
+
+
+# -- one after the other ----------------------------------------------------------------------
+
+
+def test_a_block_follows_the_one_before_it():
+    check_next(sealed_next(), genesis_of("chain-a").header)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda block: setattr(block.header, "number", 2), "block 2 stands where block 1 must"),
+        (lambda block: setattr(block.header, "previous_hash", b"\1" * 32), "follows 0101"),
+        (lambda block: setattr(block.header, "previous_hash", b""), "follows nothing, not"),
+        (lambda block: setattr(block.header, "data_hash", b"\1" * 32), "has data hash 0101"),
+        (lambda block: block.data.data.pop(), "has data hash"),
+        (lambda block: block.data.data.append(b"more"), "has data hash"),
+    ],
+)
+def test_a_block_that_does_not_follow_is_told_in_words(change, sentence):
+    block = sealed_next()
+    change(block)
+
+    with pytest.raises(BrokenChain, match=sentence):
+        check_next(block, genesis_of("chain-a").header)
+
+
+def test_only_a_genesis_block_stands_first():
+    with pytest.raises(BrokenChain, match="block 1 stands where block 0 must"):
+        check_next(sealed_next(), None)
+    late = genesis_of("chain-a")
+    late.header.previous_hash = b"\1" * 32
+    with pytest.raises(BrokenChain, match="not nothing"):
+        check_next(late, None)
+
+
+def test_a_config_block_holds_a_config_of_its_chain():
+    assert is_config(genesis())
+    assert not is_config(new_block(1, b"", [normal("a")]))
+    assert not is_config(new_block(1, b"", [creation(update("c"))])), "it is another chain's"
+    assert not is_config(new_block(1, b"", [config(1, update("c")), normal("a")]))
+    assert not is_config(new_block(1, b"", [b"\xff"]))
+    assert not is_config(new_block(1, b"", []))
+
+
+# -- transactions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chain", ["chain-a", "chain-b"])
+def test_a_real_transaction_has_the_id_that_its_client_gave_it(chain):
+    found = envelopes(chain)
+
+    assert len(found) == 40
+    for envelope in found:
+        header = channel_header(envelope)
+        assert header.channel_id == chain
+        assert transaction_id(envelope) == header.tx_id
+    assert len({transaction_id(envelope) for envelope in found}) == 40
+
+
+def test_an_id_that_is_not_of_its_nonce_and_creator_does_not_count():
+    """Else anybody could take the ID of another's transaction, and block it."""
+    envelope = Envelope.FromString(normal("a"))
+    payload = Payload.FromString(envelope.payload)
+    header = ChannelHeader.FromString(payload.header.channel_header)
+    header.tx_id = transaction_id(normal("of another"))
+    payload.header.channel_header = header.SerializeToString()
+    envelope.payload = payload.SerializeToString()
+
+    expected = hashlib.sha256(envelope.payload).hexdigest()
+    assert transaction_id(envelope.SerializeToString()) == expected
+
+
+def test_a_payload_signed_twice_has_one_id():
+    assert transaction_id(sized("a", 300)) == transaction_id(sized("a", 301))
+
+
+def test_a_config_has_the_id_of_its_update_whoever_made_it():
+    of = update("c")
+
+    assert transaction_id(config(1, of)) == transaction_id(config(2, of)) == transaction_id(of)
+    assert transaction_id(creation(of)) == transaction_id(of)
+
+
+def test_a_transaction_of_several_chains_has_their_names_in_its_id():
+    one, several = normal("a"), normal("a", channel="chain-a+chain-b")
+
+    assert transaction_id(several) == f"{transaction_id(one)}@chain-a+chain-b"
+    assert (read(one).spans, read(several).spans) == (False, True)
+
+
+def test_a_transactions_size_is_payload_and_signature():
+    envelope = envelopes("chain-a")[0]
+    parsed = Envelope.FromString(envelope)
+
+    assert read(envelope).size == len(parsed.payload) + len(parsed.signature)
+    assert read(envelope).type == channel_header(envelope).type == 3
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        b"",
+        b"\xff",
+        Envelope(payload=b"\xff").SerializeToString(),
+        Envelope(payload=Payload(data=b"no header").SerializeToString()).SerializeToString(),
+        Envelope(
+            payload=Payload(header={"channel_header": b"\xff"}).SerializeToString()
+        ).SerializeToString(),
+        Envelope(
+            payload=Payload(
+                header={
+                    "channel_header": ChannelHeader(channel_id="chain-a").SerializeToString(),
+                    "signature_header": b"\xff",
+                }
+            ).SerializeToString()
+        ).SerializeToString(),
+        made("a", b"\xff", kind="CONFIG"),
+    ],
+)
+def test_what_is_no_envelope_is_malformed(envelope):
+    with pytest.raises(Malformed):
+        transaction_id(envelope)
+
+
+@pytest.mark.parametrize("envelope", [b"", b"\xff", normal("a")[:-3]])
+def test_what_is_no_envelope_has_no_channel_header(envelope):
+    with pytest.raises(Malformed):
+        channel_header(envelope)

@@ -1,0 +1,269 @@
+"""Nodes that step one log, post to it and crash anywhere: every node writes the same blocks."""
+
+import dataclasses
+import itertools
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ordering_osn.chain.blocks import check_next, last_config_of
+from ordering_osn.chain.chain import Chain, Place, Repost, Write, state_from
+from ordering_osn.chain.records import Connect, Kind, Regular, TimeToCut, encode
+from ordering_osn.protos import KafkaMessage
+from tests.ordering_osn.helpers.cores import (
+    config,
+    genesis,
+    made,
+    names,
+    normal,
+    payload_data,
+    rules,
+    sealed,
+    sized,
+    update,
+)
+
+SPANNING = "chain-a+chain-b"
+WINDOW = 6
+CHANGES = [{}, {"messages_max": 1}, {"messages_max": 4}, {"bytes_preferred": 700}]
+START = rules(messages_max=3, bytes_preferred=800)
+
+
+class Node:
+    """A chain's core, its blocks, and what a crash leaves: the blocks."""
+
+    def __init__(self, log, start=START):
+        self._log = log
+        self.blocks = [genesis()]
+        self.rules = {0: start}  # as a node reads them from its newest config block
+        self.restart()
+
+    def restart(self):
+        state = state_from(reversed(self.blocks), window_max=WINDOW)
+        self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
+        self.position = max(state.place.position, 0)
+        self.owed = []  # what is to be posted again, and is not yet
+
+    def flush(self):
+        self._log += [(raw, False) for raw in self.owed]
+        self.owed.clear()
+
+    @property
+    def behind(self):
+        return self.position < len(self._log)
+
+    def step(self, *, crash_at=None):
+        """Step a record and carry out its actions; crash before action `crash_at`."""
+        raw, spans = self._log[self.position]
+        self.position += 1
+        place = Place(self.position, f"cursor {self.position}")
+        for number, action in enumerate(self.chain.step(place, raw, spans=spans)):
+            if number == crash_at:
+                break
+            if isinstance(action, Write):
+                self.flush()
+                block = sealed(action)
+                check_next(block, self.blocks[-1].header)
+                self.blocks.append(block)
+                if action.config:
+                    self.rules[block.header.number] = self._after(action)
+            elif isinstance(action, Repost):
+                self.owed.append(action.raw)
+        if crash_at is not None:
+            self.restart()
+
+    def _after(self, action):
+        before = self.rules[last_config_of(self.blocks[-2])]
+        return before.after(action.block.data.data[0])
+
+    def post_cut(self):
+        if self.chain.wanted_cut:
+            self._log.append((encode(TimeToCut(self.chain.wanted_cut[0])), False))
+
+    @property
+    def looks(self):
+        """What a shell sees after a step."""
+        chain = self.chain
+        return chain.height, chain.pending, chain.wanted_cut, chain.ingress_open
+
+    @property
+    def said(self):
+        """Headers, data and metadata."""
+        return [block.SerializeToString() for block in self.blocks]
+
+    @property
+    def ordered(self):
+        return [name for block in self.blocks for name in names(block)]
+
+
+FORGED = [
+    (b"no record", False),
+    (None, False),
+    (encode(Connect()), False),
+    (encode(TimeToCut(2**63)), False),
+    (encode(Regular(b"no envelope", 0, Kind.NORMAL)), False),
+    (encode(Regular(normal("forged"), 0, Kind.NORMAL, 2**62)), False),
+    (encode(Regular(normal("forged"), 0, Kind.NORMAL, -1)), False),
+    (encode(Regular(update("forged"), 0, Kind.NORMAL)), False),
+    (encode(Regular(config(9, update("forged")), 9, Kind.CONFIG)), False),
+    (encode(Regular(made("forged", b"", channel=SPANNING), 0, Kind.NORMAL)), False),
+    (KafkaMessage(regular={"class": 9}).SerializeToString(), False),
+]
+
+
+class World:
+    """A log, nodes that step it and clients that post to it, as a seed has it."""
+
+    def __init__(self, seed, *, nodes=3, moods=((), (), ()), old=0):
+        self.log = []
+        self.old = old  # of how many of the newest records clients send one again
+        self.chance = random.Random(seed)
+        self.nodes = [
+            Node(self.log, dataclasses.replace(START, refuses=frozenset(mood)))
+            for mood in moods[:nodes]
+        ]
+        self.count = itertools.count()
+        self.posted = []  # names of good transactions
+        self.raws = []
+
+    def post(self, raw, *, spans=False):
+        self.log.append((raw, spans))
+        self.raws.append((raw, spans))
+
+    def transaction(self, node):
+        name = f"t{next(self.count)}"
+        size = self.chance.choice([250, 450, 450, 900])
+        spans = self.chance.randint(0, 5) == 0
+        envelope = normal(name, channel=SPANNING) if spans else sized(name, size)
+        seq = node.chain.rules.parameters.sequence - self.chance.randint(0, 1)
+        self.post(encode(Regular(envelope, max(0, seq), Kind.NORMAL)), spans=spans)
+        self.posted.append(name)
+
+    def config(self, node):
+        changes = self.chance.choice(CHANGES)
+        seq = node.chain.rules.parameters.sequence
+        of = update(f"c{next(self.count)}", **changes)
+        self.post(encode(Regular(config(seq + 1, of), seq, Kind.CONFIG)))
+
+    def one(self):
+        node = self.chance.choice(self.nodes)
+        what = self.chance.randint(0, 20)
+        if what < 8:
+            if node.behind:
+                node.step()
+        elif what < 11:
+            self.transaction(node)
+        elif what < 13:
+            self.config(node)
+        elif what < 15:
+            node.post_cut()
+        elif what == 15:
+            node.flush()
+        elif what == 16 and node.behind:
+            node.step(crash_at=self.chance.randint(0, 2))
+        elif what == 17:
+            node.restart()
+        elif what == 18:
+            self.log.append(self.chance.choice(FORGED))
+        elif self.raws and self.old:
+            self.log.append(self.chance.choice(self.raws[-self.old :]))
+
+    def run(self):
+        for _ in range(self.chance.randint(0, 120)):
+            self.one()
+        while any(node.behind or node.owed or node.chain.wanted_cut for node in self.nodes):
+            for node in self.nodes:
+                while node.behind:
+                    node.step()
+                node.flush()
+                node.post_cut()
+            assert len(self.log) < 5000, "it never comes to rest"
+
+
+def fresh(log, start=START):
+    """A node that steps a log from its beginning, without a stop; its posts go nowhere."""
+    node = Node(list(log), start)
+    for _ in range(len(log)):
+        node.step()
+    return node
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
+    world = World(seed, old=20)
+    world.run()
+
+    first, *others = world.nodes
+    for node in others:
+        assert node.said == first.said
+    assert fresh(world.log).said == first.said
+    assert all(node.chain.ingress_open for node in world.nodes)
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_every_good_transaction_is_ordered_once(seed):
+    world = World(seed)
+    world.run()
+
+    ordered = [name for name in world.nodes[0].ordered if name.startswith("t")]
+    assert sorted(ordered) == sorted(world.posted)
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
+    world = World(seed, old=20)
+    world.run()
+
+    ordered = world.nodes[0].ordered
+    assert {name for name in ordered if name.startswith("t")} == set(world.posted)
+    for start in range(len(ordered)):
+        near = ordered[start : start + WINDOW + 1]
+        assert len(set(near)) == len(near), near
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
+    """An identity that expires is valid at one node and not any more at the next one."""
+    moods = [
+        [b"t%d" % number for number in range(start, 40, 3)]
+        + [payload_data(update(f"c{number}")) for number in range(start, 40, 3)]
+        for start in range(3)
+    ]
+    world = World(seed, moods=moods)
+    world.run()
+
+    first, *others = world.nodes
+    for node in others:
+        assert [(b.header, b.data) for b in node.blocks] == [
+            (b.header, b.data) for b in first.blocks
+        ]
+        assert node.chain.ingress_open
+    ordered = [name for name in first.ordered if name.startswith("t")]
+    assert len(set(ordered)) == len(ordered)
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_bc18_any_split_of_a_record_stream_gives_the_same_blocks(seed):
+    """Every prefix of the blocks, with the rest of the stream, makes all the blocks."""
+    world = World(seed, nodes=1, old=20)
+    world.run()
+    whole = Node(list(world.log))
+    seen = {}
+    while whole.behind:
+        whole.step()
+        seen[whole.position] = whole.looks
+
+    for kept in range(1, len(whole.blocks) + 1):
+        node = Node(list(world.log))
+        node.blocks, node.rules = whole.blocks[:kept], whole.rules
+        node.restart()
+        while node.position < len(world.log):
+            node.step()
+            assert node.looks == seen[node.position]
+        assert node.said == whole.said

@@ -1,0 +1,196 @@
+"""`amcast osn` with TLS, and where something is wrong: real processes, a real broker."""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from multicast.control import log_partition
+from multicast.drivers.kafka_python import Admin
+from multicast.local.broker import free_ports
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.node.joining import join, ledger_folder
+from tests.helpers.small import until
+from tests.helpers.system import System, amcast
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+PATIENCE_S = 240.0  # stops a hang, no more
+ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
+ORDERER = ORDERERS / "orderers/orderer.example.com"
+ORG1 = configs.CRYPTO / "peerOrganizations/org1.example.com"
+USER = ORG1 / "users/User1@org1.example.com"
+ORDERER_CA = ORDERERS / "tlsca/tlsca.example.com-cert.pem"
+ORG1_CA = ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"
+TLS = [
+    *("--tls-cert", str(ORDERER / "tls/server.crt"), "--tls-key", str(ORDERER / "tls/server.key")),
+    *("--client-ca", str(ORG1_CA), "--client-ca", str(ORDERER_CA)),
+    *("--tls-ca", str(ORDERER_CA), "--tls-name", "orderer.example.com"),
+]
+CLIENT_TLS = [
+    *("--tls-ca", str(ORDERER_CA), "--tls-name", "orderer.example.com"),
+    *("--tls-cert", str(USER / "tls/client.crt"), "--tls-key", str(USER / "tls/client.key")),
+]
+READER = ["--msp", str(USER / "msp"), "--msp-id", "Org1MSP"]
+
+
+@contextmanager
+def node(folder, listen, *flags, bootstrap="127.0.0.1:1", topic="chains", operations="off"):
+    """Run a node's process."""
+    command = [
+        *("osn", "run", "-b", bootstrap, "-t", topic, "--folder", str(folder)),
+        *("--listen", listen, "--operations", operations, "--msp", str(ORDERER / "msp")),
+        *("--msp-id", "OrdererMSP", *flags),
+    ]
+    with folder.with_suffix(".log").open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "multicast", *command], stdout=out, stderr=out
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+
+
+def addresses(count):
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+
+def pieces(file, sent):
+    file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+    return str(file)
+
+
+def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
+    raw = quick("chain-a", timeout="50ms")
+    first, second = addresses(2)
+    sent = [transaction() for _ in range(12)]
+    file = pieces(tmp_path / "envelopes", sent)
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        where = {"bootstrap": system.bootstrap, "topic": system.topic}
+        for name in ("n1", "n2"):
+            join(tmp_path / name, raw)
+        with node(tmp_path / "n1", first, *TLS, **where):
+            ask = ("osn", "broadcast", file, "--node", first)
+            until(lambda: amcast(*ask, *CLIENT_TLS).returncode == 0, PATIENCE_S)
+            done = amcast(*ask, *CLIENT_TLS, *READER, "--wait")  # again: each stands there once
+            assert done.returncode == 0, done.stderr
+            assert len(done.stdout.splitlines()) == 12
+            # Without a certificate of its own, or on a plain connection, nobody comes in.
+            assert amcast(*ask, *CLIENT_TLS[:4], "--timeout", "3").returncode == 4
+            assert amcast(*ask, "--timeout", "3").returncode == 4
+            # What the log no longer holds comes from the peer, over TLS.
+            at = log_partition(system.plan.log("chain-a"))
+            with Admin(system.bootstrap) as admin:
+                admin.delete_records({at: system.driver.ends([at])[at]})
+            more = pieces(tmp_path / "more", [transaction()])
+            ask = ("osn", "broadcast", more, "--node", first)
+            with node(tmp_path / "n2", second, "--peer", first, *TLS, **where):
+                assert amcast(*ask, *CLIENT_TLS).returncode == 0
+                reads = ("osn", "deliver", "--node", second, "-c", "chain-a", *READER)
+
+                def delivered():
+                    told = amcast(*reads, *CLIENT_TLS).stdout.splitlines()
+                    return [len(json.loads(line)["transactions"]) for line in told]
+
+                until(lambda: sum(delivered()) == 14, PATIENCE_S)
+
+
+def test_a_node_comes_up_without_a_broker_and_says_what_lacks(tmp_path):
+    join(tmp_path / "n1", quick("chain-a"))
+    listen, operations = addresses(2)
+    with node(tmp_path / "n1", listen, operations=operations):
+
+        def failed():
+            try:
+                urllib.request.urlopen(f"http://{operations}/healthz", timeout=30).close()
+            except urllib.error.HTTPError as error:
+                return json.load(error)["failed_checks"]
+            except OSError:
+                return []
+            return []
+
+        ((check),) = until(failed, PATIENCE_S)
+        assert check["component"] == "chain-a/0"
+        file = pieces(tmp_path / "envelopes", [transaction()])
+        done = amcast("osn", "broadcast", file, "--node", listen)
+        assert done.returncode == 1
+        assert "503" in done.stderr
+
+
+def test_one_folder_serves_one_node_at_a_time(kafka_cluster, tmp_path):
+    join(tmp_path / "n1", quick("chain-a"))
+    listen, operations = addresses(2)
+    with (
+        Ledger.open(ledger_folder(tmp_path / "n1", "chain-a")),
+        node(tmp_path / "n1", listen, bootstrap=kafka_cluster.bootstrap, operations=operations),
+    ):
+
+        def failed():
+            try:
+                urllib.request.urlopen(f"http://{operations}/healthz", timeout=30).close()
+            except urllib.error.HTTPError as error:
+                return str(json.load(error)["failed_checks"])
+            except OSError:
+                return ""
+            return ""
+
+        assert "in use by process" in until(failed, PATIENCE_S)
+
+
+def test_a_taken_address_ends_with_2_and_one_sentence(tmp_path):
+    (listen,) = addresses(1)
+    with node(tmp_path / "n1", listen):
+        until(lambda: listen in (tmp_path / "n1.log").read_text(), PATIENCE_S)
+        flags = ["--msp", str(ORDERER / "msp"), "--msp-id", "OrdererMSP"]
+        again = ("osn", "run", "-b", "127.0.0.1:1", "--folder", str(tmp_path / "n2"), *flags)
+        done = amcast(*again, "--listen", listen, "--operations", "off")
+        assert done.returncode == 2
+        assert "cannot listen" in done.stderr
+
+
+def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_path):
+    raw = quick("chain-a", timeout="50ms", max_message_count=1)
+    join(tmp_path / "n1", raw)
+    (listen,) = addresses(1)
+    sent = [transaction() for _ in range(6)]
+    file = pieces(tmp_path / "envelopes", sent)
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        where = {"bootstrap": system.bootstrap, "topic": system.topic}
+        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
+        with node(tmp_path / "n1", listen, **where):
+            until(lambda: amcast(*ask).returncode == 0, PATIENCE_S)
+            home = ("--folder", str(tmp_path / "n1"), "-c", "chain-a")
+            taken = str(tmp_path / "taken")
+            done = amcast("osn", "snapshot", *home, "--base", "0", "--to", taken)
+            assert done.returncode == 0, done.stderr
+        join(tmp_path / "n2", raw)
+        home = ("--folder", str(tmp_path / "n2"), "-c", "chain-a")
+        done = amcast("osn", "restore", *home, "--from", taken)
+        assert done.returncode == 0, done.stderr
+        at = log_partition(system.plan.log("chain-a"))
+        with Admin(system.bootstrap) as admin:  # so that only the snapshot can have them
+            admin.delete_records({at: 6})
+        file = pieces(tmp_path / "more", [transaction()])
+        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
+        with node(tmp_path / "n2", listen, **where):
+            done = until(
+                lambda: found if (found := amcast(*ask)).returncode == 0 else None, PATIENCE_S
+            )
+            assert json.loads(done.stdout)["block"] == 7
+        done = amcast("osn", "inspect", *home, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["channels"]
+        assert (row["height"], row["transactions"]) == (8, 8)
+
+
+def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_asked(tmp_path):
+    done = amcast("osn", "broadcast", "-n", "127.0.0.1:9", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert done.stderr == f"amcast: {tmp_path / 'none'} is no file\n"

@@ -1,0 +1,367 @@
+"""Blocks in words, and chains verified: the real ones are sound, each fault is named."""
+
+import json
+
+import pytest
+
+from multicast.errors import UsageError
+from ordering_osn.chain.blocks import data_hash, header_hash, new_block, seal
+from ordering_osn.cli.inspection import BlockFile, describe, opened, verify
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.envelopes import canonical, signed_envelope
+from ordering_osn.ledger import segments
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.protos import (
+    Block,
+    BlockMetadataIndex,
+    ChannelHeader,
+    HeaderType,
+    KafkaMetadata,
+    Metadata,
+    OrdererBlockMetadata,
+    Payload,
+)
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.configs import FABRIC, NOW, orderer, org_user, real_envelopes
+from tests.ordering_osn.helpers.ledgers import newest
+
+
+def sealed(number, previous, data, *, last_config, position, signer=None):
+    """A block behind the header `previous`, as a node writes it."""
+    made = new_block(number, header_hash(previous), data)
+    consenter = KafkaMetadata(last_offset_persisted=position, cursor=b"1:K1:%d" % position)
+    seal(
+        made,
+        last_config=last_config,
+        consenter=consenter.SerializeToString(),
+        signer=signer or orderer(),
+    )
+    return made
+
+
+def config_envelope(config, change):
+    """A CONFIG as a node orders it, and the config that it puts in force."""
+    envelope, following = config.proposed(configs.parsed(configs.update(config, change)))
+    raw = canonical(envelope)
+    signed = signed_envelope(HeaderType.CONFIG, config.channel_id, raw, signer=orderer(), now=NOW)
+    return signed, following
+
+
+def real_chain():
+    """Blocks of chain-a: genesis, 20 of its transactions, a config, the other 20."""
+    config = configs.genesis()
+    blocks = [Block.FromString(configs.block())]
+    envelopes = real_envelopes()
+
+    def add(data, last_config):
+        number = len(blocks)
+        blocks.append(
+            sealed(number, blocks[-1].header, data, last_config=last_config, position=number * 10)
+        )
+
+    add(envelopes[:10], 0)
+    add(envelopes[10:20], 0)
+    new, _ = config_envelope(config, lambda changed: configs.set_timeout(changed, "1s"))
+    add([new], 3)
+    add(envelopes[20:30], 3)
+    add(envelopes[30:], 3)
+    return blocks
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return real_chain()
+
+
+class Chain:
+    """Blocks in a list, as a ledger shows them."""
+
+    def __init__(self, blocks, *, base=0):
+        self.base, self.height = base, len(blocks)
+        self.blocks = blocks
+
+    def read(self, number):
+        return self.blocks[number].SerializeToString()
+
+
+def altered(blocks, number, change):
+    """The chain with one block changed in place."""
+    copy = [Block.FromString(block.SerializeToString()) for block in blocks]
+    change(copy[number])
+    return Chain(copy)
+
+
+def written(folder, blocks):
+    with Ledger.open(folder, segment_bytes_max=50_000) as ledger:
+        for number, block in enumerate(blocks):
+            ledger.append(number, block.SerializeToString())
+    return folder
+
+
+# In words
+
+
+@pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])
+def test_a_real_genesis_block_is_described(channel):
+    said = json.loads(json.dumps(describe(configs.block(channel))))
+    assert said["problems"] == []
+    assert (said["number"], said["previous_hash"]) == (0, "")
+    assert said["hash"] == header_hash(Block.FromString(configs.block(channel)).header).hex()
+    config, [transaction] = said["config"], said["transactions"]
+    assert (transaction["type"], transaction["channel"]) == ("CONFIG", channel)
+    assert (config["channel"], config["sequence"], config["messages_max"]) == (channel, 0, 10)
+    assert (config["timeout_s"], config["bytes_preferred"]) == (2.0, 2 << 20)
+    assert config["orderer_addresses"] == ["127.0.0.1:17050"]
+    assert sorted(config["organisations"].values()) == ["OrdererMSP", "Org1MSP"]
+    assert config["capabilities"]["channel"] == ["V2_0"]
+    assert said["metadata"]["position"] == -3
+    assert said["metadata"]["signers"] == []
+
+
+def test_a_block_of_transactions_is_described(chain):
+    said = describe(chain[1].SerializeToString())
+    assert said["problems"] == []
+    assert said["config"] is None
+    assert [each["index"] for each in said["transactions"]] == list(range(10))
+    first = said["transactions"][0]
+    assert first["type"] == "ENDORSER_TRANSACTION"
+    assert first["channel"] == "chain-a"
+    assert len(bytes.fromhex(first["transaction"])) == 32
+    assert first["creator"]["msp_id"] == "Org1MSP"
+    assert "Admin@org1.example.com" in first["creator"]["certificate"]
+    assert first["bytes"] == len(real_envelopes()[0])
+    assert first["time"].startswith("20")
+    metadata = said["metadata"]
+    assert (metadata["position"], metadata["cursor"], metadata["last_config"]) == (10, "1:K1:10", 0)
+    assert (metadata["last_original"], metadata["last_resubmitted_config"]) == (0, 0)
+    [signer] = metadata["signers"]
+    assert signer["msp_id"] == "OrdererMSP"
+    assert "orderer.example.com" in signer["certificate"]
+
+
+def test_a_config_block_is_described_with_what_it_changes(chain):
+    said = describe(chain[3].SerializeToString())
+    assert (said["config"]["sequence"], said["config"]["timeout_s"]) == (1, 1.0)
+    assert said["metadata"]["last_config"] == 3
+
+
+def test_what_cannot_be_decoded_is_said(chain):
+    assert describe(b"\xff")["problems"][0].startswith("no block")
+    strange = new_block(1, b"", [b"\xff", real_envelopes()[0], b""])
+    strange.header.data_hash = b"other"
+    strange.metadata.metadata[0] = b"\xff"
+    said = describe(strange.SerializeToString())
+    assert [each["index"] for each in said["transactions"]] == [0, 1, 2]
+    assert said["transactions"][1]["channel"] == "chain-a"
+    assert len(said["problems"]) == 4
+    assert describe(Block().SerializeToString())["problems"] != []
+    assert describe(chain[1].SerializeToString()[:-100])["problems"] != []
+
+
+@pytest.mark.parametrize("seconds", [0, 1 << 40, -(1 << 62)])
+def test_a_time_that_is_none_is_none(seconds):
+    envelope = configs.parsed(configs.transaction())
+    payload = Payload.FromString(envelope.payload)
+    header = ChannelHeader.FromString(payload.header.channel_header)
+    header.timestamp.seconds, header.type = seconds, 99
+    payload.header.channel_header = header.SerializeToString()
+    envelope.payload = payload.SerializeToString()
+    said = describe(new_block(1, b"", [envelope.SerializeToString()]).SerializeToString())
+    assert said["transactions"][0]["time"] is None
+    assert said["transactions"][0]["type"] == "99"
+
+
+@pytest.mark.slow
+def test_whatever_bytes_there_are_something_is_said(chain):
+    raw = bytearray(chain[3].SerializeToString())
+    for at in range(0, len(raw), 67):
+        raw[at] ^= 0xFF
+        json.dumps(describe(bytes(raw)))
+        raw[at] ^= 0xFF
+
+
+# Verified
+
+
+def test_a_sound_chain_has_no_problem(chain, tmp_path):
+    assert list(verify(Chain(chain))) == []
+    assert list(verify(Chain(chain), config=configs.genesis())) == []
+    seen = []
+    assert list(verify(opened(written(tmp_path, chain)), seen=seen.append)) == []
+    assert seen == chain
+
+
+@pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])
+def test_a_real_genesis_block_in_a_file_is_sound(channel):
+    assert list(verify(opened(FABRIC / f"{channel}.block"))) == []
+
+
+def test_a_file_with_something_else_is_refused(tmp_path):
+    (tmp_path / "x.block").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="holds no block"):
+        opened(tmp_path / "x.block")
+    with pytest.raises(UsageError):
+        opened(tmp_path / "none")
+
+
+def resealed(block, *, signer=None, **changes):
+    """Sign a block anew, with other metadata."""
+    signed = OrdererBlockMetadata.FromString(
+        Metadata.FromString(block.metadata.metadata[BlockMetadataIndex.SIGNATURES]).value
+    )
+    consenter = Metadata.FromString(signed.consenter_metadata).value
+    arguments = {"last_config": signed.last_config.index, "consenter": consenter} | changes
+    seal(block, signer=signer or orderer(), **arguments)
+
+
+def with_other_data(block):
+    block.data.data[0] = real_envelopes()[39]
+
+
+def with_other_data_and_hash(block):
+    with_other_data(block)
+    block.header.data_hash = data_hash(block.data.data)
+    resealed(block)
+
+
+def with_another_number(block):
+    block.header.number = 7
+
+
+def signed_by_a_client(block):
+    resealed(block, signer=org_user())
+
+
+def without_a_signature(block):
+    slot = Metadata.FromString(block.metadata.metadata[0])
+    del slot.signatures[:]
+    block.metadata.metadata[0] = slot.SerializeToString()
+
+
+def with_an_old_config(block):
+    resealed(block, last_config=0)
+
+
+def standing_still(block):
+    resealed(block, consenter=KafkaMetadata(last_offset_persisted=30).SerializeToString())
+
+
+def with_corrupt_metadata(block):
+    block.metadata.metadata[BlockMetadataIndex.SIGNATURES] = b"\xff"
+
+
+def with_a_foreign_transaction(block):
+    block.data.data[2] = real_envelopes("chain-b")[0]
+    block.header.data_hash = data_hash(block.data.data)
+    resealed(block)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_other_data, ["block 4 holds data that does not have the data hash"]),
+        (with_other_data_and_hash, ["block 5 follows"]),
+        (with_another_number, ["block 4 says it is block 7", "block 4 is not", "block 5 follows"]),
+        (signed_by_a_client, ["block 4 is not signed by those who may"]),
+        (without_a_signature, ["block 4 is not signed by those who may"]),
+        (with_an_old_config, ["block 4 names block 0 as the newest config's, which is block 3"]),
+        (standing_still, ["block 4 has position 30, the block before it 30"]),
+        (with_corrupt_metadata, ["block 4 has metadata that no orderer writes"]),
+        (with_a_foreign_transaction, ["block 4 holds a transaction 2 of", "block 5 follows"]),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named(chain, change, said):
+    problems = list(verify(altered(chain, 4, change)))
+    assert len(problems) == len(said), problems
+    assert all(problem.startswith(start) for problem, start in zip(problems, said, strict=True))
+
+
+def test_a_config_that_nobody_allowed_is_named(chain):
+    other, _ = config_envelope(
+        configs.genesis("chain-b"), lambda changed: configs.set_timeout(changed, "3s")
+    )
+
+    def change(block):
+        block.data.data[0] = other
+        block.header.data_hash = data_hash(block.data.data)
+        resealed(block)
+
+    problems = list(verify(altered(chain, 3, change)))
+    assert problems[0].startswith("block 3 holds a config that cannot follow")
+
+
+def test_another_genesis_block_than_the_given_is_named(chain):
+    other = configs.genesis("chain-b")
+    problems = list(verify(Chain(chain), config=other))
+    assert problems == ["block 0 holds another config than the one that is given"]
+
+
+def test_a_damaged_block_is_named_with_its_place_and_the_others_are_still_verified(chain, tmp_path):
+    written(tmp_path, chain)
+    path = segments.listed(tmp_path)[0]
+    raw = bytearray(path.read_bytes())
+    raw[-2000] ^= 1
+    path.write_bytes(raw)
+    assert path != newest(tmp_path)
+    number = int(segments.listed(tmp_path)[1].stem) - 1
+    [problem] = verify(opened(tmp_path))
+    assert problem.startswith(f"block {number} cannot be read")
+    assert path.name in problem
+
+
+def test_behind_a_config_that_cannot_be_read_signatures_go_unchecked_and_it_is_said(chain):
+    class Holed(Chain):
+        def read(self, number):
+            return b"\xff" if number == 3 else super().read(number)
+
+    problems = list(verify(Holed(chain)))
+    assert len(problems) == 2
+    assert problems[0].startswith("block 3 cannot be read")
+    assert problems[1].startswith("block 4 is signed under the config of block 3")
+
+
+@pytest.mark.parametrize("below", [2, 3, 5])
+def test_a_pruned_chain_is_verified_by_the_config_that_is_kept(chain, tmp_path, below):
+    with Ledger.open(written(tmp_path, chain)) as ledger:
+        ledger.prune(below)
+    problems = list(verify(opened(tmp_path)))
+    if below == 3:  # a config block itself: what was in force before it is gone
+        assert problems == [
+            "block 3 is the oldest one, and its signatures are unchecked: no config is given"
+        ]
+        assert list(verify(opened(tmp_path), config=configs.genesis())) == []
+    else:
+        assert problems == []
+
+
+def test_a_pruned_chain_that_somebody_else_signed_is_named(chain, tmp_path):
+    forged = [Block.FromString(block.SerializeToString()) for block in chain]
+    for block in forged[1:]:
+        resealed(block, signer=org_user())
+    with Ledger.open(written(tmp_path, forged)) as ledger:
+        ledger.prune(4)
+    problems = list(verify(opened(tmp_path)))
+    assert [problem.split(":")[0] for problem in problems] == [
+        "block 4 is not signed by those who may",
+        "block 5 is not signed by those who may",
+    ]
+
+
+def test_one_block_of_a_chain_in_a_file_is_verified_by_a_given_config(chain, tmp_path):
+    (tmp_path / "2.block").write_bytes(chain[2].SerializeToString())
+    assert list(verify(BlockFile(tmp_path / "2.block"), config=configs.genesis())) == []
+    [problem] = verify(BlockFile(tmp_path / "2.block"))
+    assert problem.startswith(
+        "block 2 is the oldest one, and its signatures are unchecked: block 0"
+    )
+
+
+def test_nothing_is_wrong_with_an_empty_ledger(tmp_path):
+    Ledger.open(tmp_path / "a").close()
+    Ledger.open(tmp_path / "b", first=9).close()
+    assert list(verify(opened(tmp_path / "a"))) == list(verify(opened(tmp_path / "b"))) == []
+
+
+def test_the_real_chain_is_as_long_as_its_config_says(chain):
+    assert ChannelConfig.from_block(chain[0].SerializeToString()).parameters.messages_max == 10
+    assert [len(block.data.data) for block in chain] == [1, 10, 10, 1, 10, 10]

@@ -1,0 +1,320 @@
+"""What a person may do wrong with `amcast osn`: each is refused in one sentence that names it."""
+
+import asyncio
+import json
+import socket
+
+import grpc
+import pytest
+
+from multicast.cli.main import build
+from multicast.errors import AmcastError, TimedOut, UsageError
+from multicast.settings import Settings
+from ordering_osn.api.grpc_server import Server, TlsFiles
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.cli.length_prefixed import check
+from ordering_osn.identity import SigningIdentity
+from ordering_osn.node.joining import join
+from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.registrar import Registrar
+from ordering_osn.node.serving import Options, serve
+from tests.helpers.small import Small, until
+from tests.ordering_osn.helpers.chains import (
+    FABRIC,
+    ORDERER,
+    ORDERER_FOLDER,
+    USER,
+    USER_FOLDER,
+    SmallChannel,
+    SmallChannels,
+    envelopes,
+    gathered,
+    served,
+    serving,
+    transaction,
+)
+from tests.ordering_osn.helpers.small import LONE, quick, submit
+from tests.ordering_osn.helpers.small import transaction as small_transaction
+
+READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
+NODE = ["--msp", str(ORDERER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
+
+
+def amcast(*words):
+    """Run a command in this process; raises what it ends with."""
+    build([str(word) for word in words])(
+        [str(word) for word in words], prog_name="amcast", standalone_mode=False
+    )
+
+
+def refused(*words):
+    """Give the sentence that a command refuses something with, which ends it with 2."""
+    with pytest.raises(UsageError) as caught:
+        amcast("osn", *words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def channels(tmp_path):
+    channel = SmallChannel(tmp_path / "ledgers")
+    yield SmallChannels(channel)
+    channel.store.close()
+
+
+# A node that cannot run.
+
+
+def options(folder, **more):
+    defaults = {"listen": ("127.0.0.1", 0), "operations": None, "signer": ORDERER}
+    return Options(folder=folder, **{**defaults, **more})
+
+
+def not_served(chosen):
+    """Give what keeps a node from running; a node that runs is stopped after a while."""
+    with pytest.raises(UsageError) as caught:
+        asyncio.run(
+            asyncio.wait_for(serve(Settings("127.0.0.1:1", "A"), chosen, lambda _: None), 30)
+        )
+    return str(caught.value)
+
+
+def test_a_node_whose_folder_is_a_file_or_cannot_be_made_does_not_run(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    assert not_served(options(file)) == f"{file} is a file, not a node's folder"
+    assert not_served(options(file / "node")) == f"{file / 'node'} cannot be made: Not a directory"
+
+
+def test_a_node_of_an_organisation_that_no_channel_knows_as_orderer_does_not_run(tmp_path):
+    join(tmp_path, (FABRIC / "chain-a.block").read_bytes())
+    stranger = SigningIdentity.load(ORDERER_FOLDER / "msp", "NobodysMSP")
+    said = not_served(options(tmp_path, signer=stranger))
+    assert "channel chain-a knows no orderers of the MSP ID 'NobodysMSP', only of Orderer" in said
+
+
+def test_a_channel_of_other_orderers_that_comes_while_a_node_runs_is_not_run(tmp_path):
+    stranger = SigningIdentity.load(ORDERER_FOLDER / "msp", "NobodysMSP")
+    with Small(LONE) as small:
+        cluster = Cluster(lambda: small.driver, LONE.topic)
+        node = Registrar(tmp_path, cluster, stranger, look_s=0.02)
+        node.start()
+        try:
+            assert node.health() == []
+            join(tmp_path, quick())
+            until(lambda: "knows no orderers of the MSP ID 'NobodysMSP'" in str(node.health()))
+            ((status, _),) = submit(node, small_transaction())
+            assert status == 503
+        finally:
+            node.stop()
+
+
+def test_an_operations_address_that_is_taken_is_named_and_the_node_does_not_run(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = not_served(options(tmp_path, operations=("127.0.0.1", port)))
+    assert said == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, channels, capfd):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = Server(channels, host=host, port=taken.getsockname()[1])
+        with pytest.raises(UsageError) as caught:
+            asyncio.run(server.start())
+    assert f"cannot listen on {host}" in str(caught.value)
+    assert "Failed to bind" not in str(caught.value)
+    assert capfd.readouterr().err == ""  # of gRPC's own
+
+
+def test_a_tls_key_of_another_certificate_is_named(tmp_path):
+    certificate, key = ORDERER_FOLDER / "tls/server.crt", USER_FOLDER / "tls/client.key"
+    with pytest.raises(UsageError) as caught:
+        TlsFiles.read(certificate, key)
+    assert str(caught.value) == f"TLS: {key} is not the key of the certificate {certificate}"
+    flags = ["--tls-cert", certificate, "--tls-key", key]
+    assert refused("run", "--folder", tmp_path, *NODE, *flags) == str(caught.value)
+
+
+def test_tls_files_that_hold_something_else_are_named():
+    certificate, key = ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key"
+    for pair in ((certificate, certificate), (key, key)):
+        with pytest.raises(UsageError, match="are no certificate and its key"):
+            TlsFiles.read(*pair)
+    with pytest.raises(UsageError, match=r"server\.key holds no certificates"):
+        TlsFiles.read(certificate, key, [key])
+
+
+def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
+    assert "--log-level 'loud'" in refused(
+        "run", "--folder", tmp_path, *NODE, "--log-level", "loud"
+    )
+    ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
+    assert "is no block" in refused(*ask, "--start", 2**64)
+
+
+# Folders and files.
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    block = FABRIC / "chain-a.block"
+    said = refused("join", "--folder", file / "node", "-b", block)
+    assert said == f"{file / 'node/chain-a'} cannot be written: Not a directory"
+    amcast("osn", "join", "--folder", tmp_path / "n1", "-b", block)
+    ledger = SmallChannel(tmp_path / "n1/chain-a").store
+    ledger.close()
+    (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
+    home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
+    assert "cannot be made: Not a directory" in refused("snapshot", *home, "--to", file / "taken")
+
+
+def test_a_snapshot_overwrites_nothing(tmp_path):
+    store = SmallChannel(tmp_path / "n1/chain-a", "chain-a").store
+    store.close()
+    (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
+    there = tmp_path / "there"
+    there.write_bytes(b"mine")
+    home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
+    assert refused("snapshot", *home, "--to", there) == (
+        f"{there} exists already; name a folder that does not"
+    )
+    assert there.read_bytes() == b"mine"
+
+
+def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
+    file = tmp_path / "envelopes"
+    raw = b"".join(len(one).to_bytes(4, "big") + one for one in envelopes()[:3])
+    for cut, text in ((5, "ends within number 3"), (len(envelopes()[2]) + 2, "no length")):
+        file.write_bytes(raw[:-cut])
+        said = refused("broadcast", "--node", "127.0.0.1:1", file)
+        assert said.startswith(str(file))
+        assert text in said
+    file.write_bytes(raw)
+    check(file)
+
+
+def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_is_named(channels):
+    def torn():
+        yield from envelopes()[:3]
+        raise UsageError("standard input ends within number 4")
+
+    found = []
+
+    async def ask():
+        async with served(channels) as client:
+            async for status, _ in client.broadcast(torn(), timeout_s=60):
+                found.append(status)
+
+    with pytest.raises(UsageError, match="standard input ends"):
+        asyncio.run(ask())
+    assert found == [200] * 3
+
+
+# What a node answers, in words.
+
+
+def at_a_node(channels, call):
+    """Give what a call that blocks gives, or raises, beside a node that serves."""
+
+    async def run():
+        async with serving(channels) as server:
+            return await asyncio.to_thread(call, f"127.0.0.1:{server.port}")
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("channel", "start", "said"),
+    [
+        ("chain-x", "oldest", "404 (NOT_FOUND): this node has no channel 'chain-x'"),
+        ("chain-a", "7", "404 (NOT_FOUND): there is no block 7: the next one is 1"),
+    ],
+)
+def test_deliver_says_what_is_missing(channels, channel, start, said):
+    def ask(address):
+        with pytest.raises(AmcastError) as caught:
+            amcast("osn", "deliver", "-n", address, "-c", channel, *READER, "--start", start)
+        return caught.value
+
+    error = at_a_node(channels, ask)
+    assert str(error) == f"the node answered {said}"
+    assert error.exit_code == 1
+
+
+class Slow(SmallChannels):
+    """Chains that take envelopes, and order none."""
+
+    async def submit(self, envelope):
+        self.submitted.append(envelope)
+        return 200, ""
+
+    async def receipt(self, *_):
+        return None
+
+
+def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path, capsys):
+    channel = SmallChannel(tmp_path / "ledgers")
+    file = tmp_path / "envelopes"
+    sent = envelopes()[:2]
+    file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+
+    def ask(address):
+        with pytest.raises(TimedOut) as caught:
+            amcast("osn", "broadcast", file, "-n", address, *READER, "--wait", "--timeout", 30)
+        return caught.value
+
+    error = at_a_node(Slow(channel), ask)
+    assert error.exit_code == 4
+    assert "was accepted, and stood in no block of chain-a within 30 s" in str(error)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["status"] == 404
+    channel.store.close()
+
+
+def test_who_may_not_read_gets_no_receipt_and_ends_with_1(channels, tmp_path):
+    file = tmp_path / "envelopes"
+    one = transaction()
+    file.write_bytes(len(one).to_bytes(4, "big") + one)
+    stranger = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
+
+    def ask(address):
+        with pytest.raises(AmcastError) as caught:
+            amcast("osn", "broadcast", file, "-n", address, *stranger, "--wait")
+        return caught.value
+
+    error = at_a_node(channels, ask)
+    assert error.exit_code == 1
+    assert "403" in str(error)
+
+
+@pytest.mark.slow
+def test_a_client_that_cannot_take_a_large_block_leaves_a_sentence_and_no_traceback(
+    channels, caplog
+):
+    for _ in range(4):
+        channels.get("chain-a").add(b"x" * (8 << 20))
+
+    def read(address):
+        for _ in range(30):
+            with grpc.insecure_channel(address) as raw:
+                call = raw.stream_stream("/orderer.AtomicBroadcast/Deliver")
+                asked = iter([seek_envelope(USER, "chain-a", 1, 4)])
+                with pytest.raises(grpc.RpcError, match="larger than max"):
+                    list(call(asked, timeout=60))
+
+    at_a_node(channels, read)
+    tracebacks = [one for one in caplog.records if one.exc_info and one.name.startswith("grpc")]
+    assert tracebacks == []
+    said = [record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"]
+    for line in said:
+        assert "clients of gRPC accept 4194304 unless they are told otherwise" in line
+
+
+def test_gathered_statuses_have_no_reason_where_all_is_well(channels):
+    async def ask():
+        async with served(channels) as client:
+            return await gathered(client.deliver(seek_envelope(USER, "chain-a", 0, 0)))
+
+    assert asyncio.run(ask())[-1] == 200

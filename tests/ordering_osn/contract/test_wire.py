@@ -1,0 +1,226 @@
+"""Rows of the contract that need a node and clients: maintenance, receivers, a log away."""
+
+import asyncio
+import random
+from contextlib import suppress
+
+import pytest
+
+from ordering_osn.api.grpc_server import Client, ConnectionLost
+from ordering_osn.api.seek import ENDLESS, seek_envelope
+from ordering_osn.protos import Block, ConsensusType
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.served import becomes, client_of, delivered, served, told
+from tests.ordering_osn.helpers.small import (
+    LONE,
+    Nodes,
+    chains_plan,
+    genesis,
+    healthy,
+    quick,
+    transaction,
+)
+
+pytestmark = pytest.mark.slow
+NORMAL, MAINTENANCE = ConsensusType.STATE_NORMAL, ConsensusType.STATE_MAINTENANCE
+
+
+def consensus(chain, kind="solo", **named):
+    """Make an update of a chain's consensus type; `state` is NORMAL unless told."""
+    return configs.update(chain.config, lambda new: configs.set_consensus(new, kind, **named))
+
+
+# -- S8 -----------------------------------------------------------------------------------------
+
+
+def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="20ms"))
+        healthy(node)
+        chain = node.get("chain-a")
+        admin = configs.orderer_admin()
+
+        async def go():
+            async with client_of(node) as client:
+                assert await told(client, transaction()) == [200]
+                assert await told(client, consensus(chain, "etcdraft")) == [400]
+                assert await told(client, consensus(chain, "etcdraft", state=MAINTENANCE)) == [400]
+                assert await told(client, consensus(chain, state=MAINTENANCE)) == [200]
+                await becomes(lambda: chain.config.maintenance)
+                # No transaction comes in, whoever sends it, and only orderers' people read.
+                assert await told(client, transaction()) == [503]
+                assert await delivered(client, "chain-a", 0, 0) == [403]
+                found = await delivered(client, "chain-a", 0, 2, signer=admin)
+                assert [one.header.number for one in found[:-1]] == [0, 1, 2]
+                # The type changes now; out of maintenance it does not change once more.
+                assert await told(client, consensus(chain, "etcdraft")) == [400]
+                moved = consensus(chain, "etcdraft", state=MAINTENANCE)
+                assert await told(client, moved) == [200]
+                await becomes(lambda: chain.config.sequence == 2)
+                assert await told(client, consensus(chain, "solo")) == [400]
+                assert await told(client, consensus(chain, "etcdraft")) == [200]
+                await becomes(lambda: not chain.config.maintenance)
+                assert await told(client, transaction()) == [200]
+                *found, status = await delivered(client, "chain-a", 0, 5)
+                assert ([one.header.number for one in found], status) == ([*range(6)], 200)
+
+        asyncio.run(go())
+
+
+def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of_type(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="20ms"))
+        healthy(node)
+        chain = node.get("chain-a")
+
+        async def go():
+            async with client_of(node) as client:
+                request = seek_envelope(configs.org_user(), "chain-a", 0, ENDLESS)
+                stream = client.deliver(request, timeout_s=60.0)
+                await anext(stream)
+                assert await told(client, consensus(chain, state=MAINTENANCE)) == [200]
+                assert [answer async for answer in stream][-1] == 403
+                assert await told(client, consensus(chain)) == [200]
+                await becomes(lambda: not chain.config.maintenance)
+                assert await told(client, transaction()) == [200]
+                assert (await delivered(client, "chain-a", 3, 3))[-1] == 200
+
+        asyncio.run(go())
+
+
+def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
+    with Nodes(chains_plan("system", "new-channel"), tmp_path) as osn:
+        system = configs.system_channel()
+        node = osn.start("n1", genesis(system.config, "system"))
+        healthy(node)
+        chain = node.get("system")
+
+        async def go():
+            async with client_of(node) as client:
+                assert await told(client, consensus(chain, state=MAINTENANCE)) == [200]
+                await becomes(lambda: chain.config.maintenance)
+                assert await told(client, configs.creation()) == [503]
+                assert await told(client, consensus(chain)) == [200]
+                await becomes(lambda: not chain.config.maintenance)
+                assert await told(client, configs.creation()) == [200]
+                await becomes(lambda: node.names() == ["new-channel", "system"])
+
+        asyncio.run(go())
+
+
+# -- D13, K22 with a whole node ---------------------------------------------------------------
+
+
+def test_d13_k22_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        node = osn.start("n1", quick(timeout="20ms"), driver=driver)
+        healthy(node)
+        reader = configs.org_user()
+
+        async def go():
+            async with client_of(node) as client:
+                strict = client.deliver(seek_envelope(reader, "chain-a", 0), timeout_s=60.0)
+                patient = client.deliver(
+                    seek_envelope(reader, "chain-a", 0, 1, best_effort=True), timeout_s=60.0
+                )
+                for stream in (strict, patient):
+                    await anext(stream)
+                driver.away = True
+                assert [answer async for answer in strict] == [503]
+                assert await delivered(client, "chain-a", 0, 0) == [503]
+                assert await told(client, transaction()) == [503]
+                driver.away = False
+                await asyncio.to_thread(healthy, node)
+                assert await told(client, transaction()) == [200]
+                found = [answer async for answer in patient]
+                assert (len(found), found[-1]) == (2, 200)
+
+        asyncio.run(go())
+
+
+# -- S9 -----------------------------------------------------------------------------------------
+
+
+NAMES = ("n1", "n2", "n3")
+ROUNDS = 3
+
+
+class Parties:
+    """Three nodes that come and go, each served over gRPC, each with a receiver of its own."""
+
+    def __init__(self, osn):
+        self.osn = osn
+        self.addresses = {}
+        self.received = {name: [] for name in NAMES}
+        self._ends = {}
+
+    async def come(self, name, *raw):
+        node = await asyncio.to_thread(self.osn.start, name, *raw)
+        await asyncio.to_thread(healthy, node)
+        self._ends[name] = context = served(node)
+        self.addresses[name] = await context.__aenter__()
+
+    async def go(self, name):
+        del self.addresses[name]
+        await self._ends.pop(name).__aexit__(None, None, None)
+        await asyncio.to_thread(self.osn.stop, name)
+
+    def transactions(self, name):
+        return [data for block in self.received[name][1:] for data in block.data.data]
+
+    async def receive(self, name, count):
+        """Read from a node whenever it is there, each time behind the last block that came."""
+        received = self.received[name]
+        while len(self.transactions(name)) < count:
+            if name not in self.addresses:
+                await asyncio.sleep(0.01)
+                continue
+            request = seek_envelope(configs.org_user(), "chain-a", len(received), ENDLESS)
+            with suppress(ConnectionLost):
+                async with Client(self.addresses[name]) as client:
+                    async for answer in client.deliver(request, timeout_s=60.0):
+                        if isinstance(answer, bytes):
+                            received.append(Block.FromString(answer))
+                        if len(self.transactions(name)) >= count:
+                            break
+
+    async def send(self, name, some):
+        async with Client(self.addresses[name]) as client:
+            assert await told(client, *some) == [200] * len(some)
+
+
+@pytest.mark.parametrize("seed", [None, 5], ids=["in turn", "at random"])
+def test_s9_every_receiver_gets_every_transaction_once_though_nodes_come_and_go(tmp_path, seed):
+    chance = random.Random(seed)
+    leaving = list(NAMES) * (ROUNDS // 3) if seed is None else chance.choices(NAMES, k=ROUNDS)
+    sent = [[transaction() for _ in range(7)] for _ in range(3 * ROUNDS)]
+    everything = [one for some in sent for one in some]
+
+    async def go(osn):
+        parties = Parties(osn)
+        for name in NAMES:
+            await parties.come(name, quick(timeout="20ms", max_message_count=4))
+        async with asyncio.timeout(240), asyncio.TaskGroup() as tasks:
+            for name in NAMES:
+                tasks.create_task(parties.receive(name, len(everything)))
+            waiting = iter(sent)
+            for name in leaving:
+                for each in NAMES:
+                    await parties.send(each, next(waiting))
+                await parties.go(name)
+                await parties.come(name)
+        for name in NAMES:
+            await parties.go(name)
+        return parties
+
+    with Nodes(LONE, tmp_path) as osn:
+        parties = asyncio.run(go(osn))
+    for name in NAMES:
+        assert parties.transactions(name) == everything
+        assert [block.header.number for block in parties.received[name]] == [
+            *range(len(parties.received[name]))
+        ]
+    first, *others = [[block.header for block in parties.received[name]] for name in NAMES]
+    for headers in others:
+        assert headers == first

@@ -1,0 +1,52 @@
+"""A node on a log in memory, served over gRPC, and what its clients do; one process, real wire."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from ordering_osn.api.grpc_server import Client, Server
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.node.registrar import Registrar
+from ordering_osn.protos import Block
+from tests.ordering_osn.helpers import configs
+
+
+@asynccontextmanager
+async def served(node: Registrar):
+    """Serve a node on the loopback; give its address."""
+    server = Server(node, metrics=node.metrics)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        await server.stop(0.2)
+
+
+@asynccontextmanager
+async def client_of(node: Registrar):
+    """Serve a node; give a client of it."""
+    async with served(node) as address, Client(address) as client:
+        yield client
+
+
+async def told(client: Client, *sent: bytes) -> list[int]:
+    """Broadcast on one stream; give the statuses, as many as came."""
+    return [status async for status, _ in client.broadcast(sent, timeout_s=60.0)]
+
+
+async def delivered(client: Client, chain: str, start, stop, *, signer=None, **options) -> list:
+    """Deliver from one position to another; give blocks, and the status that ended it."""
+    request = seek_envelope(signer or configs.org_user(), chain, start, stop, **options)
+    async with asyncio.timeout(60.0):
+        return [
+            answer if isinstance(answer, int) else Block.FromString(answer)
+            async for answer in client.deliver(request)
+        ]
+
+
+async def becomes(holds, within_s=60.0):
+    """Wait until something is so."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 - of whatever kind it is
+            await asyncio.sleep(0.01)

@@ -1,0 +1,363 @@
+"""A node of the ordering service, on a log in memory: its loop, its answers, its configs."""
+
+import asyncio
+import itertools
+import random
+from functools import partial
+
+import pytest
+
+from ordering_osn.chain.blocks import consenter_of, last_config_of
+from ordering_osn.chain.records import Kind, Regular, TimeToCut, encode
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.node.filters import admit_update
+from ordering_osn.protos import ConsensusType
+from tests.helpers.small import until
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.small import (
+    LONE,
+    Nodes,
+    accepted,
+    batch_of,
+    blocks,
+    counted,
+    healthy,
+    log_of,
+    quick,
+    submit,
+    transaction,
+    until_alike,
+    until_ordered,
+)
+
+pytestmark = pytest.mark.slow
+
+
+# -- the loop -------------------------------------------------------------------------------
+
+
+def test_genuine_transactions_stand_in_blocks_of_ten_in_the_order_they_were_sent(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="60s"))  # only full batches are cut
+        healthy(node)
+        sent = configs.real_envelopes()
+        accepted(node, *sent)
+        assert until_ordered(node, 40) == sent
+        assert [len(block.data.data) for block in blocks(node)] == [1, 10, 10, 10, 10]
+        place = asyncio.run(node.receipt("chain-a", transaction_id(sent[23]), 60.0))
+        assert place == (3, 3)
+
+
+def test_a_lone_transaction_stands_in_a_block_after_the_batch_time_out(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="50ms"))
+        healthy(node)
+        accepted(node, transaction())
+        until_ordered(node, 1)
+        assert counted(node, "timers_posted", "chain-a", "stored") == 1
+
+
+def test_a_time_to_cut_whose_posting_failed_is_posted_again(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        node = osn.start("n1", quick(timeout="50ms"), driver=driver)
+        healthy(node)
+        accepted(node, transaction())
+        driver.lost = 3
+        until_ordered(node, 1)
+        assert counted(node, "timers_posted", "chain-a", "failed") >= 1
+
+
+def test_three_nodes_that_race_to_cut_write_the_same_blocks(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        nodes = [osn.start(name, quick(timeout="10ms")) for name in ("n1", "n2", "n3")]
+        healthy(*nodes)
+        sent = [transaction() for _ in range(60)]
+        for node, one in zip(itertools.cycle(nodes), sent, strict=False):
+            accepted(node, one)
+        for node in nodes:
+            assert until_ordered(node, 60) == sent
+        until_alike(*nodes)
+
+
+def test_a_time_to_cut_that_comes_late_cuts_nothing_anywhere(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        quick_one, late = osn.start("n1", quick()), osn.start("n2", quick(), driver=driver)
+        healthy(quick_one, late)
+        driver.held = []
+        accepted(quick_one, transaction())
+        until_ordered(quick_one, 1)
+        until(lambda: driver.held or late.get("chain-a").ledger.height == 2)
+        posted = len(driver.held)
+        accepted(quick_one, transaction())  # pending while the late one comes
+        driver.release()
+        until_ordered(quick_one, 2)
+        until_alike(quick_one, late)
+        for node in (quick_one, late):
+            stale = partial(counted, node, "records_ignored", "chain-a", "cut_stale")
+            until(lambda: stale() >= posted)  # noqa: B023
+            assert stale() <= posted + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_that_stop_and_start_anywhere_write_the_same_blocks_and_each_once(tmp_path, seed):
+    chance = random.Random(seed)
+    with Nodes(LONE, tmp_path) as osn:
+        raw = quick(timeout="20ms", max_message_count=7)
+        names = ("n1", "n2", "n3")
+        for name in names:
+            osn.start(name, raw)
+        healthy(*osn.nodes.values())
+        sent = []
+        for _ in range(25):
+            some = [transaction() for _ in range(chance.randrange(1, 8))]
+            accepted(osn.nodes[chance.choice(names)], *some)
+            sent += some
+            restarted = chance.choice(names)
+            osn.stop(restarted)
+            osn.start(restarted)
+            healthy(*osn.nodes.values())
+        for node in osn.nodes.values():
+            assert until_ordered(node, len(sent)) == sent
+        until_alike(*osn.nodes.values())
+
+
+def test_a_node_that_comes_late_writes_the_blocks_that_the_others_have(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        first = osn.start("n1", quick())
+        healthy(first)
+        accepted(first, *[transaction() for _ in range(35)])
+        until_ordered(first, 35)
+        late = osn.start("n2", quick())
+        healthy(late)
+        until_ordered(late, 35)
+        until_alike(first, late)
+
+
+def test_a_forged_time_to_cut_of_a_far_block_is_counted_and_stops_nobody(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        for raw in (encode(TimeToCut(99)), encode(TimeToCut(1)), b"\xff\xff", None):
+            osn.small.log.write(log_of(osn), raw)
+        accepted(node, transaction())
+        until_ordered(node, 1)
+        assert node.health() == []
+        for cause in ("cut_future", "cut_empty"):
+            assert counted(node, "records_ignored", "chain-a", cause) == 1
+        assert counted(node, "records_ignored", "chain-a", "unparseable") == 2
+
+
+def test_blocks_say_where_the_log_is_read_on_and_a_restart_reads_no_record_before(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="60s"))
+        healthy(node)
+        accepted(node, *[transaction() for _ in range(10)])
+        until_ordered(node, 10)
+        (block,) = blocks(node)[1:]
+        said = consenter_of(block)
+        assert said.last_offset_persisted == 10
+        assert said.cursor == b"1/@chain-a/0/0/10"
+        osn.stop("n1")
+        osn.small.log.trim(log_of(osn), 10)
+        again = osn.start("n1")
+        healthy(again)
+        accepted(again, *[transaction() for _ in range(10)])
+        until_ordered(again, 20)
+
+
+# -- what clients are told ------------------------------------------------------------------
+
+
+def test_a_transaction_that_is_sent_again_stands_once_and_both_are_told_success(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        nodes = [osn.start(name, quick()) for name in ("n1", "n2")]
+        healthy(*nodes)
+        one = transaction()
+        accepted(nodes[0], one, one)
+        accepted(nodes[1], one)
+        until_ordered(nodes[0], 1)
+        accepted(nodes[1], one)
+        other = transaction()
+        accepted(nodes[1], other)
+        for node in nodes:
+            assert until_ordered(node, 2) == [one, other]
+            until(lambda: counted(node, "transactions_refused", "chain-a", "replayed") == 3)  # noqa: B023
+        until_alike(*nodes)
+
+
+def test_a_replay_is_refused_after_a_restart_too(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        one = transaction()
+        accepted(node, one)
+        until_ordered(node, 1)
+        osn.stop("n1")
+        again = osn.start("n1")
+        healthy(again)
+        other = transaction()
+        accepted(again, one, other)
+        assert until_ordered(again, 2) == [one, other]
+
+
+def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node, other = (osn.start(name, quick()) for name in ("n1", "n2"))
+        healthy(node, other)
+        one = transaction()
+
+        async def go():
+            waits = [
+                asyncio.create_task(each.receipt("chain-a", transaction_id(one), 60.0))
+                for each in (node, node, other)
+            ]
+            assert await node.receipt("chain-a", transaction_id(one), 0.01) is None
+            assert (await node.submit(one))[0] == 200
+            return await asyncio.gather(*waits)
+
+        assert asyncio.run(go()) == [(1, 0)] * 3
+        assert asyncio.run(other.receipt("chain-a", transaction_id(one), 0.0)) == (1, 0)
+        assert asyncio.run(other.receipt("chain-x", transaction_id(one), 0.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("envelope", "status", "text"),
+    [
+        (lambda: b"", 400, ""),
+        (lambda: b"garbage", 400, ""),
+        (lambda: transaction("chain-x"), 404, "no channel 'chain-x'"),
+        (lambda: transaction("chain-a+chain-x"), 400, "names several chains"),
+        (lambda: transaction("chain-b+chain-a"), 400, "names several chains"),
+    ],
+    ids=["empty", "garbage", "unknown", "several", "several not sorted"],
+)
+def test_what_cannot_be_ordered_is_answered_with_its_status(tmp_path, envelope, status, text):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        ((found, info),) = submit(node, envelope())
+        assert found == status
+        assert text in info
+        assert osn.small.log.ends([log_of(osn)])[log_of(osn)] == 0
+
+
+def test_the_envelopes_of_one_stream_keep_their_order(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(max_message_count=100))
+        healthy(node)
+        sent = [transaction() for _ in range(300)]
+        accepted(node, *sent)
+        assert until_ordered(node, 300) == sent
+
+
+# -- configs --------------------------------------------------------------------------------
+
+
+def configured(config, update):
+    """Make the record that a node posts for an update."""
+    envelope, sequence = admit_update(config, update, now=configs.NOW, signer=configs.orderer())
+    return encode(Regular(envelope, sequence, Kind.CONFIG))
+
+
+def test_a_config_update_changes_the_batch_size_of_all_nodes_at_once(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        nodes = [osn.start(name, quick(timeout="60s")) for name in ("n1", "n2")]
+        healthy(*nodes)
+        accepted(nodes[0], *[transaction() for _ in range(12)])
+        accepted(nodes[1], batch_of(nodes[1].get("chain-a").config, 3))
+        for node in nodes:
+            until(lambda: node.get("chain-a").config.sequence == 1)  # noqa: B023
+        accepted(nodes[0], *[transaction() for _ in range(6)])
+        until_ordered(nodes[0], 19)
+        until_alike(*nodes)
+        sizes = [len(block.data.data) for block in blocks(nodes[0])]
+        assert sizes == [1, 10, 2, 1, 3, 3]
+        assert [last_config_of(block) for block in blocks(nodes[0])] == [0, 0, 0, 3, 3, 3]
+        osn.stop("n1")
+        again = osn.start("n1")
+        healthy(again)
+        assert again.get("chain-a").config.sequence == 1
+
+
+def test_a_config_update_that_is_sent_twice_is_ordered_once(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        update = batch_of(node.get("chain-a").config, 3)
+        accepted(node, update, update)
+        until(lambda: node.get("chain-a").config.sequence == 1)
+        ((status, _),) = submit(node, update)
+        assert status == 400
+        accepted(node, *[transaction() for _ in range(3)])
+        until_ordered(node, 4)
+
+
+def test_transactions_that_were_judged_under_an_old_config_are_judged_again_and_ordered(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        nodes = [osn.start(name, quick(timeout="30ms")) for name in ("n1", "n2")]
+        healthy(*nodes)
+        config = nodes[0].get("chain-a").config
+        sent = [transaction() for _ in range(20)]
+        # The update stands in the log before those that were let in before it.
+        records = [encode(Regular(one, 0, Kind.NORMAL)) for one in sent]
+        for record in (records[0], configured(config, batch_of(config, 3)), *records[1:]):
+            osn.small.log.write(log_of(osn), record)
+        for node in nodes:
+            found = until_ordered(node, 21)
+            assert sorted(found[:1] + found[2:]) == sorted(sent)
+        until_alike(*nodes)
+        for node in nodes:
+            assert counted(node, "records_reposted", "chain-a") == 19
+
+
+def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_path):
+    with Nodes(LONE, tmp_path, ready_s=0.1) as osn:
+        driver = osn.faulty()
+        node = osn.start("n1", quick(), driver=driver)
+        healthy(node)
+        config = node.get("chain-a").config
+        longer = configs.update(config, lambda new: configs.set_timeout(new, "70ms"))
+        # Both were made for the same config, and touch different values: both are valid.
+        driver.held = []
+        for update in (batch_of(config, 3), longer):
+            osn.small.log.write(log_of(osn), configured(config, update))
+        until(lambda: driver.held)
+        until(lambda: not node.get("chain-a").ingress_open)
+        ((status, info),) = submit(node, transaction())
+        assert status == 503
+        assert "judged again" in info
+        driver.release()
+        until(lambda: node.get("chain-a").config.sequence == 2)
+        accepted(node, transaction())
+        until_ordered(node, 3)
+
+
+def test_in_maintenance_no_transaction_is_let_in(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        config = node.get("chain-a").config
+
+        def state(of, to):
+            return configs.update(of, lambda new: configs.set_consensus(new, state=to))
+
+        accepted(node, state(config, ConsensusType.STATE_MAINTENANCE))
+        until(lambda: node.get("chain-a").config.maintenance)
+        ((status, _),) = submit(node, transaction())
+        assert status == 503
+        accepted(node, state(node.get("chain-a").config, ConsensusType.STATE_NORMAL))
+        until(lambda: not node.get("chain-a").config.maintenance)
+        accepted(node, transaction())
+        until_ordered(node, 3)
+
+
+@pytest.mark.parametrize("count", [20, 40, 60])
+def test_so_many_messages_are_a_tenth_as_many_blocks(tmp_path, count):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="60s"))
+        healthy(node)
+        accepted(node, *[transaction() for _ in range(count)])
+        until_ordered(node, count)
+        assert node.get("chain-a").ledger.height == 1 + count // 10

@@ -1,0 +1,143 @@
+"""Several chains at a node: what an earlier version stored for several, joining, creation."""
+
+import asyncio
+import random
+
+import pytest
+
+from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.cli.inspection import verify
+from ordering_osn.config.compute_update import make_creation, update_envelope
+from ordering_osn.node.joining import join
+from tests.helpers.small import until
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.small import (
+    TWO,
+    Nodes,
+    accepted,
+    chains_plan,
+    genesis,
+    healthy,
+    log_of,
+    quick,
+    submit,
+    transaction,
+    until_alike,
+    until_ordered,
+)
+
+pytestmark = pytest.mark.slow
+
+
+# -- several chains -------------------------------------------------------------------------
+
+
+def test_an_envelope_for_several_chains_is_a_bad_request_and_reaches_no_log(tmp_path):
+    with Nodes(TWO, tmp_path) as osn:
+        node = osn.start("n1", quick("chain-a"), quick("chain-b"))
+        healthy(node)
+        ((status, info),) = submit(node, transaction("chain-a+chain-b"))
+        assert status == 400
+        assert "'chain-a+chain-b' names several chains" in info
+        at = log_of(osn, "chain-a", "chain-b")
+        assert osn.small.log.ends([at])[at] == 0
+
+
+def test_what_an_earlier_version_accepted_for_two_chains_stands_in_both_in_one_order(tmp_path):
+    with Nodes(TWO, tmp_path) as osn:
+        raws = [quick(name, timeout="30ms") for name in ("chain-a", "chain-b")]
+        nodes = [osn.start(name, *raws) for name in ("n1", "n2")]
+        healthy(*nodes)
+        chance = random.Random(7)
+        sent = {"chain-a": [], "chain-b": [], "chain-a+chain-b": []}
+        for number in range(120):
+            to = chance.choice(list(sent))
+            one = transaction(to)
+            sent[to].append(one)
+            if to in nodes[0].names():
+                accepted(nodes[number % 2], one)
+            else:
+                stored = encode(Regular(one, 0, Kind.NORMAL))
+                osn.small.log.write(log_of(osn, "chain-a", "chain-b"), stored)
+        both = sent["chain-a+chain-b"]
+        late = osn.start("n3", *raws)  # reads all that the others wrote blocks of
+        for name in ("chain-a", "chain-b"):
+            found = until_ordered(nodes[0], len(both) + len(sent[name]), name)
+            assert [one for one in found if one in set(both)] == both
+            assert [one for one in found if one in set(sent[name])] == sent[name]
+            until_ordered(late, len(found), name)
+            until_alike(*nodes, late, chain=name)
+        one = transaction_id(both[3])
+        assert asyncio.run(nodes[1].receipt("chain-a", one, 60.0)) is not None
+        assert asyncio.run(nodes[1].receipt("chain-b", one, 60.0)) is not None
+
+
+def test_a_chain_is_joined_while_the_node_runs(tmp_path):
+    with Nodes(TWO, tmp_path) as osn:
+        node = osn.start("n1", quick("chain-a"))
+        healthy(node)
+        join(tmp_path / "n1", quick("chain-b"))
+        until(lambda: node.names() == ["chain-a", "chain-b"])
+        healthy(node)
+        accepted(node, transaction("chain-b"))
+        until_ordered(node, 1, "chain-b")
+
+
+def test_a_channel_without_a_partition_waits_for_one_and_says_so(tmp_path):
+    with Nodes(chains_plan("chain-b"), tmp_path) as osn:
+        node = osn.start("n1", quick("chain-a"), quick("chain-b"))
+        until(lambda: "chain-a" in str(node.health()) and "chain-b" not in str(node.health()))
+        assert "partition chain-a" in node.health()[0][1]
+        assert submit(node, transaction("chain-a"))[0][0] == 503
+        accepted(node, transaction("chain-b"))
+        until_ordered(node, 1, "chain-b")
+
+
+# -- channels that a system channel creates -------------------------------------------------
+
+
+def creation(name):
+    made = make_creation(name, "Sample", ["Org1MSP"], configs.application_policies())
+    return update_envelope(
+        made,
+        signers=[configs.org_admin()],
+        sender=configs.org_admin(),
+        now=configs.NOW,
+    )
+
+
+def test_a_channel_is_created_at_all_nodes_by_a_config_update(tmp_path):
+    with Nodes(chains_plan("system", "new"), tmp_path) as osn:
+        system = configs.system_channel()
+        raw = genesis(system.config, "system")
+        nodes = [osn.start(name, raw) for name in ("n1", "n2")]
+        healthy(*nodes)
+        accepted(nodes[0], creation("new"))
+        for node in nodes:
+            until(lambda: node.names() == ["new", "system"])  # noqa: B023
+        healthy(*nodes)
+        accepted(nodes[1], *[transaction("new") for _ in range(10)])
+        for node in nodes:
+            until_ordered(node, 10, "new")
+            assert node.get("new").config.sequence == 1
+        until_alike(*nodes, chain="new")
+        until_alike(*nodes, chain="system")
+        for name in ("new", "system"):
+            assert list(verify(nodes[0].get(name).ledger)) == []
+        osn.stop("n1")
+        again = osn.start("n1")
+        healthy(again)
+        assert again.names() == ["new", "system"]
+
+
+def test_a_channel_without_a_partition_is_not_created_and_the_answer_says_what_helps(tmp_path):
+    with Nodes(chains_plan("system"), tmp_path) as osn:
+        system = configs.system_channel()
+        node = osn.start("n1", genesis(system.config, "system"))
+        healthy(node)
+        ((status, info),) = submit(node, creation("new"))
+        assert status == 400
+        assert "has no partition" in info
+        assert "amcast topology apply" in info
+        assert osn.small.log.ends([log_of(osn, "system")])[log_of(osn, "system")] == 0

@@ -1,0 +1,444 @@
+"""Nodes of the ordering service as processes, on a real broker: kills, races, trimmed logs."""
+
+import asyncio
+import json
+import random
+import re
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from bench.orderer.nodes import Nodes, Service
+from collectors.reconfiguration.apply import apply
+from multicast.control import log_partition
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import AmcastError
+from multicast.local.cluster import LocalCluster
+from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.receipt_request import receipt_envelope
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.chain.blocks import is_config
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.node.catch_up import verified
+from ordering_osn.node.in_sync import Replicas
+from ordering_osn.node.joining import join
+from ordering_osn.protos import Block
+from tests.helpers.small import until
+from tests.helpers.system import System, amcast
+from tests.ordering_osn.helpers import configs as osn_configs
+from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
+
+ORDERER_MSP = osn_configs.CRYPTO / (
+    "ordererOrganizations/example.com/orderers/orderer.example.com/msp"
+)
+USER_MSP = osn_configs.CRYPTO / (
+    "peerOrganizations/org1.example.com/users/User1@org1.example.com/msp"
+)
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+PATIENCE_S = 240.0  # stops a hang, no more
+
+
+class Network:
+    """Three nodes on a plan that is applied to a real cluster, and a client of them."""
+
+    def __init__(self, system: System, nodes: Nodes) -> None:
+        self.system = system
+        self.nodes = nodes
+
+    def send(self, number: int, *envelopes: bytes) -> list[int]:
+        """Broadcast to a node, on one stream; give the statuses, as many as came."""
+        found = []
+
+        async def go():
+            async with Client(self.nodes.addresses[number]) as client:
+                async for status, _ in client.broadcast(envelopes, timeout_s=PATIENCE_S):
+                    found.append(status)
+
+        with suppress(AmcastError):  # the node was killed: what it answered counts
+            asyncio.run(go())
+        return found
+
+    def send_all(self, number: int, *envelopes: bytes) -> None:
+        """Broadcast to a node until it has accepted all; it may be in trouble for a while."""
+        waiting = list(envelopes)
+
+        def taken():
+            del waiting[: self.send(number, *waiting).count(200)]
+            return not waiting
+
+        until(taken, PATIENCE_S, 0.2)
+
+    def deliver(self, number: int, chain: str) -> list[bytes]:
+        """Give all blocks that a node has, once it is in no trouble."""
+
+        async def go():
+            request = seek_envelope(osn_configs.org_user(), chain, "oldest", "newest")
+            async with Client(self.nodes.addresses[number]) as client:
+                return [one async for one in client.deliver(request, timeout_s=PATIENCE_S)]
+
+        def all_of_them():
+            *found, status = asyncio.run(go())
+            assert status in (200, 503)
+            return found if status == 200 else None
+
+        return until(all_of_them, PATIENCE_S, 0.1)
+
+    def ordered(self, chain: str) -> list[bytes]:
+        """Give the transactions that a node has in blocks."""
+        return transactions([Block.FromString(raw) for raw in self.deliver(0, chain)])
+
+    def receipt(self, number: int, chain: str, envelope: bytes) -> dict:
+        async def go():
+            request = receipt_envelope(
+                osn_configs.org_user(), chain, transaction_id(envelope), 60_000
+            )
+            async with Client(self.nodes.addresses[number]) as client:
+                return await client.wait(request)
+
+        return asyncio.run(go())
+
+    def until_ordered(self, chain: str, count: int) -> list[bytes]:
+        """Wait until every node has so many transactions of a chain, in the same blocks."""
+        found = {}
+
+        def all_have_them():
+            for number in range(3):
+                blocks = [Block.FromString(raw) for raw in self.deliver(number, chain)]
+                found[number] = blocks
+            return all(len(transactions(blocks)) >= count for blocks in found.values())
+
+        until(all_have_them, PATIENCE_S, 0.1)
+        first, *others = [
+            [(b.header.SerializeToString(), b.data.SerializeToString()) for b in blocks]
+            for blocks in found.values()
+        ]
+        for other in others:
+            assert other == first
+        ordered = transactions(found[0])
+        assert len(ordered) == count
+        return ordered
+
+    def genuine(self, number: int, chain: str) -> None:
+        """Verify a node's blocks as a peer does: the chain of hashes, and every signature."""
+        first, *rest = self.deliver(number, chain)
+        config = ChannelConfig.from_block(first)
+        newest = Block.FromString(first).header
+        assert len(list(verified(rest, previous=newest, config=config))) == len(rest)
+
+    def restart(self, number: int) -> None:
+        self.nodes.kill(number)
+        self.nodes.start(number)
+
+    def unhealthy(self, number: int) -> str:
+        """Give what a node's health check finds; empty where it is healthy or down."""
+        address = self.nodes._operations[number]
+        try:
+            urllib.request.urlopen(f"http://{address}/healthz", timeout=10).close()
+        except urllib.error.HTTPError as error:
+            return json.dumps(json.load(error)["failed_checks"])
+        except OSError:
+            pass
+        return ""
+
+
+def only_lacks(unhealthy: str, name: str) -> bool:
+    """Whether all that a node finds wrong is one chain, whose partition is missing."""
+    checks = json.loads(unhealthy or "[]")
+    return len(checks) == 1 and f"partition {name}" in checks[0]["reason"]
+
+
+def transactions(blocks) -> list[bytes]:
+    return [data for block in blocks[1:] for data in block.data.data]
+
+
+@contextmanager
+def network(cluster, folder, plan, *genesis_blocks, nodes=3, waits=True, collectors=True):
+    """Start nodes that have joined these channels."""
+    service = Service(chains=plan.partitions, nodes=nodes)
+    with System(cluster.bootstrap, plan, folder) as system:
+        if collectors:
+            system.collectors().wait_healthy(PATIENCE_S)
+        with Nodes(service, cluster.bootstrap, system.topic, folder) as running:
+            for number in range(nodes):
+                for raw in genesis_blocks:
+                    join(folder / f"node-{number}", raw)
+                running.start(number)
+            if waits:
+                running.wait_healthy(PATIENCE_S)
+            yield Network(system, running)
+
+
+def test_forty_real_transactions_are_ordered_once_while_nodes_are_killed(kafka_cluster, tmp_path):
+    raw = osn_configs.block("chain-a")
+    with network(kafka_cluster, tmp_path, chains_plan("chain-a"), raw) as net:
+        sent = osn_configs.real_envelopes()
+        chance = random.Random(1)
+        waiting = list(sent)
+        turn = 0
+        while waiting:
+            number = turn % 3
+            some = waiting[: chance.randrange(1, 7)]
+            answers = net.send(number, *some)
+            accepted = answers.count(200)
+            waiting = waiting[accepted:]
+            if accepted and turn % 2:
+                net.restart(number)
+            turn += 1
+        net.nodes.wait_healthy(PATIENCE_S)
+        assert net.until_ordered("chain-a", 40) == sent
+        for number in range(3):
+            net.genuine(number, "chain-a")
+        place = net.receipt(2, "chain-a", sent[17])
+        block = Block.FromString(net.deliver(0, "chain-a")[place["block"]])
+        assert block.data.data[place["index"]] == sent[17]
+        net.nodes.stop()
+        told = amcast("osn", "inspect", "--folder", str(tmp_path / "node-1"), "-o", "json")
+        assert told.returncode == 0, told.stderr
+        (row,) = json.loads(told.stdout)["channels"]
+        assert row["transactions"] == 41
+        assert row["sound"]
+
+
+def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes_die(
+    kafka_cluster, tmp_path
+):
+    plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
+    raws = [quick(name, timeout="50ms", max_message_count=5) for name in plan.partitions]
+    with network(kafka_cluster, tmp_path, plan, *raws) as net:
+        chance = random.Random(3)
+        sent = {"chain-a": [], "chain-b": []}
+        for turn in range(60):
+            some = []
+            for _ in range(chance.randrange(1, 4)):
+                to = chance.choice(list(sent))
+                some.append(transaction(to))
+                sent[to].append(some[-1])
+            while some:  # sent again to the next node, until it was accepted
+                some = some[net.send(chance.randrange(3), *some).count(200) :]
+            if turn % 20 == 7:
+                net.restart(chance.randrange(3))
+            if turn == 30:
+                config = ChannelConfig.from_block(raws[0])
+                update = osn_configs.update(
+                    config, lambda new: osn_configs.set_batch(new, max_message_count=3)
+                )
+                net.send_all(1, update)
+        net.nodes.wait_healthy(PATIENCE_S)
+        seen = {}
+        for name, configs in (("chain-a", 1), ("chain-b", 0)):
+            seen[name] = net.until_ordered(name, len(sent[name]) + configs)
+            assert set(sent[name]) <= set(seen[name])
+        blocks = [Block.FromString(raw) for raw in net.deliver(0, "chain-a")]
+        sizes = [len(block.data.data) for block in blocks]
+        assert max(sizes) <= 5
+        changed = next(n for n, block in enumerate(blocks) if n and is_config(block))
+        assert max(sizes[changed:]) <= 3
+        # What stands in a block is not ordered again, whoever sends it to whom.
+        assert net.send(2, *sent["chain-a"][:2], sent["chain-b"][0]) == [200] * 3
+        for name, found in seen.items():
+            last = transaction(name)
+            assert net.send(0, last) == [200]
+            assert net.until_ordered(name, len(found) + 1) == [*found, last]
+
+
+def test_without_collectors_nodes_are_unhealthy_and_answer_503_until_they_run(
+    kafka_cluster, tmp_path
+):
+    plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
+    raws = [quick(name, timeout="50ms") for name in plan.partitions]
+    with network(
+        kafka_cluster, tmp_path, plan, *raws, nodes=1, waits=False, collectors=False
+    ) as net:
+        until(lambda: "was ordered since this node started" in net.unhealthy(0), PATIENCE_S, 0.2)
+        assert net.send(0, transaction()) == [503]
+        assert len(net.deliver(0, "chain-a")) == 1  # what there is can be read
+        collectors = net.system.collectors()
+        net.nodes.wait_healthy(PATIENCE_S)
+        sent = [transaction() for _ in range(2)]
+        assert net.send(0, sent[0]) == [200]
+        until(lambda: net.ordered("chain-a") == sent[:1], PATIENCE_S, 0.1)
+        for node in net.system.plan.collectors:
+            collectors.kill(node.name)
+        net.send(0, sent[1])  # accepted, for nobody can know it yet, or 503
+        until(lambda: "log chain-a holds records" in net.unhealthy(0), PATIENCE_S, 0.2)
+        assert net.send(0, transaction()) == [503]
+        for node in net.system.plan.collectors:
+            collectors.start(node.name)
+        net.nodes.wait_healthy(PATIENCE_S)
+        net.send_all(0, sent[1])
+        until(lambda: net.ordered("chain-a") == sent, PATIENCE_S, 0.1)
+
+
+def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_cluster, tmp_path):
+    raw = quick("chain-a", timeout="50ms")
+    with network(kafka_cluster, tmp_path, chains_plan("chain-a"), raw) as net:
+        sent = [transaction() for _ in range(60)]
+        assert net.send(0, *sent[:20]) == [200] * 20
+        assert net.until_ordered("chain-a", 20) == sent[:20]
+        net.nodes.kill(2)
+        assert net.send(0, *sent[20:45]) == [200] * 25
+        until(lambda: len(net.deliver(0, "chain-a")) >= 6, PATIENCE_S)
+        at = log_partition(net.system.plan.log("chain-a"))
+        end = net.system.driver.ends([at])[at]
+        with Admin(net.system.bootstrap) as admin:
+            admin.delete_records({at: end})
+        until(lambda: net.system.driver.begins([at])[at] == end, PATIENCE_S)
+        net.nodes.start(2)
+        # Behind the last block may stand records that led to none; the next block ends the gap.
+        assert net.send(0, *sent[45:50]) == [200] * 5
+        net.send_all(2, *sent[50:])
+        assert net.until_ordered("chain-a", 60) == sent
+        net.genuine(2, "chain-a")
+
+
+def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_collectors_order_both(
+    kafka_cluster, tmp_path
+):
+    raws = [quick(name, timeout="50ms") for name in ("chain-a", "chain-b")]
+    with network(kafka_cluster, tmp_path, chains_plan("chain-a"), *raws, waits=False) as net:
+        for number in range(3):
+            until(lambda: only_lacks(net.unhealthy(number), "chain-b"), PATIENCE_S, 0.2)  # noqa: B023
+        sent = {"chain-a": [transaction() for _ in range(13)], "chain-b": []}
+        assert net.send(0, *sent["chain-a"]) == [200] * 13
+        net.nodes.kill(1)  # it reads the epoch's end later than the others
+        system = net.system
+        wider = chains_plan(
+            "chain-a", "chain-b", spanning=[("chain-a", "chain-b")], topic=system.topic
+        )
+        planned = replace(wider, epoch=2, base_epoch=1, cluster_id=system.plan.cluster_id)
+        with Admin(system.bootstrap) as admin:
+            system.plan = apply(system.driver, admin, planned, add_partitions=True).plan
+        system.collectors("b").wait_healthy(PATIENCE_S)
+        net.nodes.start(1)
+        net.nodes.wait_healthy(PATIENCE_S)
+        more = [transaction() for _ in range(5)]
+        sent["chain-b"] = [transaction("chain-b") for _ in range(4)]
+        assert net.send(1, *more[:3], *sent["chain-b"], *more[3:]) == [200] * 9
+        assert net.until_ordered("chain-a", 18) == [*sent["chain-a"], *more]
+        assert net.until_ordered("chain-b", 4) == sent["chain-b"]
+        net.restart(2)
+        net.nodes.wait_healthy(PATIENCE_S)
+        assert net.send(2, transaction()) == [200]
+        net.until_ordered("chain-a", 19)
+
+
+def test_nodes_answer_503_while_the_brokers_are_away_and_go_on_without_a_restart(tmp_path):
+    raw = quick("chain-a", timeout="50ms")
+    with (
+        LocalCluster(brokers=1) as cluster,
+        network(cluster, tmp_path, chains_plan("chain-a"), raw) as net,
+    ):
+        first, during, after = (transaction() for _ in range(3))
+        assert net.send(0, first) == [200]
+        net.until_ordered("chain-a", 1)
+        cluster.kill(1)
+        until(lambda: "chain-a/0" in net.unhealthy(1), PATIENCE_S, 0.2)
+        assert net.send(1, during) == [503]
+        cluster.start()
+        net.nodes.wait_healthy(PATIENCE_S)
+        assert net.send(1, after) == [200]
+        assert net.until_ordered("chain-a", 2) == [first, after]
+
+
+def test_one_broker_of_three_may_go_and_without_two_the_health_check_says_what_lacks(
+    kafka_cluster_of_three, tmp_path
+):
+    cluster = kafka_cluster_of_three
+    cluster.start()
+    raw = quick("chain-a", timeout="50ms")
+    with network(cluster, tmp_path, chains_plan("chain-a"), raw) as net:
+        sent = [transaction() for _ in range(3)]
+        assert net.send(0, sent[0]) == [200]
+        cluster.kill(3)
+        net.send_all(0, sent[1])
+        net.nodes.wait_healthy(PATIENCE_S)
+        cluster.kill(2)
+        until(lambda: "chain-a/0" in net.unhealthy(0), PATIENCE_S, 0.2)
+        doubtful = transaction()  # the broker that is left may hold it
+        assert net.send(0, doubtful) == [503]
+        cluster.start()
+        net.nodes.wait_healthy(PATIENCE_S)
+        net.send_all(1, sent[2])
+        found = until(lambda: sent[2] in (all_ := net.ordered("chain-a")) and all_, PATIENCE_S, 0.1)
+        assert [one for one in found if one != doubtful] == sent
+        assert net.until_ordered("chain-a", len(found)) == found
+
+
+def test_a_log_with_too_few_replicas_in_sync_is_named_with_their_ids(kafka_cluster):
+    topic = f"short-{time.time_ns()}"
+    with Replicas(kafka_cluster.bootstrap) as admin:
+        admin.create_topics({topic: TopicSpec(2, settings={"min.insync.replicas": "9"})})
+        found = admin.short([TopicPartition(topic, 1)])
+        assert list(found) == [TopicPartition(topic, 1)]
+        assert re.search(r"\[replica ids: \[[\d ]+\]\]", found[TopicPartition(topic, 1)])
+        assert admin.short([TopicPartition("__consumer_offsets", 0)]) == {}
+
+
+def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigterm(
+    kafka_cluster, tmp_path
+):
+    raw = quick("chain-a", timeout="50ms")
+    plan = chains_plan("chain-a", "chain-b")
+    with network(kafka_cluster, tmp_path, plan, raw, nodes=1, waits=False) as net:
+        block = tmp_path / "chain-b.block"
+        block.write_bytes(quick("chain-b", timeout="50ms"))
+        home = ("--folder", str(tmp_path / "node-0"))
+        for _ in range(2):  # twice is once
+            done = amcast("osn", "join", "--genesis-block", str(block), *home, "-o", "json")
+            assert json.loads(done.stdout)["channel"] == "chain-b", done.stderr
+        net.nodes.wait_healthy(PATIENCE_S)
+        who = ("--node", net.nodes.addresses[0], "--msp", str(USER_MSP), "--msp-id", "Org1MSP")
+        sent = [transaction("chain-b") for _ in range(12)]
+        file = tmp_path / "chain-b.envelopes"
+        file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+        done = amcast("osn", "broadcast", str(file), *who, "--wait")
+        assert done.returncode == 0, done.stderr
+        places = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [one["transaction"] for one in places] == [transaction_id(one) for one in sent]
+        assert {one["chain"] for one in places} == {"chain-b"}
+        done = amcast("osn", "deliver", *who, "--channel", "chain-b")
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        for one in places:
+            place = told[one["block"]]["transactions"][one["index"]]
+            assert place["transaction"] == one["transaction"]
+        for before, after in pairwise(told):
+            assert after["previous_hash"] == before["hash"]
+        done = amcast("osn", "inspect", *home, "--channel", "chain-b", "--block", "1")
+        assert json.loads(done.stdout) == told[1]
+        # The first envelope that is refused ends it, with a sentence and 1.
+        file.write_bytes(b"\0\0\0\x03abc")
+        done = amcast("osn", "broadcast", str(file), *who[:2])
+        assert done.returncode == 1
+        assert "answered 400" in done.stderr
+        done = amcast("osn", "deliver", *who, "--channel", "chain-x")
+        assert done.returncode == 1
+        assert "404" in done.stderr
+        (process,) = net.nodes._processes.values()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--listen", "nowhere"], "no address"),
+        (["--client-ca", "ca.pem"], "--tls-cert"),
+        (["--msp", "/nowhere"], "/nowhere"),
+    ],
+    ids=["address", "tls", "msp"],
+)
+def test_flags_without_a_meaning_end_with_2_and_one_sentence(tmp_path, flags, text):
+    done = amcast(
+        *("osn", "run", "-b", "127.0.0.1:1", "--folder", str(tmp_path), "--msp-id", "OrdererMSP"),
+        *("--msp", str(ORDERER_MSP), *flags),
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1

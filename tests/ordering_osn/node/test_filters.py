@@ -1,0 +1,453 @@
+"""What a node lets in, with which status, and what it makes of it."""
+
+from datetime import timedelta
+
+import pytest
+
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.compute_update import group_at, set_value
+from ordering_osn.config.envelopes import canonical
+from ordering_osn.node.filters import (
+    MessageClass,
+    Refusal,
+    admit_normal,
+    admit_update,
+    route,
+)
+from ordering_osn.protos import (
+    ChannelHeader,
+    ConfigEnvelope,
+    ConfigGroup,
+    Envelope,
+    Header,
+    HeaderType,
+    Payload,
+    SignatureHeader,
+)
+from tests.ordering_osn.helpers.configs import (
+    MAINTENANCE,
+    NOW,
+    Member,
+    by_a_stranger,
+    changed,
+    genesis,
+    in_maintenance,
+    of_old_capabilities,
+    orderer,
+    orderer_admin,
+    org_admin,
+    org_user,
+    parsed,
+    real_envelopes,
+    set_batch,
+    set_consensus,
+    set_policy,
+    set_timeout,
+    transaction,
+    unsigned,
+    update,
+    with_organisation,
+    with_signature,
+)
+from tests.ordering_osn.helpers.pki import (
+    assert_one_sentence,
+    by,
+    out_of,
+    role,
+    root,
+    signature_policy,
+    years,
+)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return genesis()
+
+
+def refused(call, *args, **named):
+    with pytest.raises(Refusal) as caught:
+        call(*args, **named)
+    assert_one_sentence(caught.value)
+    return caught.value.status
+
+
+# Where an envelope goes.
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (HeaderType.MESSAGE, MessageClass.NORMAL),
+        (HeaderType.ENDORSER_TRANSACTION, MessageClass.NORMAL),
+        (HeaderType.CONFIG_UPDATE, MessageClass.CONFIG_UPDATE),
+        (77, MessageClass.NORMAL),
+    ],
+)
+def test_an_envelope_is_classed_by_its_header_type(kind, found):
+    assert route(transaction(kind=kind)) == (found, "chain-a")
+
+
+@pytest.mark.parametrize("kind", [HeaderType.CONFIG, HeaderType.ORDERER_TRANSACTION])
+def test_a_config_sent_directly_is_a_bad_request(kind):
+    assert refused(route, transaction(kind=kind)) == 400
+
+
+HEADERLESS = {
+    "empty": b"",
+    "garbage": b"\xff",
+    "garbage in the payload": canonical(Envelope(payload=b"\xff")),
+    "no header": canonical(Envelope(payload=canonical(Payload(data=b"x")))),
+    "garbage in the header": canonical(
+        Envelope(payload=canonical(Payload(header=Header(channel_header=b"\xff"))))
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEADERLESS)
+def test_an_envelope_whose_channel_header_cannot_be_read_is_a_bad_request(case):
+    assert refused(route, HEADERLESS[case]) == 400
+
+
+def test_an_envelope_for_no_channel_goes_to_the_channel_of_no_name():
+    assert route(transaction("")) == (MessageClass.NORMAL, "")
+
+
+@pytest.mark.parametrize("channel", ["chain-a+chain-b", "chain-b+chain-a", "chain-a+", "+"])
+@pytest.mark.parametrize("kind", [HeaderType.ENDORSER_TRANSACTION, HeaderType.CONFIG_UPDATE, 99])
+def test_a_channel_id_of_several_chains_is_a_bad_request(channel, kind):
+    raw = transaction(channel, kind=kind)
+    assert refused(route, raw) == 400
+    with pytest.raises(Refusal, match="names several chains, and peers accept no such transaction"):
+        route(raw)
+
+
+# The filters, in their order.
+
+
+@pytest.mark.slow
+def test_the_real_transactions_of_both_chains_pass():
+    for channel in ("chain-a", "chain-b"):
+        for raw in real_envelopes(channel):
+            assert route(raw) == (MessageClass.NORMAL, channel)
+            assert admit_normal(genesis(channel), raw, now=NOW) == 0
+
+
+def test_the_sequence_that_a_transaction_was_judged_at_is_given(config):
+    made, sequence = admit_update(
+        config, update(config, lambda c: set_timeout(c, "1s")), now=NOW, signer=orderer()
+    )
+    following = config.after(made)
+    assert sequence == 0
+    assert admit_normal(following, real_envelopes()[0], now=NOW) == 1
+
+
+def test_an_empty_payload_is_a_bad_request(config):
+    assert refused(admit_normal, config, b"", now=NOW) == 400
+
+
+@pytest.mark.parametrize(("absolute", "over"), [(5000, 0), (5000, 1), (5001, 0), (5002, 3)])
+def test_size_counts_payload_and_signature_and_the_absolute_size_is_let_in(config, absolute, over):
+    def sized(size):
+        signature = 100
+        bare = len(parsed(transaction(data=b"x" * 3000)).payload)
+        payload = parsed(transaction(data=b"x" * (3000 + size - signature - bare))).payload
+        assert len(payload) + signature == size
+        return canonical(Envelope(payload=payload, signature=b"s" * signature))
+
+    def limits(new):
+        set_batch(new, absolute_max_bytes=absolute, preferred_max_bytes=100)
+
+    limited = ChannelConfig("chain-a", changed(config, limits))
+    # The signature is no good: what is let in by its size is refused for that, after.
+    assert refused(admit_normal, limited, sized(absolute + over), now=NOW) == (400 if over else 403)
+    assert refused(admit_normal, limited, sized(absolute - 1), now=NOW) == 403
+
+
+def test_raising_the_absolute_size_lets_in_what_was_too_large(config):
+    raw = transaction(data=b"x" * 5000)
+
+    def limited(size):
+        return ChannelConfig(
+            "chain-a",
+            changed(
+                config, lambda c: set_batch(c, absolute_max_bytes=size, preferred_max_bytes=100)
+            ),
+        )
+
+    size = len(parsed(raw).payload) + len(parsed(raw).signature)
+    assert refused(admit_normal, limited(size - 1), raw, now=NOW) == 400
+    assert admit_normal(limited(size), raw, now=NOW) == 0
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return root()
+
+
+@pytest.fixture(scope="module")
+def with_org2(config, authority):
+    return with_organisation(config, authority)
+
+
+def test_an_expired_identity_is_a_bad_request(with_org2, authority):
+    member = Member(authority.issue("user", units=["client"], ends=5), "Org2MSP")
+    raw = transaction(signer=member)
+    assert admit_normal(with_org2, raw, now=years(5) - timedelta(seconds=1)) == 0
+    assert refused(admit_normal, with_org2, raw, now=years(5)) == 400
+
+
+def test_an_expired_identity_passes_without_the_capability_to_check(with_org2, authority):
+    member = Member(authority.issue("user", units=["client"], ends=5), "Org2MSP")
+    old = of_old_capabilities(with_org2)
+    assert admit_normal(old, transaction(signer=member), now=years(9)) == 0
+
+
+def test_expiry_is_judged_before_the_signature(with_org2, authority):
+    member = Member(authority.issue("user", units=["client"], ends=5), "Org2MSP")
+    raw = with_signature(transaction(signer=member), b"no signature")
+    assert refused(admit_normal, with_org2, raw, now=years(9)) == 400
+    assert refused(admit_normal, with_org2, raw, now=years(4)) == 403
+
+
+def test_size_is_judged_before_expiry(with_org2, authority):
+    member = Member(authority.issue("user", units=["client"], ends=5), "Org2MSP")
+    raw = transaction(signer=member, data=b"x" * (10 << 20))
+    with pytest.raises(Refusal, match="exceeds maximum"):
+        admit_normal(with_org2, raw, now=years(9))
+
+
+def test_a_signature_header_that_cannot_be_read_is_a_bad_request(config):
+    header = Header(
+        channel_header=canonical(ChannelHeader(channel_id="chain-a")), signature_header=b"\xff"
+    )
+    raw = canonical(Envelope(payload=canonical(Payload(header=header))))
+    assert refused(admit_normal, config, raw, now=NOW) == 400
+
+
+def signed_by_another():
+    return with_signature(transaction(), parsed(transaction(data=b"y")).signature)
+
+
+def creatorless():
+    header = Header(
+        channel_header=canonical(ChannelHeader(channel_id="chain-a")),
+        signature_header=canonical(SignatureHeader()),
+    )
+    return canonical(Envelope(payload=canonical(Payload(header=header, data=b"x"))))
+
+
+def of_an_unknown_organisation():
+    return transaction(signer=Member(root().issue("x", units=["client"]), "NobodyMSP"))
+
+
+@pytest.mark.parametrize(
+    "make", [unsigned, signed_by_another, creatorless, by_a_stranger, of_an_unknown_organisation]
+)
+def test_what_the_writers_policy_does_not_take_is_forbidden(config, make):
+    assert refused(admit_normal, config, make(), now=NOW) == 403
+
+
+def test_the_channels_own_writers_policy_decides(config):
+    nobody = signature_policy(out_of(1, by(0)), role("ADMIN", "Org1MSP"))
+
+    def change(new):
+        set_policy(group_at(new, "Application", "Org1MSP"), "Writers", nobody)
+
+    strict = ChannelConfig("chain-a", changed(config, change))
+    assert refused(admit_normal, strict, transaction(), now=NOW) == 403
+    assert admit_normal(strict, transaction(signer=org_admin()), now=NOW) == 0
+    assert admit_normal(strict, transaction(signer=orderer()), now=NOW) == 0
+
+
+# Maintenance mode.
+
+
+def test_maintenance_mode_turns_normal_transactions_away_for_now(config):
+    closed = in_maintenance(config)
+    with pytest.raises(Refusal) as caught:
+        admit_normal(closed, transaction(), now=NOW)
+    assert (caught.value.status, caught.value.retriable) == (503, True)
+    assert refused(admit_normal, closed, transaction(signer=orderer_admin()), now=NOW) == 503
+
+
+def test_maintenance_mode_takes_updates_from_the_orderers_writers_only(config):
+    closed = in_maintenance(config)
+
+    def change(new):
+        set_policy(
+            group_at(new, "Application", "Org1MSP"),
+            "Writers",
+            signature_policy(out_of(1, by(0)), role("ADMIN", "Org1MSP")),
+        )
+
+    raw = update(closed, change, signers=[org_admin()], sender=org_admin())
+    assert refused(admit_update, closed, raw, now=NOW, signer=orderer()) == 403
+    raw = update(closed, lambda c: set_timeout(c, "1s"))
+    assert admit_update(closed, raw, now=NOW, signer=orderer())[1] == 0
+
+
+def test_a_channel_goes_into_maintenance_mode_and_out_again(config):
+    into = update(config, lambda c: set_consensus(c, state=MAINTENANCE))
+    closed = config.after(admit_update(config, into, now=NOW, signer=orderer())[0])
+    assert closed.maintenance
+    kind = update(closed, lambda c: set_consensus(c, "etcdraft", state=MAINTENANCE, metadata=b""))
+    moved = closed.after(admit_update(closed, kind, now=NOW, signer=orderer())[0])
+    out = update(moved, lambda c: set_consensus(c, "etcdraft"))
+    opened = moved.after(admit_update(moved, out, now=NOW, signer=orderer())[0])
+    assert (opened.maintenance, opened.sequence) == (False, 3)
+    assert admit_normal(opened, transaction(), now=NOW) == 3
+
+
+def and_timeout(change):
+    def both(new):
+        change(new)
+        set_timeout(new, "1s")
+
+    return both
+
+
+def and_channel_value(change):
+    def both(new):
+        change(new)
+        set_value(new.channel_group, "OrdererAddresses", ConfigGroup())
+
+    return both
+
+
+def and_members_value(change):
+    def both(new):
+        change(new)
+        group_at(new, "Application").values["Capabilities"].value = b""
+
+    return both
+
+
+TRANSITIONS = {
+    "into maintenance with another value": (
+        False, and_timeout(lambda c: set_consensus(c, state=MAINTENANCE)), "nothing else"
+    ),
+    "into maintenance with the channel's value": (
+        False, and_channel_value(lambda c: set_consensus(c, state=MAINTENANCE)), "nothing else"
+    ),
+    "into maintenance with another group's value": (
+        False, and_members_value(lambda c: set_consensus(c, state=MAINTENANCE)), "nothing else"
+    ),
+    "into maintenance with another type": (
+        False, lambda c: set_consensus(c, "etcdraft", state=MAINTENANCE), "neither"
+    ),
+    "into maintenance with other metadata": (
+        False, lambda c: set_consensus(c, state=MAINTENANCE, metadata=b"m"), "neither"
+    ),
+    "out of maintenance with another type": (
+        True, lambda c: set_consensus(c, "etcdraft"), "neither"
+    ),
+    "out of maintenance with another value": (
+        True, and_timeout(set_consensus), "nothing else"
+    ),
+    "another type outside maintenance": (
+        False, lambda c: set_consensus(c, "etcdraft"), "outside maintenance"
+    ),
+    "a type that is none": (
+        True, lambda c: set_consensus(c, "pbft", state=MAINTENANCE), "'pbft'"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TRANSITIONS)
+def test_a_forbidden_transition_is_a_bad_request(config, case):
+    closed, change, said = TRANSITIONS[case]
+    start = in_maintenance(config) if closed else config
+    raw = update(start, change, signers=[orderer_admin(), org_admin()])
+    with pytest.raises(Refusal, match=said) as caught:
+        admit_update(start, raw, now=NOW, signer=orderer())
+    assert caught.value.status == 400
+
+
+def test_without_the_capability_the_state_turns_nobody_away_but_by_policy(config):
+    old = of_old_capabilities(in_maintenance(config))
+    assert admit_normal(old, transaction(signer=orderer()), now=NOW) == 0
+    assert refused(admit_normal, old, transaction(), now=NOW) == 403
+
+
+def test_maintenance_mode_needs_its_capability(config):
+    old = of_old_capabilities(config)
+    raw = update(old, lambda c: set_consensus(c, state=MAINTENANCE))
+    with pytest.raises(Refusal, match="without the capability"):
+        admit_update(old, raw, now=NOW, signer=orderer())
+
+
+# Config updates.
+
+
+def test_an_update_becomes_a_config_envelope_signed_by_the_node(config):
+    raw = update(config, lambda c: set_batch(c, max_message_count=500))
+    made, sequence = admit_update(config, raw, now=NOW, signer=orderer())
+    payload = Payload.FromString(parsed(made).payload)
+    header = ChannelHeader.FromString(payload.header.channel_header)
+    assert (header.type, header.channel_id, sequence) == (HeaderType.CONFIG, "chain-a", 0)
+    assert (header.timestamp.seconds, header.timestamp.nanos) == (int(NOW.timestamp()), 0)
+    assert (header.version, header.epoch, header.tx_id, header.tls_cert_hash) == (0, 0, "", b"")
+    signature = SignatureHeader.FromString(payload.header.signature_header)
+    assert (signature.creator, len(signature.nonce)) == (orderer().creator, 24)
+    config.msps.identity(signature.creator).verify(parsed(made).payload, parsed(made).signature)
+    carried = ConfigEnvelope.FromString(payload.data)
+    assert (carried.config.sequence, carried.last_update) == (1, parsed(raw))
+
+
+def test_two_nodes_make_the_same_config_of_one_update(config):
+    raw = update(config, lambda c: set_batch(c, max_message_count=500))
+    made = [admit_update(genesis(), raw, now=NOW, signer=orderer())[0] for _ in range(2)]
+    assert made[0] != made[1]  # nonces
+    once, again = (Payload.FromString(parsed(each).payload).data for each in made)
+    assert once == again
+
+
+@pytest.mark.parametrize(
+    ("sender", "status"), [(unsigned, 403), (by_a_stranger, 403), (creatorless, 403)]
+)
+def test_an_update_whose_sender_is_no_writer_is_forbidden(config, sender, status):
+    good = update(config, lambda c: set_timeout(c, "1s"))
+    data = Payload.FromString(parsed(good).payload).data
+    payload = Payload.FromString(parsed(sender()).payload)
+    header = ChannelHeader(channel_id="chain-a", type=HeaderType.CONFIG_UPDATE)
+    payload.header.channel_header = canonical(header)
+    payload.data = data
+    raw = canonical(Envelope(payload=canonical(payload), signature=parsed(sender()).signature))
+    assert refused(admit_update, config, raw, now=NOW, signer=orderer()) == status
+
+
+def test_an_update_without_the_admins_signatures_is_a_bad_request(config):
+    for people in ([], [org_user()], [org_admin()]):
+        raw = update(config, lambda c: set_timeout(c, "1s"), signers=people, sender=org_admin())
+        assert refused(admit_update, config, raw, now=NOW, signer=orderer()) == 400
+
+
+def test_anybody_who_may_write_may_send_what_the_admins_signed(config):
+    raw = update(config, lambda c: set_timeout(c, "1s"), sender=org_user())
+    assert admit_update(config, raw, now=NOW, signer=orderer())[1] == 0
+
+
+def test_an_old_empty_or_misaddressed_update_is_a_bad_request(config):
+    raw = update(config, lambda c: set_timeout(c, "1s"))
+    following = config.after(admit_update(config, raw, now=NOW, signer=orderer())[0])
+    elsewhere = update(genesis("chain-b"), lambda c: set_timeout(c, "1s"))
+    nothing = transaction(kind=HeaderType.CONFIG_UPDATE)
+    for current, wrong in ((following, raw), (config, elsewhere), (config, nothing)):
+        assert refused(admit_update, current, wrong, now=NOW, signer=orderer()) == 400
+
+
+def test_the_config_that_an_update_leads_to_must_pass_the_filters_too(config):
+    raw = update(config, lambda c: set_timeout(c, "1s"))
+    # Room for the update, but not for the whole config around it.
+    size = len(parsed(raw).payload) + len(parsed(raw).signature)
+
+    def limits(new):
+        set_batch(new, absolute_max_bytes=size + 1000, preferred_max_bytes=100)
+
+    small = ChannelConfig("chain-a", changed(config, limits))
+    with pytest.raises(Refusal, match="exceeds maximum") as caught:
+        admit_update(small, raw, now=NOW, signer=orderer())
+    assert caught.value.status == 400
+    stranger = Member(root().issue("x", units=["orderer"]), "OrdererMSP")
+    assert refused(admit_update, config, raw, now=NOW, signer=stranger) == 403

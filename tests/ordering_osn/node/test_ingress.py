@@ -1,0 +1,49 @@
+"""What a real node answers to envelopes that a client's library would not make."""
+
+import asyncio
+
+import pytest
+
+from ordering_osn.config.envelopes import canonical
+from ordering_osn.protos import Envelope, HeaderType
+from tests.ordering_osn.helpers.served import client_of, told
+from tests.ordering_osn.helpers.small import (
+    LONE,
+    Nodes,
+    counted,
+    healthy,
+    quick,
+    transaction,
+    until_ordered,
+)
+
+pytestmark = pytest.mark.slow
+NAMELESS = (7, 8, 9, 99, -1, 2**31 - 1, -(2**31))
+
+
+def unsigned(raw):
+    return canonical(Envelope(payload=Envelope.FromString(raw).payload))
+
+
+def test_header_types_without_a_name_are_ordered_where_signed_and_else_forbidden(tmp_path):
+    async def ask(node, sent):
+        async with client_of(node) as client:
+            accepted = await told(client, *sent)
+            refused = [await told(client, unsigned(transaction(kind=kind))) for kind in NAMELESS]
+            return accepted, refused
+
+    assert not set(NAMELESS) & set(HeaderType.values())
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="30ms"))
+        healthy(node)
+        sent = [transaction(kind=kind) for kind in NAMELESS]
+        accepted, refused = asyncio.run(ask(node, sent))
+        assert accepted == [200] * len(sent)
+        assert refused == [[403]] * len(sent)
+        assert until_ordered(node, len(sent)) == sent
+        # However many types clients make up, their numbers make no more series of metrics.
+        counts = [
+            counted(node, "broadcast_processed_count", "chain-a", "UNKNOWN", status)
+            for status in ("SUCCESS", "FORBIDDEN")
+        ]
+        assert counts == [len(sent)] * 2

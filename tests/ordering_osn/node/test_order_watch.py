@@ -1,0 +1,233 @@
+"""Whether a chain's order moves: the judge on its own, then a node whose collectors come and go."""
+
+import pytest
+
+from ordering_osn.node.order_watch import OrderWatch
+from tests.helpers.small import until
+from tests.ordering_osn.helpers.small import (
+    TWO,
+    Nodes,
+    accepted,
+    blocks,
+    chains_plan,
+    counted,
+    healthy,
+    quick,
+    submit,
+    transaction,
+    until_alike,
+    until_ordered,
+)
+
+
+class Watched:
+    """An `OrderWatch` of one chain whose order also holds records for several."""
+
+    def __init__(self, *, by_collector=True):
+        self.watch = OrderWatch("a", stalled_s=10.0, probe_s=30.0)
+        self.by_collector = by_collector
+
+    def look(self, now, **ordered):
+        """Look; give the trouble and whether a probe is wanted."""
+        wanted = self.watch.look({"a": 0, **ordered}, now, by_collector=self.by_collector)
+        return self.watch.trouble, wanted
+
+    def proven(self):
+        """Have a probe come back at once, at the time 0."""
+        assert self.look(0)[1]
+        self.watch.probe_stored(0)
+        assert self.look(0, a=1) == (None, False)
+        return self
+
+
+def test_a_chain_that_a_collector_orders_is_in_trouble_until_a_probe_came_back():
+    watched = Watched()
+    trouble, wanted = watched.look(0)
+    assert wanted
+    assert "since this node started" in trouble
+    assert "amcast collectors run" in trouble
+    assert watched.look(1) == (trouble, False)  # one is on its way
+    watched.watch.probe_stored(7)
+    assert watched.look(2, a=7) == (trouble, False)
+    assert watched.look(3, a=8) == (None, False)
+
+
+def test_a_probe_that_was_lost_on_its_way_is_wanted_again():
+    watched = Watched()
+    assert watched.look(0)[1]
+    watched.watch.probe_lost()
+    assert watched.look(1)[1]
+
+
+def test_what_is_stored_and_not_ordered_is_trouble_after_some_time_until_it_is_ordered():
+    watched = Watched().proven()
+    watched.look(1000, a=1)
+    watched.watch.stored(5)
+    assert watched.look(1001, a=1)[0] is None  # idle before, so it began to wait just now
+    assert watched.look(1011, a=1)[0] is None
+    trouble, wanted = watched.look(1012, a=1)
+    assert "none of them was ordered for 10 s" in trouble
+    assert not wanted
+    assert watched.look(1013, a=2)[0] is None  # it moves, though not all is ordered
+    assert watched.look(1024, a=2)[0] is not None
+    assert watched.look(1025, a=6)[0] is None
+
+
+def test_the_ends_of_all_logs_tell_what_waits_and_each_log_must_move():
+    watched = Watched().proven()
+    watched.watch.grown({"a": 1, "a+b": 3})
+    for now in range(10):
+        watched.watch.stored(now)
+        assert watched.look(now, a=now + 1, **{"a+b": 2})[0] is None
+    trouble, _ = watched.look(11, a=11, **{"a+b": 2})
+    assert "log a+b holds records" in trouble
+    assert watched.look(12, a=11, **{"a+b": 3})[0] is None
+
+
+def test_an_idle_chain_is_well_and_posts_a_probe_now_and_then():
+    watched = Watched().proven()
+    assert watched.look(29, a=1) == (None, False)
+    assert watched.look(31, a=1) == (None, True)
+    assert watched.look(32, a=1) == (None, False)
+    watched.watch.probe_stored(1)
+    assert watched.look(33, a=2) == (None, False)
+    assert watched.look(60, a=2) == (None, False)
+    assert watched.look(64, a=3) == (None, False)  # another node's came back
+    assert watched.look(90, a=3) == (None, False)
+    assert watched.look(95, a=3) == (None, True)
+    watched.watch.probe_stored(3)
+    watched.look(96, a=3)
+    assert watched.look(107, a=3)[0] is not None  # the collector went while nobody sent anything
+
+
+def test_a_log_that_is_its_own_order_needs_no_probe_and_may_end_in_a_marker():
+    watched = Watched(by_collector=False)
+    watched.watch.grown({"a": 4})
+    for now in range(0, 1000, 5):
+        assert watched.look(now, a=3) == (None, False)
+    watched.watch.posted(5)
+    watched.look(1000, a=3)
+    assert "what holds it up" in watched.look(1011, a=3)[0]
+    assert watched.look(1012, a=6)[0] is None
+
+
+def test_a_chain_that_a_collector_orders_from_now_on_is_to_be_proven():
+    watched = Watched(by_collector=False)
+    assert watched.look(0, a=1) == (None, False)
+    watched.by_collector = True
+    trouble, wanted = watched.look(1, a=1)
+    assert trouble is not None
+    assert wanted
+
+
+# -- a node -----------------------------------------------------------------------------------
+
+TIMES = {"stalled_s": 0.5, "probe_s": 0.5}
+
+
+class Switched(Nodes):
+    """Nodes whose collectors run only when they are started."""
+
+    def __enter__(self):
+        self._stack.enter_context(self.small)
+        return self
+
+    def collectors(self):
+        return self.small.run_all()
+
+    def stop_collectors(self, running):
+        for node, thread in running:
+            node.stop()
+            thread.join(60)
+
+
+def until_accepted(node, envelope):
+    """Submit an envelope until it is accepted: where time is this short, an order may stall."""
+    until(lambda: submit(node, envelope)[0][0] == 200)
+
+
+def genesis_blocks():
+    return [quick(name, timeout="30ms") for name in ("chain-a", "chain-b")]
+
+
+@pytest.mark.slow
+def test_a_node_that_starts_without_collectors_accepts_nothing_until_they_run(tmp_path):
+    with Switched(TWO, tmp_path) as osn:
+        node = osn.start("n1", *genesis_blocks())
+        until(lambda: "was ordered since this node started" in str(node.health()))
+        assert [component for component, _ in node.health()] == ["chain-a/0", "chain-b/0"]
+        ((status, info),) = submit(node, transaction())
+        assert status == 503
+        assert "amcast collectors run" in info
+        assert not node.get("chain-a").errored  # what there is can be read
+        osn.collectors()
+        healthy(node)
+        one = transaction()
+        accepted(node, one)
+        assert until_ordered(node, 1) == [one]
+
+
+@pytest.mark.slow
+def test_a_node_whose_collectors_go_answers_503_and_goes_on_when_they_are_back(tmp_path):
+    with Switched(TWO, tmp_path) as osn:
+        running = osn.collectors()
+        nodes = [osn.start(name, *genesis_blocks(), **TIMES) for name in ("n1", "n2")]
+        healthy(*nodes)
+        first = transaction()
+        until_accepted(nodes[0], first)
+        until_ordered(nodes[1], 1)
+        osn.stop_collectors(running)
+        # Nobody sends anything: the nodes' own probes tell.
+        for node in nodes:
+            until(lambda: "log chain-a holds records" in str(node.health()))  # noqa: B023
+            assert submit(node, transaction())[0][0] == 503
+        osn.collectors()
+        healthy(*nodes)
+        second = transaction()
+        until_accepted(nodes[1], second)
+        assert until_ordered(nodes[0], 2) == [first, second]
+        until_alike(*nodes)
+
+
+@pytest.mark.slow
+def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_are_back(tmp_path):
+    with Switched(TWO, tmp_path) as osn:
+        running = osn.collectors()
+        node = osn.start("n1", *genesis_blocks(), stalled_s=0.5, probe_s=1e9)
+        healthy(node)
+        osn.stop_collectors(running)
+        assert node.health() == []
+        one = transaction()
+        accepted(node, one)
+        until(lambda: "log chain-a holds records" in str(node.health()))
+        assert submit(node, transaction())[0][0] == 503
+        osn.collectors()
+        assert until_ordered(node, 1) == [one]
+        healthy(node)
+
+
+@pytest.mark.slow
+def test_an_idle_node_stays_healthy_and_its_probes_make_no_block(tmp_path):
+    with Switched(TWO, tmp_path) as osn:
+        osn.collectors()
+        node = osn.start("n1", *genesis_blocks(), stalled_s=60.0, probe_s=0.02)
+        healthy(node)
+        until(lambda: counted(node, "records_ignored", "chain-a", "connect") >= 6)
+        assert node.health() == []
+        assert len(blocks(node)) == 1
+        one = transaction()
+        accepted(node, one)
+        assert until_ordered(node, 1) == [one]
+
+
+@pytest.mark.slow
+def test_a_chain_that_no_collector_orders_gets_no_probes_and_needs_none(tmp_path):
+    with Switched(chains_plan("chain-a", "chain-b"), tmp_path) as osn:
+        node = osn.start("n1", *genesis_blocks(), stalled_s=60.0, probe_s=0.01)
+        healthy(node)
+        sent = [transaction() for _ in range(20)]
+        for number, one in enumerate(sent):
+            accepted(node, one)
+            until_ordered(node, number + 1)
+        assert node.health() == []
+        assert counted(node, "records_ignored", "chain-a", "connect") == 0

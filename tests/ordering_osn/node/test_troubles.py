@@ -1,0 +1,318 @@
+"""A node in trouble: its loop, the log, the disk; and blocks that it gets from a peer."""
+
+import pytest
+
+from multicast.errors import NotAuthorized, TopicChanged
+from ordering_osn.chain.blocks import consenter_of
+from ordering_osn.chain.records import TimeToCut, encode
+from ordering_osn.ledger.ledger import LedgerFull
+from ordering_osn.node.catch_up import NoPeer
+from ordering_osn.protos import Block
+from tests.helpers.small import until
+from tests.ordering_osn.helpers.small import (
+    LONE,
+    Faulty,
+    Nodes,
+    accepted,
+    batch_of,
+    blocks,
+    chain_of,
+    counted,
+    healthy,
+    log_of,
+    ordered,
+    quick,
+    submit,
+    transaction,
+    until_alike,
+    until_ordered,
+)
+
+pytestmark = pytest.mark.slow
+
+
+# -- troubles -------------------------------------------------------------------------------
+
+
+def test_a_node_whose_loop_died_answers_503_and_is_unhealthy(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        chain = node.get("chain-a")
+        chain.ledger.close()  # as a disk that is gone: nothing can be appended
+        accepted(node, *[transaction() for _ in range(10)])
+        until(node.health)
+        ((component, reason),) = node.health()
+        assert component == "chain-a/0"
+        assert "its loop ended" in reason
+        assert chain.errored
+        ((status, info),) = submit(node, transaction())
+        assert status == 503
+        assert "its loop ended" in info
+
+
+def test_a_node_answers_503_while_the_log_is_away_and_goes_on_without_a_restart(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        driver.away = True
+        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
+        until(lambda: node.names() == ["chain-a"])
+        for _ in range(2):
+            until(lambda: "no broker answered" in str(node.health()))
+            assert node.get("chain-a").errored
+            assert submit(node, transaction())[0][0] == 503
+            driver.away = False
+            healthy(node)
+            before = len(ordered(node))
+            accepted(node, transaction())
+            until(lambda: len(ordered(node)) == before + 1)  # noqa: B023
+            driver.away = True
+
+
+class Denied(Faulty):
+    """A way to the log on which a right is taken away (`away`)."""
+
+    def _refuse(self):
+        if self.away:
+            raise NotAuthorized("User osn lacks the right Read on topic chains")
+
+
+def test_a_node_that_is_denied_says_so_and_goes_on_once_the_right_is_granted(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = Denied(osn.small.log)
+        driver.away = True
+        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
+        until(lambda: "lacks the right Read" in str(node.health()))
+        assert submit(node, transaction())[0][0] == 503
+        driver.away = False
+        healthy(node)
+        accepted(node, transaction())
+        until(lambda: len(ordered(node)) == 1)
+
+
+def test_a_posting_without_an_answer_is_503_and_sent_again_is_ordered_once(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
+        healthy(node)
+        one = transaction()
+        driver.lost = 1
+        ((status, info),) = submit(node, one)
+        assert status == 503
+        assert "sent again, it is ordered once" in info
+        accepted(node, one)
+        assert until_ordered(node, 1) == [one]
+
+
+def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+
+        def changed(_):
+            raise TopicChanged("topic chains was deleted and made again")
+
+        driver.topic_ids = changed
+        node = osn.start("n1", quick(), driver=driver)
+        until(lambda: "made again" in str(node.health()))
+        assert submit(node, transaction())[0][0] == 503
+
+
+def test_a_chain_is_errored_before_it_starts_and_after_it_stopped_and_stops_twice(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        driver.away = True
+        node = osn.start("n1", quick(), driver=driver)
+        until(node.names)
+        assert node.get("chain-a").errored
+        assert submit(node, transaction())[0][0] == 503
+        driver.away = False
+        healthy(node)
+        assert not node.get("chain-a").errored
+        node.stop()
+        assert node.get("chain-a").errored
+        ((status, info),) = submit(node, transaction())
+        assert status == 503
+        assert "stopped" in info
+        node.stop()
+
+
+# -- blocks from a peer ---------------------------------------------------------------------
+
+
+class Peer:
+    """The blocks of another node in this process."""
+
+    def __init__(self, node, change=lambda raw: raw):
+        self.node = node
+        self.change = change
+        self.asked = 0
+
+    def blocks(self, channel, start):
+        self.asked += 1
+        ledger = self.node.get(channel).ledger
+        if start >= ledger.height:
+            raise NoPeer("it has no more")
+        return (self.change(ledger.read(number)) for number in range(start, ledger.height))
+
+
+def behind_retention(osn, *, sent=35):
+    """Make a node that has all, and the folder of one that has less than the log still holds."""
+    full = osn.start("n1", quick(timeout="30ms"))
+    stopped = osn.start("n2", quick(timeout="30ms"))
+    healthy(full, stopped)
+    accepted(full, *[transaction() for _ in range(12)])
+    until_ordered(stopped, 12)
+    osn.stop("n2")
+    accepted(full, batch_of(full.get("chain-a").config, 4))
+    until(lambda: full.get("chain-a").config.sequence == 1)
+    accepted(full, *[transaction() for _ in range(sent - 13)])
+    until_ordered(full, sent)
+    osn.small.log.trim(log_of(osn), osn.small.log.ends([log_of(osn)])[log_of(osn)] - 2)
+    return full
+
+
+def test_a_node_that_the_log_left_behind_gets_the_blocks_from_a_peer_and_goes_on(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        full = behind_retention(osn)
+        peer = Peer(full)
+        node = osn.start("n2", peers=peer)
+        healthy(node)
+        assert peer.asked
+        until_alike(full, node)
+        assert node.get("chain-a").config.sequence == 1
+        accepted(node, *[transaction() for _ in range(6)])
+        until_ordered(node, 41)
+        until_alike(full, node)
+
+
+def test_a_new_node_gets_the_whole_chain_from_a_peer(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        full = behind_retention(osn)
+        node = osn.start("n3", quick(timeout="30ms"), peers=Peer(full))
+        healthy(node)
+        until_alike(full, node)
+
+
+def resigned(raw):
+    """Give a block signed by someone who may not."""
+    block = Block.FromString(raw)
+    block.data.data[0] = b"forged"
+    return block.SerializeToString()
+
+
+def unsigned(raw):
+    block = Block.FromString(raw)
+    block.metadata.metadata[0] = b""
+    return block.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(resigned, "data hash"), (unsigned, ""), (lambda _: b"\xff", "")],
+    ids=["other data", "no signature", "no block"],
+)
+def test_a_block_that_a_peer_made_up_is_refused_and_the_node_says_so(tmp_path, change, text):
+    with Nodes(LONE, tmp_path) as osn:
+        full = behind_retention(osn)
+        node = osn.start("n2", peers=Peer(full, change))
+        until(lambda: "is not genuine" in str(node.health()))
+        assert text in str(node.health())
+        assert node.get("chain-a").ledger.height == len(chain_of(node))
+        assert chain_of(node) == chain_of(full)[: len(chain_of(node))]
+        assert submit(node, transaction())[0][0] == 503
+
+
+def test_a_node_without_peers_says_what_helps(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        behind_retention(osn)
+        node = osn.start("n2")
+        until(lambda: "--peer" in str(node.health()))
+
+
+# -- the disk, and looking at health ----------------------------------------------------------
+
+
+class Full:
+    """A ledger whose disk is full for a while."""
+
+    def __init__(self, ledger):
+        self._ledger = ledger
+        self.refused = 0
+        self.full = True
+
+    def __getattr__(self, name):
+        return getattr(self._ledger, name)
+
+    def append(self, number, raw):
+        if self.full:
+            self.refused += 1
+            raise LedgerFull("no space left on device")
+        self._ledger.append(number, raw)
+
+
+def test_a_node_whose_disk_is_full_lets_nothing_in_and_goes_on_when_there_is_room(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        chain = node.get("chain-a")
+        chain.ledger = disk = Full(chain.ledger)
+        sent = [transaction() for _ in range(10)]
+        accepted(node, *sent)
+        until(lambda: "no space left" in str(node.health()))
+        assert submit(node, transaction())[0][0] == 503
+        disk.full = False
+        assert until_ordered(node, 10) == sent
+        healthy(node)
+
+
+def test_looking_at_the_health_writes_nothing_and_can_be_done_before_the_log_is_reached(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        driver = osn.faulty()
+        driver.away = True
+        node = osn.start("n1", quick(), driver=driver)
+        for _ in range(100):
+            node.health()
+        until(node.health)
+        driver.away = False
+        healthy(node)
+        for _ in range(100):
+            assert node.health() == []
+        assert osn.small.log.ends([log_of(osn)])[log_of(osn)] == 0
+
+
+def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="30ms"))
+        healthy(node)
+        one = transaction()
+        accepted(node, one)
+        until_ordered(node, 1)
+        # What follows leads to no block, and is not there any more when the node starts again.
+        accepted(node, one, one)
+        for _ in range(3):
+            osn.small.log.write(log_of(osn), encode(TimeToCut(1)))
+        until(lambda: counted(node, "records_ignored", "chain-a", "cut_stale") == 3)
+        osn.stop("n1")
+        osn.small.log.trim(log_of(osn), osn.small.log.ends([log_of(osn)])[log_of(osn)])
+        again = osn.start("n1")
+        healthy(again)
+        accepted(again, transaction(), one)
+        until_ordered(again, 2)
+        assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 8
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema_version": 1, "height": "x"}'])
+def test_a_note_of_where_the_chain_stood_that_cannot_be_read_does_no_harm(tmp_path, content):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="30ms"))
+        healthy(node)
+        accepted(node, transaction())
+        until_ordered(node, 1)
+        osn.stop("n1")
+        file = tmp_path / "n1/chain-a/rest.json"
+        assert file.exists()
+        file.write_bytes(content)
+        again = osn.start("n1")
+        healthy(again)
+        accepted(again, transaction())
+        until_ordered(again, 2)

@@ -1,0 +1,116 @@
+"""Bugs planted into a copy of the source, one line each: the simulator must find every one.
+
+`planted/*.toml` has the patches. A patch must match its file exactly once, so that no switch for
+tests lives in a core, and so that a patch that no longer fits is noticed.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("multicast", "collectors", "topology", "bench")
+SEEDS = 400
+VIOLATION = 3
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    file: str
+    old: str
+    new: str
+    seeds: int = SEEDS
+    by: str = "simulator"
+
+
+@dataclass(frozen=True)
+class Hunt:
+    found: bool
+    said: str
+
+
+BUGS = [
+    Bug(**entry)
+    for file in sorted((Path(__file__).parent / "planted").glob("*.toml"))
+    for entry in tomllib.loads(file.read_text())["bug"]
+]
+
+
+def plant(bug: Bug, at: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package,
+            at / package,
+            ignore=shutil.ignore_patterns("__pycache__", "kafka_jars", "fabric"),
+        )
+    patched = at / bug.file
+    text = patched.read_text()
+    assert text.count(bug.old) == 1, f"the patch {bug.name!r} must match {bug.file} once"
+    patched.write_text(text.replace(bug.old, bug.new))
+
+
+def simulate(at: Path, *arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "bench.simulator", *arguments],
+        cwd=at,
+        env={**os.environ, "PYTHONPATH": str(at), "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+    )
+
+
+def hunt(bug: Bug, at: Path) -> Hunt:
+    """Run schedules from seed 0 on, up to the bug's number of seeds or the first violation."""
+    plant(bug, at)
+    if bug.by == "trace":
+        digests = [
+            re.search(r"digest .*", simulate(at, "--schedules", "10", hash_seed=seed).stdout)
+            for seed in ("1", "2", "3", "4")
+        ]
+        assert all(digests)
+        different = len({digest[0] for digest in digests}) > 1
+        return Hunt(different, "equal traces under all hash seeds")
+    done = simulate(at, "--schedules", str(bug.seeds), "--no-shrink")
+    assert done.returncode in (0, VIOLATION), done.stderr
+    said = re.search(r"violated: .*\n.*\nto repeat.*", done.stdout)
+    return Hunt(done.returncode == VIOLATION, said[0] if said else done.stdout)
+
+
+@pytest.fixture(scope="module")
+def hunts(tmp_path_factory, request):
+    """All hunts that were asked for, two at a time: each bug's future by its name."""
+    wanted = {
+        item.callspec.params["bug"].name
+        for item in request.session.items
+        if item.module is request.module and hasattr(item, "callspec")
+    }
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            bug.name: pool.submit(hunt, bug, tmp_path_factory.mktemp("planted"))
+            for bug in BUGS
+            if bug.name in wanted
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_planted_bug_is_found(bug, hunts):
+    outcome = hunts[bug.name].result()
+    assert outcome.found, f"{bug.name!r} was not found within {bug.seeds} seeds: {outcome.said}"
+    sys.stdout.write(f"{bug.name}: {outcome.said}\n")
+
+
+def test_there_are_enough_planted_bugs_and_each_has_one_name():
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15

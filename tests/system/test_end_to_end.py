@@ -1,0 +1,407 @@
+"""The whole path on a real broker: plan, collectors, multicast, delivery in one agreed order."""
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from multicast import Consumer, Producer
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
+from multicast.local.broker import install
+from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
+from multicast.subscription import Bounds
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def busy(kafka_cluster, tmp_path_factory):
+    """A system that runs and has 1,000 messages; no test of it sends more."""
+    with System(kafka_cluster.bootstrap, poster(), tmp_path_factory.mktemp("busy")) as made:
+        made.collectors().wait_healthy(PATIENCE_S)
+        sent = amcast("send", *made.common(), stdin=lines(1000))
+        assert sent.returncode == 0, sent.stderr
+        yield made
+
+
+def lines(count, seed=1, start=0):
+    """JSON lines for `amcast send`: numbered messages to random destination sets."""
+    rng = random.Random(seed)
+    return "".join(
+        json.dumps({"to": rng.choice(SETS), "payload": f"m{start + number}"}) + "\n"
+        for number in range(count)
+    )
+
+
+def test_equal_interests_deliver_equal_sequences_and_all_agree_on_one_order(system, tmp_path):
+    # Init: one instance of every collector, and 3,000 messages.
+    system.collectors().wait_healthy(PATIENCE_S)
+    sent = amcast("send", *system.common(), "--history", str(tmp_path / "sent"), stdin=lines(3000))
+    assert sent.returncode == 0, sent.stderr
+
+    # Test: three consumers, two instances each, at the same time.
+    with contextlib.ExitStack() as ending:
+        running = []
+        for name in ("C1", "C2", "C3"):
+            for one in ("a", "b"):
+                command = [sys.executable, "-m", "multicast", "receive", *system.common()]
+                command += ["-n", name, "--until-end", "--timeout", str(PATIENCE_S)]
+                command += ["--instance", one, "--history", str(tmp_path / f"{name}-{one}")]
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                running.append(ending.enter_context(process))
+                ending.callback(process.kill)
+        received = [process.communicate(timeout=PATIENCE_S)[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0] * 6
+
+    # Check: instances agree to the line; every guarantee but genuineness is judged and holds.
+    for first, second in zip(received[::2], received[1::2], strict=True):
+        assert first == second
+        assert len(first) > 1000
+    files = [tmp_path / f"{name}-{i}" for name in ("C1", "C2", "C3") for i in ("a", "b")]
+    found = verdicts(judge(system.plan, tmp_path / "sent", *files))
+    assert found.pop("genuineness") == "not checked"
+    assert set(found.values()) == {"holds"}
+
+
+@pytest.fixture(scope="module")
+def whole(busy):
+    """All that C1 is to deliver."""
+    return busy.receive("-n", "C1", "--until-end")
+
+
+def test_a_consumer_that_is_killed_goes_on_exactly_at_its_cursor(busy, whole):
+    command = [sys.executable, "-m", "multicast", "receive", *busy.common(), "-n", "C1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        seen = [json.loads(process.stdout.readline()) for _ in range(137)]
+        process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
+        process.stdout.read()
+    rest = busy.receive("-n", "C1", "--until-end", "--from", seen[-1]["cursor"])
+
+    assert [*seen, *rest] == whole
+
+
+def test_a_group_goes_on_where_it_committed(busy, whole):
+    first = busy.receive("-n", "C1", "--max", "50", "--group", "g")
+    second = busy.receive("-n", "C1", "--until-end", "--group", "g")
+    assert len(first) == 50
+    assert [*first, *second] == whole
+
+
+def test_two_instances_of_every_collector_and_kills_under_load_break_nothing(system, tmp_path):
+    # Init: two instances of every collector.
+    one, two = system.collectors("a"), system.collectors("b")
+    one.wait_healthy(PATIENCE_S)
+    two.wait_healthy(PATIENCE_S)
+    numbers = itertools.count()
+    command = [sys.executable, "-m", "multicast", "send", *system.common()]
+    command += ["--timeout", str(PATIENCE_S), "--history", str(tmp_path / "sent")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as sender:
+
+        def send():
+            number = next(numbers)
+            sender.stdin.write(lines(50, seed=number, start=50 * number))
+            sender.stdin.flush()
+
+        def competed():
+            send()
+            return system.void() > 0
+
+        # Test: kill an instance ten times, with -9, while messages come.
+        for name in itertools.islice(itertools.cycle(one.names), 10):
+            send()
+            one.kill(name)
+            one.start(name)
+            send()
+            until(lambda: one.status(name), f"{name} again", pause=0.05)  # noqa: B023
+        until(competed, "a record of two instances of which one is void")
+        sender.stdin.close()
+        assert sender.wait(PATIENCE_S) == 0
+
+    # Check: nothing lost, doubled or reordered.
+    files = []
+    for name in ("C1", "C2", "C3"):
+        files.append(tmp_path / name)
+        system.receive("-n", name, "--until-end", "--history", str(files[-1]))
+    found = verdicts(judge(system.plan, tmp_path / "sent", *files))
+    assert {v for g, v in found.items() if g not in ("genuineness", "replay")} == {"holds"}
+
+
+def test_messages_of_plain_kafka_producers_are_ordered_like_others(system):
+    # Init.
+    system.collectors().wait_healthy(PATIENCE_S)
+
+    # Test: a plain kafka-python producer, Kafka's own console producer, and ours.
+    plain = (
+        "import sys\nfrom kafka import KafkaProducer\n"
+        "p = KafkaProducer(bootstrap_servers=sys.argv[1])\n"
+        "for n in range(20):\n    p.send(sys.argv[2], b'plain%d' % n, partition=2).get(30)\n"
+        "p.close()\n"
+    )
+    command = [sys.executable, "-c", plain, system.bootstrap, system.topic]
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    # A key chooses the partition for a console producer; the wide set's log has one of two.
+    console_producer(system, f"{system.topic}.groups", [f"k{n}:console{n}" for n in range(20)])
+    amcast("send", *system.common(), "--to", "P3", stdin="ours\n")
+
+    # Check: all of them, in one order at consumers of different interests.
+    first = system.receive("-n", "C1", "--until-end")
+    third = system.receive("-n", "C3", "--until-end")
+    for received in (first, third):
+        payloads = [message["payload"] for message in received]
+        assert [p for p in payloads if p.startswith("plain")] == [f"plain{n}" for n in range(20)]
+        assert {p for p in payloads if p.startswith("console")} == {
+            f"console{n}" for n in range(20)
+        }
+        assert "ours" in payloads
+    assert [m["message_id"] for m in first] == [m["message_id"] for m in third]
+
+
+def console_producer(system, topic, keyed_lines):
+    """Run Kafka's own console producer, from the jars that the local cluster runs on."""
+    kafka = install(DEFAULT_VERSION, progress=lambda _: None)
+    command = kafka.command("org.apache.kafka.tools.ConsoleProducer")
+    command += ["--bootstrap-server", system.bootstrap, "--topic", topic]
+    command += ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    done = subprocess.run(
+        command,
+        input="\n".join(keyed_lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_receipts_tell_the_id_and_the_place_in_the_order(system):
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        receipt = producer.multicast(b"early", to={"P1", "P3"})
+        assert str(receipt.accepted(PATIENCE_S)) == "P1+P3:0"
+        with pytest.raises(TimedOut, match="is not ordered"):
+            receipt.ordered(1)
+        system.collectors().wait_healthy(PATIENCE_S)
+        assert str(receipt.ordered(PATIENCE_S)) == "P1+P3:0"
+
+
+def test_headers_keys_and_empty_payloads_arrive_unchanged(system):
+    system.collectors().wait_healthy(PATIENCE_S)
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        producer.multicast(None, to={"P2", "P4"}, key=b"k", headers=[("h", b"\x00")])
+        producer.multicast(b"", to={"P2"})
+        producer.flush(PATIENCE_S)
+    with Consumer(system.bootstrap, topic=system.topic, name="C2") as consumer:
+        messages = []
+        for message in consumer:
+            messages.append(message)
+            if len(messages) == 2:
+                break
+    covered = next(m for m in messages if m.payload is None)
+    assert (covered.key, list(covered.headers), covered.to) == (
+        b"k",
+        [("h", b"\x00")],
+        ("P2", "P4"),
+    )
+    assert {m.payload for m in messages} == {None, b""}
+
+
+def test_a_commit_inside_the_loop_stands_right_after_the_message_at_hand(system):
+    system.collectors().wait_healthy(PATIENCE_S)
+    amcast("send", *system.common(), "--to", "P2", stdin="".join(f"{n}\n" for n in range(100)))
+    with Consumer(system.bootstrap, topic=system.topic, name="C2", group="loop") as consumer:
+        for message in consumer:
+            if message.payload == b"41":
+                consumer.commit()
+                break
+    with Consumer(system.bootstrap, topic=system.topic, name="C2", group="loop") as consumer:
+        assert next(iter(consumer)).payload == b"42"
+        consumer.seek("earliest")
+        assert next(iter(consumer)).payload == b"0"
+        consumer.seek("latest")
+        assert consumer.poll(0.5) == []
+
+
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_payloads_far_larger_than_the_buffers_pass_through_on_either_client(
+    kafka_cluster, tmp_path, driver
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
+        system.collectors().wait_healthy(PATIENCE_S)
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+            for number in range(200):
+                producer.multicast(b"%d" % number * 20_000, to=SETS[number % len(SETS)])
+            producer.flush(PATIENCE_S)
+        bounds = Bounds(buffer_bytes_max=100_000, runs_max=5)
+        for name in ("C1", "C2", "C3"):
+            with Consumer(
+                topic=system.topic, name=name, driver=system.driver, bounds=bounds
+            ) as consumer:
+                found = [r.value for b in consumer.until_end() for r in b.records]
+                wanted = set(consumer.interest)
+            assert len(found) == sum(
+                not wanted.isdisjoint(SETS[number % len(SETS)]) for number in range(200)
+            )
+
+
+def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
+    with Producer(busy.bootstrap, topic=busy.topic) as producer:
+        with pytest.raises(UndeclaredDestination, match=r"P1\+P5.*destinations"):
+            producer.multicast(b"", to={"P1", "P5"})
+        with pytest.raises(UsageError, match="P9 does not exist"):
+            producer.multicast(b"", to={"P9"})
+        with pytest.raises(UsageError, match="not a text"):
+            producer.multicast(b"", to="P1")
+    with pytest.raises(UncoveredInterest, match="topology plan"):
+        Consumer(busy.bootstrap, topic=busy.topic, interest={"P1", "P5"})
+    with pytest.raises(UncoveredInterest, match="C9"):
+        Consumer(busy.bootstrap, topic=busy.topic, name="C9")
+
+
+def test_a_bad_line_is_named_and_what_came_before_it_is_sent(system):
+    system.collectors().wait_healthy(PATIENCE_S)
+    good = json.dumps({"to": ["P2"], "payload": "good"})
+    done = amcast("send", *system.common(), stdin=f"{good}\n{{oops\n")
+    assert done.returncode == 2
+    assert "standard input:2" in done.stderr
+    assert "1 accepted" in done.stderr
+    assert [m["payload"] for m in system.receive("-n", "C2", "--until-end")] == ["good"]
+
+
+def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
+    env = {
+        **os.environ,
+        "AMCAST_BOOTSTRAP": system.bootstrap,
+        "AMCAST_TOPIC": system.topic,
+        "AMCAST_WEB_PORT": "0",
+    }
+    command = [sys.executable, "-m", "faust", "-A", "collectors.app", "worker", "-l", "warn"]
+    log = system.folder / "faust.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
+    try:
+        amcast("send", *system.common(), "--to", "P2,P3,P4", "--ordered", stdin="x\n")
+        assert [m["payload"] for m in system.receive("-n", "C3", "--until-end")] == ["x"]
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
+
+
+def test_one_process_hosts_all_nodes_answers_healthz_and_stops_on_sigterm(system):
+    command = [sys.executable, "-m", "multicast", "collectors", "run", *system.common()]
+    log = system.folder / "run.log"
+    with log.open("w") as out:
+        process = subprocess.Popen([*command, "--web-port", "0"], stdout=out, stderr=out)
+    try:
+        until(lambda: "http://" in log.read_text(), "the address")
+        address = next(word for word in log.read_text().split() if word.startswith("http://"))
+        until(lambda: get(address.replace("status", "healthz"))[0] == 200, "health")
+        told = []
+        until(lambda: told.append(get(address)) or told[-1][0] == 200, "an answer")
+        assert [node["state"] for node in told[-1][1]["nodes"]] == ["running"] * 3
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
+
+
+def get(address):
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, None
+    except OSError:
+        return 0, None
+
+
+def test_applying_again_changes_nothing_and_a_stale_plan_is_a_conflict(busy, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(busy.plan.canonical().decode())
+    again = amcast("topology", "apply", str(file), "-b", busy.bootstrap)
+    assert (again.returncode, "nothing changed" in again.stdout) == (0, True)
+    other = busy.plan.to_json()
+    other["consumers"] = other["consumers"][:1]
+    file.write_text(json.dumps(other))
+    stale = amcast("topology", "apply", str(file), "-b", busy.bootstrap)
+    assert stale.returncode in (2, 5), stale.stderr
+    foreign = {**busy.plan.to_json(), "cluster_id": "another"}
+    file.write_text(json.dumps(foreign))
+    assert amcast("topology", "apply", str(file), "-b", busy.bootstrap).returncode == 5
+
+
+def test_a_stopped_broker_is_one_sentence_and_exit_code_4(tmp_path):
+    with LocalCluster(tmp_path / "cluster") as cluster:
+        bootstrap = cluster.bootstrap
+    commands = (
+        ["send", "--to", "P1", "--timeout", "5"],
+        ["receive", "-n", "C1"],
+        ["collectors", "status"],
+    )
+    with ThreadPoolExecutor(len(commands)) as pool:  # each waits ten seconds for a broker
+        ends = pool.map(lambda words: amcast(*words, "-b", bootstrap, stdin="x\n"), commands)
+    for done in ends:
+        assert done.returncode == 4, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert bootstrap in done.stderr
+
+
+def test_a_cluster_whose_settings_break_a_guarantee_is_refused(kafka_cluster, tmp_path):
+    for setting, value in (
+        ("cleanup.policy", "compact"),
+        ("unclean.leader.election.enable", "true"),
+    ):
+        topic = f"unsafe-{time.time_ns()}"
+        with Admin(kafka_cluster.bootstrap) as admin:
+            admin.create_topics({topic: TopicSpec(5, settings={setting: value})})
+        file = tmp_path / f"{setting}.json"
+        file.write_text(json.dumps(poster(topic=topic).to_json()))
+        done = amcast("topology", "apply", str(file), "-b", kafka_cluster.bootstrap)
+        assert done.returncode == 1, done.stderr
+        assert f"{topic} has {setting}={value}" in done.stderr
+
+
+def test_a_topic_without_a_plan_says_how_to_make_one(kafka_cluster):
+    for verb in (["collectors", "status"], ["send", "--to", "P1"], ["receive", "-n", "C1"]):
+        done = amcast(*verb, "-b", kafka_cluster.bootstrap, "-t", "nothing-here", stdin="x\n")
+        assert done.returncode == 2, done.stderr
+        assert "amcast topology apply" in done.stderr
+
+
+def test_the_planner_asks_the_cluster_for_the_running_epoch_and_its_rates(busy, tmp_path):
+    file = tmp_path / "interests.toml"
+    file.write_text(
+        f'topic = "{busy.topic}"\npartitions = ["P1", "P2", "P3", "P4", "P5"]\n'
+        'destinations = [["P1", "P3"], ["P2", "P3", "P4"]]\n'
+        '[[consumer]]\nname = "C1"\ninterest = ["P1", "P2", "P3"]\n'
+        '[[consumer]]\nname = "C2"\ninterest = ["P2", "P3", "P4"]\n'
+    )
+    done = amcast(
+        "topology", "plan", str(file), "--from-cluster", "--window", "0.5", "-o", "json",
+        "-b", busy.bootstrap, "--detailed-exitcode",
+    )  # fmt: skip
+    assert done.returncode == 6, done.stderr
+    plan = json.loads(done.stdout)
+    assert (plan["base_epoch"], plan["epoch"]) == (1, 2)
+    assert plan["cluster_id"] == busy.plan.cluster_id
+    assert set(plan["rates"]) >= {"P1", "P2+P3+P4"}

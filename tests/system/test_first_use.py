@@ -1,0 +1,81 @@
+"""What somebody does who uses the library for the first time, and what it answers."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from multicast import Consumer, Producer
+from multicast.errors import UsageError
+from tests.helpers.plans import chain, poster
+from tests.helpers.small import Small
+from tests.helpers.system import PATIENCE_S, System
+
+
+def test_an_interest_given_as_a_text_is_refused_with_a_sentence():
+    with Small(chain()) as system, pytest.raises(UsageError, match="an interest is a set of names"):
+        Consumer(topic="A", interest="P4", driver=system.driver)
+
+
+def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_sent():
+    with Small(chain()) as system, system.producer() as producer:
+        for headers in ({"a": b"1", "b": b"2"}, [("a", b"1"), ("b", b"2")]):
+            producer.multicast(b"x", to={"P4"}, headers=headers).accepted(60)
+        for wrong in ({"a": "text"}, [(b"a", b"1")], ["ab"], {1: b""}, {"amcast.to": b"x"}):
+            with pytest.raises(UsageError, match="header"):
+                producer.multicast(b"x", to={"P4"}, headers=wrong)
+        with system.consumer("C4") as consumer:
+            (batch,) = consumer.until_end()
+            assert [list(record.headers) for record in batch.records] == [
+                [("a", b"1"), ("b", b"2")],
+                [("a", b"1"), ("b", b"2")],
+            ]
+
+
+@pytest.mark.parametrize("bootstrap", ["", " ", "127.0.0.1:9092,,", None])
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_a_client_without_the_brokers_addresses_is_told_so_at_once(bootstrap, driver):
+    with pytest.raises(UsageError, match="the bootstrap addresses are"):
+        Producer(bootstrap, topic="A", driver=driver)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_an_application_that_logs_at_info_hears_nothing_of_our_connections(
+    kafka_cluster, tmp_path, caplog
+):
+    with (
+        System(kafka_cluster.bootstrap, poster(), tmp_path) as system,
+        caplog.at_level(logging.INFO),
+    ):
+        with Producer(system.bootstrap, topic=system.topic) as producer:
+            producer.multicast(b"x", to={"P5"}).accepted(PATIENCE_S)
+        with Consumer(system.bootstrap, topic=system.topic, interest={"P5"}) as consumer:
+            assert [len(batch.records) for batch in consumer.until_end()] == [1]
+            consumer.commit()
+        # librdkafka may have something to say of a young broker; kafka-python has not.
+        assert [one.getMessage() for one in caplog.records if one.name[:6] == "kafka."] == []
+        logging.getLogger("amcast.kafka_python").setLevel(logging.DEBUG)
+        try:
+            Producer(system.bootstrap, topic=system.topic).close()
+        finally:
+            logging.getLogger("amcast.kafka_python").setLevel(logging.NOTSET)
+        assert any(record.name.startswith("kafka.") for record in caplog.records)
+
+
+def test_the_pipeline_without_spark_names_what_to_install():
+    without = (
+        "import sys; sys.modules['pyspark'] = None; from multicast.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", without, "bench", "pipeline", "run", "-b", "127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "amcast: this command needs Spark, which is not installed: pip install 'amcast[bench]'\n"
+    )

@@ -1,0 +1,73 @@
+"""What the README says to type is typed here, as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """The one fenced block of a language that the README says is tested."""
+    found = re.findall(
+        rf"<!-- tests/system/test_readme.py runs this block.*?-->\n```{language}\n(.*?)```",
+        README,
+        re.DOTALL,
+    )
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_quick_start_runs_as_it_stands(tmp_path):
+    # The Python block runs while the collectors of the shell block do.
+    python = tmp_path / "quick.py"
+    python.write_text(block("python"), encoding="utf-8")
+    script = block("bash").replace("\nkill $!", f"\n{sys.executable} quick.py\nkill $!")
+    assert "quick.py" in script
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AMCAST_")}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=2400,
+            check=False,
+        )
+    finally:
+        subprocess.run(
+            ["amcast", "local", "down", "--wipe"],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    received = [line for line in done.stdout.splitlines() if line.startswith('{"message_id"')]
+    payloads = [re.search(r'"payload": "([^"]*)"', line)[1] for line in received]
+    assert sorted(payloads[:3]) == ["credit 5", "debit 5", "restock"]
+    assert payloads[:3] == payloads[3:]
+    assert "('P1', 'P3') b'debit 5'" in done.stdout
+
+
+def test_the_two_commands_are_the_makefile_s():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = README.split("## The two commands")[1].split("```")[1].split("\n")
+    for command in filter(None, commands):
+        assert f"\n{command.removeprefix('make ')}:" in makefile
+
+
+def test_every_local_link_of_the_readme_leads_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target

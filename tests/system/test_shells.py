@@ -1,0 +1,216 @@
+"""The shells (producer, consumer, node) on the in-memory log: the whole path without a broker."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectors.collector import Limits
+from collectors.epoch_change import ends_of, logs_to_mark
+from multicast.control import (
+    ControlReader,
+    checkpoint_record,
+    ends_record,
+    log_partition,
+    markers_record,
+    stream_partition,
+)
+from multicast.errors import TimedOut, Trimmed, UnknownVersion
+from multicast.messages import epoch_header
+from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
+from multicast.properties import check_all
+from multicast.subscription import Bounds
+from multicast.verification.from_cluster import Seat, replayed
+from tests.helpers.plans import chain, from_start, poster
+from tests.helpers.small import Small, until
+from topology.carry_over import carried
+
+
+def send(system, count=200):
+    sets = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
+    with system.producer() as producer:
+        receipts = [producer.multicast(b"%d" % n, to=sets[n % len(sets)]) for n in range(count)]
+        return [str(receipt.ordered(60)) for receipt in receipts]
+
+
+@pytest.mark.slow
+def test_the_whole_path_with_tiny_limits_everywhere():
+    limits = Limits(run_length_max=2, runs_max=2, pending_max=1, relay_max=2, checkpoint_every=5)
+    with Small(poster(), limits=limits) as system:
+        system.run_all()
+        sent = send(system)
+        first = system.all("C1", bounds=Bounds(buffer_bytes_max=1, runs_max=1))
+        assert first == system.all("C1")
+        assert set(first) == {m for m in sent if not m.startswith("P5:")}
+        third = system.all("C3", bounds=Bounds(buffer_bytes_max=1, runs_max=1))
+        assert [m for m in first if m in set(third)] == [m for m in third if m in set(first)]
+
+
+@pytest.mark.slow
+def test_a_collector_that_begins_at_a_checkpoint_goes_on_and_one_that_is_belied_begins_anew():
+    with Small(chain(), limits=Limits(run_length_max=1, checkpoint_every=4)) as system:
+        node, thread = system.run("K1")
+        with system.producer() as producer:
+            for number in range(20):
+                producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
+        node.stop()
+        thread.join(60)
+        control = ControlReader(system.driver, system.plan.topic)
+        points = control.refresh().checkpoints(1, "K1")
+        control.close()
+        assert points
+        node, _ = system.run("K1")
+        assert node.core.own.offset_next > 0
+        whole = system.all("C1")
+        assert len(whole) == 20
+
+        # A checkpoint that the log belies: named, and passed over without it.
+        system.write(checkpoint_record(replace(points[-1], digest=b"\0" * 16)))
+        assert len(system.all("C1", start="latest")) == 0
+        with system.consumer("C1", committed=False) as consumer:
+            cursors = [str(m.cursor) for _, m in zip(range(20), consumer, strict=False)]
+        assert len(system.all("C1", start=cursors[-2])) == 1
+
+
+@pytest.mark.slow
+def test_a_sole_writer_stops_reading_back_and_begins_again_when_another_writes():
+    with Small(chain()) as system, system.producer() as producer:
+        first, _ = system.run("K1")
+
+        def send(count):
+            for number in range(count):
+                producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
+
+        send(200)
+        until(lambda: not first.status()["reads_back"])
+        assert first.core.void == {}
+
+        # Test: a second instance comes, both write, and the first one goes.
+        second, _ = system.run("K1")
+        send(200)
+        until(lambda: first.core.own.state.count == second.core.own.state.count)
+        first.stop()
+        until(first.ended.is_set)
+        send(200)
+        assert system.all("C1") == [f"P1:{offset}" for offset in range(600)]
+
+
+def test_a_restarted_consumer_goes_on_at_its_commit_and_seeks():
+    with Small(chain()) as system:
+        system.run("K1")
+        with system.producer() as producer:
+            for number in range(10):
+                producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
+        with system.consumer("C1") as consumer:
+            for message in consumer:
+                if message.payload == b"4":
+                    consumer.commit()
+                    break
+        with system.consumer("C1") as consumer:
+            assert next(iter(consumer)).payload == b"5"
+            consumer.seek("earliest")
+            assert next(iter(consumer)).payload == b"0"
+            consumer.seek(message.cursor)
+            assert next(iter(consumer)).payload == b"5"
+
+
+def test_without_its_collector_until_end_says_which_log_waits():
+    with Small(chain()) as system:
+        with system.producer() as producer:
+            producer.multicast(b"", to={"P1"}).accepted(60)
+        with (
+            system.consumer("C1") as consumer,
+            pytest.raises(TimedOut, match=r"log P1 is ordered up to 0 of 1"),
+        ):
+            list(consumer.until_end(timeout=0.1))
+
+
+def test_a_lone_reader_needs_no_collector_at_all():
+    with Small(chain()) as system:
+        with system.producer() as producer:
+            receipt = producer.multicast(b"x", to={"P4"})
+            assert str(receipt.ordered(60)) == "P4:0"
+        assert system.all("C4") == ["P4:0"]
+
+
+def test_reading_below_a_trimmed_start_is_a_named_error():
+    with Small(chain()) as system:
+        with system.producer() as producer:
+            for _ in range(5):
+                producer.multicast(b"x", to={"P4"}).accepted(60)
+        system.log.trim(log_partition(system.plan.log("P4")), 3)
+        with system.consumer("C4") as consumer, pytest.raises(Trimmed, match="offset 0"):
+            consumer.poll(60)
+
+
+def test_a_newer_version_in_the_stream_stops_the_consumer_with_a_sentence():
+    with Small(chain()) as system:
+        begin = OrderStream(system.plan, "K1", from_start(system.plan)).state.digest
+        raw = bytearray(encode(OrderRecord(Kind.FREEZE, begin, ParentNext(0, 0), ())))
+        raw[2] = 9
+        system.log.write(stream_partition(system.plan, "K1"), bytes(raw))
+        with system.consumer("C1") as consumer, pytest.raises(UnknownVersion, match="version 9"):
+            consumer.poll(60)
+
+
+@pytest.mark.slow
+def test_an_epoch_ends_by_freeze_and_every_consumer_follows_into_the_next():
+    with Small(chain()) as system:
+        # Init: epoch 1 runs, with messages for ordered and lone readers.
+        old = system.run_all()
+        with system.producer() as producer:
+            for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
+                producer.multicast(b"old", to=to).ordered(60)
+        consumers = {name: system.consumer(name) for name in ("C1", "C2", "C4")}
+
+        # Test: the drain, by the functions that an operator's `apply` will use.
+        ends = {node.name: 0 for node in system.plan.collectors}
+        after = replace(
+            chain(epoch=2),
+            collectors=tuple(
+                replace(node, stream=node.stream + 2) for node in chain(epoch=2).collectors
+            ),
+        )
+        system.propose(after)
+        marks = {}
+        kept = carried(system.plan, after)
+        for name in logs_to_mark(system.plan, kept):
+            at = log_partition(system.plan.log(name))
+            offset = system.log.write(at, None, headers=[epoch_header(name, 2)])
+            marks[name] = offset + 1
+        system.write(markers_record(1, marks, attempt="1"))
+        for _, thread in old:
+            thread.join(60)
+            assert not thread.is_alive()
+        streams = {node.name: node.core.own for node, _ in old}
+        ends = ends_of(system.plan, streams, marks, kept)
+        assert ends is not None
+        system.write(ends_record(1, ends, attempt="1"))
+        system.plan = after
+        system.run_all()
+        with system.producer() as producer:
+            for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
+                producer.multicast(b"new", to=to).ordered(60)
+
+        # Check: old before new at everyone, each once, with cursors that name their epochs. Log
+        # P4, read alone, was carried over: its consumer sees nothing of the change.
+        for name, logs, epoch in (("C1", 2, 2), ("C2", 2, 2), ("C4", 1, 1)):
+            with consumers[name] as consumer:
+                found = [
+                    (record.value, batch.epoch)
+                    for batch in consumer.until_end(timeout=60)
+                    for record in batch.records
+                ]
+            assert found == [(b"old", 1)] * logs + [(b"new", epoch)] * logs
+
+
+@pytest.mark.slow
+def test_a_running_system_is_replayed_and_judged():
+    with Small(poster()) as system:
+        system.run_all()
+        send(system, 60)
+        seats = [Seat("C1", None), Seat(None, ("P4", "P5"))]
+        report = check_all(replayed(system.driver, "A", seats))
+        found = {verdict.guarantee: verdict.verdict for verdict in report.verdicts}
+        assert found.pop("genuineness") == "not checked"
+        assert set(found.values()) == {"holds"}
+        assert report.deliveries > 100

@@ -1,0 +1,182 @@
+"""The judge of plans: sound ones pass, ones broken by hand are refused with the reason."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from tests.topology.test_plan import POSTER, interests
+from topology.check import PlanRejected, check, figures
+from topology.interests import Hosts
+from topology.planner.solver import plan
+from topology.tree import InvalidPlan, Plan
+
+HOSTS = {
+    "names": ["x", "y"],
+    "latency": [[0.5, 3], [3, 0.5]],
+    "leaders": {"P1": "x", "P5": "y"},
+}
+LIMITS = {"collector_rate_max": 3, "levels_max": 2, "collectors_max": 3}
+
+
+def sound() -> dict:
+    return plan(interests(POSTER, limits=LIMITS)).to_json() | {}
+
+
+def refusal(document: dict) -> str:
+    text = json.dumps(document)  # as an operator's editor would leave it
+    with pytest.raises((PlanRejected, InvalidPlan)) as refused:
+        check(Plan.from_json(json.loads(text)))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def broken(change) -> str:
+    document = copy.deepcopy(json.loads(json.dumps(sound())))
+    change(document)
+    return refusal(document)
+
+
+def test_the_sound_plan_passes():
+    check(Plan.from_json(json.loads(json.dumps(sound()))))
+
+
+def test_a_consumer_whose_collector_misses_a_log_is_refused():
+    def change(document):
+        document["consumers"][0]["collector"] = "K1"
+
+    assert broken(change) == "coverage: consumer C1 reads K1, which does not order P1"
+
+
+def test_a_log_that_enters_at_two_collectors_is_refused():
+    def change(document):
+        document["collectors"][2]["parent"] = None
+
+    assert "log P3 enters the order at K1 and K3" in broken(change)
+
+
+def test_a_circle_of_parents_is_refused():
+    def change(document):
+        document["collectors"][0]["parent"] = "K3"
+
+    assert "is its own ancestor" in broken(change)
+
+
+def test_an_unknown_parent_is_refused():
+    def change(document):
+        document["collectors"][1]["parent"] = "K9"
+
+    assert "K9" in broken(change)
+
+
+def test_a_promise_that_the_tree_does_not_keep_is_refused():
+    def change(document):
+        document["objective"]["foreign"] = 0.0
+
+    assert broken(change) == "promise: the plan says foreign work 0, the tree makes 2"
+
+
+def test_a_collector_over_its_capacity_is_refused():
+    def change(document):
+        document["rates"] = {"P4": 2.0}
+
+    assert broken(change).startswith("capacity: K1 handles 4 messages/s")
+
+
+def test_more_levels_or_collectors_than_allowed_are_refused():
+    def levels(document):
+        document["limits"]["levels_max"] = 1
+
+    def count(document):
+        document["limits"]["collectors_max"] = 2
+
+    assert broken(levels) == "K2 stands at level 2, levels_max is 1"
+    assert broken(count) == "there are 3 collectors, collectors_max is 2"
+
+
+def test_two_logs_in_one_kafka_partition_are_refused():
+    def change(document):
+        document["logs"][1]["partition"] = 0
+
+    assert "P1 and P2 both stand in partition 0 of topic A" in broken(change)
+
+
+def test_a_partition_without_its_log_is_refused():
+    def change(document):
+        document["partitions"].append("P6")
+
+    assert broken(change) == "partition P6 has no log of its own"
+
+
+def test_a_log_under_another_name_than_its_set_is_refused():
+    def change(document):
+        document["partitions"] = ["P1", "P2", "P3", "P4", "P5"]
+        document["logs"].append({"name": "P3+P1", "topic": "A.groups", "partition": 0})
+
+    assert "P3+P1 is not named by its partitions, sorted" in broken(change)
+
+
+def test_two_collectors_on_one_stream_are_refused():
+    def change(document):
+        document["collectors"][1]["stream"] = 0
+
+    assert "stream 0" in broken(change)
+
+
+def test_a_consumer_of_several_logs_without_collector_is_refused():
+    def change(document):
+        document["consumers"][1]["collector"] = None
+
+    assert "consumer C2 reads no collector, but 3 logs meet" in broken(change)
+
+
+def test_an_interest_in_an_unknown_partition_is_refused():
+    def change(document):
+        document["consumers"][1]["interest"].append("P7")
+
+    assert "consumer C2 wants P7" in broken(change)
+
+
+def test_an_epoch_that_does_not_follow_its_base_is_refused():
+    def change(document):
+        document["base_epoch"] = 1
+
+    assert broken(change) == "epoch 1 does not follow its base, 1"
+
+
+def test_a_missing_field_and_a_wrong_version_are_refused():
+    def missing(document):
+        del document["collectors"][0]["bag"]
+
+    def version(document):
+        document["schema_version"] = 2
+
+    assert "bag" in broken(missing)
+    assert "schema_version is 2" in broken(version)
+
+
+def test_a_collector_on_no_host_of_the_plan_is_refused():
+    document = json.loads(json.dumps(plan(interests(POSTER, hosts=HOSTS)).to_json()))
+    check(Plan.from_json(document))
+    document["collectors"][0]["host"] = "z"
+    assert "stands on z" in refusal(document)
+
+
+def test_figures_are_counted_from_the_tree():
+    found = figures(plan(interests(POSTER)))
+    assert [(s.hops, s.foreign, s.levels) for s in found.shares] == [
+        (5, 1, 2),
+        (3, 0, 1),
+        (5, 1, 2),
+    ]
+    assert found.genuineness == pytest.approx(13 / 15)
+    assert found.loads == (("K1", 3.0), ("K2", 3.0), ("K3", 3.0))
+
+
+def test_latencies_of_links_are_counted_from_the_tree():
+    document = plan(interests(POSTER, hosts=HOSTS))
+    check(document)
+    assert isinstance(interests(POSTER, hosts=HOSTS).hosts, Hosts)
+    assert {node.host for node in document.collectors} <= {"x", "y"}

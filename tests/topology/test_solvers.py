@@ -1,0 +1,121 @@
+"""The integer program: CBC, and HiGHS where its package is there, find equal objectives."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from itertools import combinations
+from pathlib import Path
+
+import pulp
+import pytest
+
+from tests.topology.test_plan import POSTER, interests
+from topology.interests import Limits
+from topology.planner import integer_program
+from topology.planner.cost import Measure
+from topology.planner.exact import State, choices, packed
+from topology.planner.hypergraph import logs_met, reduced
+from topology.planner.solver import plan
+
+SOLVERS = ["cbc"] + (["highs"] if importlib.util.find_spec("highspy") else [])
+FILES = [
+    interests(POSTER),
+    interests({**POSTER, "C4": ["P1", "P5"]}),
+    interests({"A": ["A"], "B": ["B"], "C": ["C"]}, ["AB", "AC", "BC"]),
+    interests({f"C{n}": [f"P{(n + k) % 5}" for k in range(3)] for n in range(5)}),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("file", FILES)
+def test_every_solver_finds_what_dynamic_programming_finds(file, solver):
+    problem = reduced(file)
+    for part in problem.components:
+        measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=10.0)
+        found = choices(measure)
+        root = State(part.everyone, -1, None)
+        answer = integer_program.solved([(measure, root, found)], limits=Limits(), solver=solver)
+        exact = measure.priced(packed(measure))
+        assert answer.status == "optimal"
+        assert answer.objective == pytest.approx(measure.value(exact))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_keeps_a_count_of_collectors(solver):
+    file = interests(POSTER, limits={"collectors_max": 2})
+    document = plan(file, solver=solver)
+    assert len(document.collectors) <= 2
+    assert document.objective.cost == plan(file).objective.cost
+
+
+def test_a_solver_that_is_not_installed_is_named():
+    if "highs" in SOLVERS:
+        assert plan(FILES[0], solver="highs").objective.cost == 33
+        return
+    with pytest.raises(ModuleNotFoundError, match="highspy"):
+        plan(FILES[0], solver="highs")
+
+
+def test_nothing_is_left_in_the_temporary_directory():
+    before = set(Path(tempfile.gettempdir()).glob("amcast-cbc-*"))
+    plan(FILES[0])
+    assert set(Path(tempfile.gettempdir()).glob("amcast-cbc-*")) <= before
+
+
+def direct(edges: list[frozenset[str]], phi: float) -> float:
+    """Solve DESIGN's program row by row, over its own candidate bags: x, y, a, pi and depths."""
+    everything = sorted(frozenset().union(*edges))
+    shared = {log for log in everything if sum(log in edge for edge in edges) > 1}
+    bags = set(edges)
+    for count in range(1, len(edges) + 1):
+        for some in combinations(edges, count):
+            bags.add(frozenset().union(*some) & shared)
+    bags = sorted(bags - {frozenset()}, key=sorted)
+    number = range(len(bags))
+    pairs = [(b, p) for b in number for p in number if b != p and bags[b] & bags[p]]
+    problem = pulp.LpProblem("direct", pulp.LpMinimize)
+    x = [problem.add_variable(f"x{b}", 0, 1, pulp.LpBinary) for b in number]
+    depth = [problem.add_variable(f"d{b}", 0, len(bags)) for b in number]
+    y = {pair: problem.add_variable(f"y{pair[0]}_{pair[1]}", 0, 1, pulp.LpBinary) for pair in pairs}
+    a = {}
+    path = {}
+    for i, edge in enumerate(edges):
+        for b in number:
+            path[i, b] = problem.add_variable(f"p{i}_{b}", 0, 1)
+            if edge <= bags[b]:
+                a[i, b] = problem.add_variable(f"a{i}_{b}", 0, 1, pulp.LpBinary)
+    problem.setObjective(
+        pulp.lpSum(
+            path[i, b] * (len(bags[b] & edge) + phi * len(bags[b] - edge))
+            for i, edge in enumerate(edges)
+            for b in number
+        )
+        + 0.001 * pulp.lpSum(len(bags[b]) * x[b] for b in number)
+    )
+    for b in number:
+        problem += pulp.lpSum(y[pair] for pair in pairs if pair[0] == b) <= x[b]
+    for b, p in pairs:
+        problem += y[b, p] <= x[p]
+        problem += depth[b] >= depth[p] + 1 - (len(bags) + 1) * (1 - y[b, p])
+    for log in everything:
+        inside = pulp.lpSum(y[b, p] for b, p in pairs if log in bags[b] & bags[p])
+        problem += inside == pulp.lpSum(x[b] for b in number if log in bags[b]) - 1
+    for i, edge in enumerate(edges):
+        problem += pulp.lpSum(a[i, b] for b in number if edge <= bags[b]) == 1
+        for b in number:
+            if edge <= bags[b]:
+                problem += a[i, b] <= x[b]
+                problem += path[i, b] >= a[i, b]
+        for b, p in pairs:
+            problem += path[i, p] >= path[i, b] + y[b, p] - 1
+    problem.solve(pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, timeLimit=60))
+    used = round(sum(variable.value() * len(bags[b]) for b, variable in enumerate(x)))
+    return pulp.value(problem.objective) - 0.001 * used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [FILES[0], FILES[2]])  # FILES[1] takes CBC half a minute
+def test_the_program_by_columns_finds_what_the_program_by_rows_finds(file):
+    edges = [frozenset(logs) for logs in logs_met(file).values()]
+    assert plan(file).objective.cost == pytest.approx(direct(edges, 10.0))

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,45 @@ ROOMS = {
     "bench": {"multicast", "topology", "collectors", "ordering_osn"},
     "tests": {"multicast", "topology", "collectors", "ordering_osn", "bench"},
 }
+# Inside a room: each layer imports itself and those above it in this list, which are the lower
+# ones. A file stands in the layer that names the most of its module.
+LAYERS = {
+    "topology": [
+        ["topology.documents", "topology.tree", "topology.interests"],
+        ["topology.planner"],
+        ["topology"],
+    ],
+    "multicast": [
+        ["multicast.errors"],
+        ["multicast.drivers", "multicast.messages"],
+        ["multicast"],
+        ["multicast.local"],
+        ["multicast.cli", "multicast.__main__"],
+    ],
+    "collectors": [
+        ["collectors.collector", "collectors.epoch_change", "collectors.mending",
+         "collectors.placement", "collectors.standby"],
+        ["collectors.engine"],
+        ["collectors.doctor", "collectors.reconfiguration"],
+        ["collectors"],
+        ["collectors.cli"],
+    ],
+    "ordering_osn": [
+        ["ordering_osn.protos"],
+        ["ordering_osn.identity"],
+        ["ordering_osn.chain"],
+        ["ordering_osn.config"],
+        ["ordering_osn.ledger"],
+        ["ordering_osn.api"],
+        ["ordering_osn.node"],
+        ["ordering_osn.cli"],
+    ],
+    "bench": [
+        ["bench.baselines", "bench.harness", "bench.simulation"],
+        ["bench.cli", "bench.comparison"],
+        ["bench"],
+    ],
+}  # fmt: skip
 # A big package has one door: only there it is imported.
 DOORS = {
     "kafka": ("multicast/drivers/kafka_python/",),
@@ -107,6 +147,7 @@ BANNED_CALLS = {
 }
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+FOLDER_FILES_MAX = 20
 SOURCES = sorted(
     path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")
 )
@@ -116,14 +157,16 @@ def tree(source: str) -> ast.Module:
     return ast.parse((ROOT / source).read_text(encoding="utf-8"), source)
 
 
-def imports(source: str) -> list[tuple[int, str]]:
-    """Top-level names of all packages that a file imports, wherever in it."""
+def imports(source: str, *, parts: bool = False) -> list[tuple[int, str]]:
+    """All modules that a file imports, wherever in it; with `parts`, what it takes of them, too."""
     found = []
     for node in ast.walk(tree(source)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             found.append((node.lineno, node.module or ""))
+            if parts:
+                found += [(node.lineno, f"{node.module}.{name.name}") for name in node.names]
     return found
 
 
@@ -143,6 +186,50 @@ def test_a_room_imports_only_the_rooms_below_it(room):
         if name.split(".")[0] in ROOMS.keys() - ROOMS[room] - {room}
     ]
     assert not wrong, wrong
+
+
+def layer(module: str, layers: list[list[str]]) -> int:
+    """The place of the layer that names the most of a module."""
+    named = [
+        (len(name), place)
+        for place, names in enumerate(layers)
+        for name in names
+        if f"{module}.".startswith(f"{name}.")
+    ]
+    return max(named)[1]
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_no_arrow_inside_a_room_points_upward(room):
+    layers = LAYERS[room]
+    wrong = [
+        f"{source}:{line} imports {name}"
+        for source in SOURCES
+        if source.startswith(f"{room}/") and source != f"{room}/__init__.py"
+        for line, name in imports(source)
+        if name.startswith(f"{room}.")
+        and layer(name, layers) > layer(source.removesuffix(".py").replace("/", "."), layers)
+    ]
+    assert not wrong, wrong
+
+
+def test_no_files_import_one_another_in_a_circle():
+    """But for types: a name that only a type checker reads is imported under TYPE_CHECKING."""
+    left = {}
+    for source in SOURCES:
+        types = {
+            inner.lineno
+            for node in ast.walk(tree(source))
+            if isinstance(node, ast.If) and spelled(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.Import | ast.ImportFrom)
+        }
+        names = {name for line, name in imports(source, parts=True) if line not in types}
+        left[source] = {f"{name.replace('.', '/')}.py" for name in names} & set(SOURCES)
+    while free := [source for source, needs in left.items() if not needs & left.keys()]:
+        for source in free:
+            del left[source]
+    assert not left, f"in circles, or above them: {sorted(left)}"
 
 
 @pytest.mark.parametrize("package", DOORS)
@@ -209,6 +296,14 @@ def test_files_and_functions_fit_on_a_few_screens():
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES_MAX:
                     wrong.append(f"{source}:{node.lineno} {node.name} has {length} lines")
+    assert not wrong, wrong
+
+
+def test_no_folder_holds_more_files_than_one_remembers():
+    counts = Counter(
+        source.rpartition("/")[0] for source in SOURCES if not source.endswith("/__init__.py")
+    )
+    wrong = {folder: count for folder, count in counts.items() if count > FOLDER_FILES_MAX}
     assert not wrong, wrong
 
 

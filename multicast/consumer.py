@@ -12,8 +12,14 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Literal, Self
 
-from multicast.control import ControlReader, control_partition, log_partition, stream_partition
-from multicast.delivery import ALONE, Batch, Cursor, Delivery
+from multicast.control import (
+    ALONE,
+    ControlReader,
+    control_partition,
+    log_partition,
+    stream_partition,
+)
+from multicast.delivery import Batch, Cursor, Delivery
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut

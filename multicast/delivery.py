@@ -27,10 +27,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
+from multicast.control.topics import ALONE
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
 from multicast.messages import Covered, EpochMarker, Special, special
-from multicast.order import OFFSET_MAX, Checkpoint, OrderRecord, OrderStream, Void
+from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, Void
 from topology.tree import Log, Plan
 
 _offset = attrgetter("offset")
@@ -38,7 +39,6 @@ _offset = attrgetter("offset")
 _value = itemgetter(Record._fields.index("value"))
 _headers = itemgetter(Record._fields.index("headers"))
 _RECORD_BYTES = 200  # what a record takes beside its payload
-ALONE = "@"  # before a log's name: that log, read alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,15 +410,3 @@ def start_cursor(plan: Plan, collector: str) -> Cursor:
 def start_alone(plan: Plan, log: str, first: int) -> Cursor:
     """Give the cursor of a lone log that begins at offset `first` in that epoch."""
     return Cursor(plan.epoch, ALONE + log, 0, 0, first)
-
-
-def best_checkpoint(
-    checkpoints: Sequence[Checkpoint], epoch: int, collector: str, below: int
-) -> Checkpoint | None:
-    """Pick the checkpoint to start from so as to read every record from offset `below` on."""
-    fitting = [
-        point
-        for point in checkpoints
-        if point.epoch == epoch and point.collector == collector and point.offset < below
-    ]
-    return max(fitting, key=_offset, default=None)

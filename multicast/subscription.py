@@ -16,14 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from multicast.control import ControlState
-from multicast.delivery import (
-    ALONE,
-    Cursor,
-    Delivery,
-    start_alone,
-    start_cursor,
-)
+from multicast.control import ALONE, ControlState
+from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
 from multicast.errors import UncoveredInterest, UsageError
 from topology.tree import Log, Plan
 

@@ -16,8 +16,8 @@ from bench.simulation.judge import Judge, Label
 from bench.simulation.nodes import AMOUNTS
 from bench.simulation.schedule import Seat
 from bench.simulation.world import READ_ALL, World
-from multicast.control import ControlState, log_partition, stream_partition
-from multicast.delivery import ALONE, Batch, Cursor, Delivery
+from multicast.control import ALONE, ControlState, log_partition, stream_partition
+from multicast.delivery import Batch, Cursor, Delivery
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.subscription import Wanted, earliest, follow, pass_marker, resume

@@ -16,8 +16,7 @@ from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.collector import Append, Collector, Fill, SaveCheckpoint
 from collectors.epoch_change import freeze_positions
 from multicast.announcements import TOKEN_BYTES, decode
-from multicast.control import checkpoint_record, log_partition, stream_partition
-from multicast.delivery import best_checkpoint
+from multicast.control import best_checkpoint, checkpoint_record, log_partition, stream_partition
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
 from multicast.order import Checkpoint, OrderStream

@@ -11,8 +11,14 @@ from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, GroupFacts, Place, TopicFacts
 from collectors.doctor.streams import READ_S, now_ms
-from multicast.control import ControlState, control_partition, log_partition, stream_partition
-from multicast.delivery import ALONE, Cursor
+from multicast.control import (
+    ALONE,
+    ControlState,
+    control_partition,
+    log_partition,
+    stream_partition,
+)
+from multicast.delivery import Cursor
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
 from multicast.order import OrderRecord, OrderStream

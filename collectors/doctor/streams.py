@@ -12,8 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from collectors.doctor.facts import CollectorFacts, Stamp
-from multicast.control import ControlState, control_partition, log_partition, stream_partition
-from multicast.delivery import best_checkpoint
+from multicast.control import (
+    ControlState,
+    best_checkpoint,
+    control_partition,
+    log_partition,
+    stream_partition,
+)
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut
 from multicast.order import OrderRecord, OrderStream, Void, decode

@@ -24,7 +24,8 @@ from itertools import chain
 from typing import Self
 
 from multicast.consumer import Consumer
-from multicast.delivery import ALONE, Batch
+from multicast.control import ALONE
+from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 from multicast.history import History, HistoryBuilder

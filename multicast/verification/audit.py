@@ -20,8 +20,8 @@ from array import array
 from collections.abc import Iterable
 from contextlib import suppress
 
-from multicast.control import ControlState
-from multicast.delivery import ALONE, Batch
+from multicast.control import ALONE, ControlState
+from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.history import History, HistoryBuilder

@@ -10,6 +10,7 @@ from collectors.collector import Append, Collector, Limits
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
     ControlState,
+    best_checkpoint,
     checkpoint_record,
     control_partition,
     ends_record,
@@ -20,7 +21,7 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.delivery import Cursor, best_checkpoint
+from multicast.delivery import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
 from multicast.order import Kind, OrderRecord, OrderStream, decode

@@ -1,0 +1,86 @@
+"""The statements of the control topic as keys and values (`state.py` reads them back)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from multicast.announcements import Address
+from multicast.control.documents import Ended
+from multicast.order import Checkpoint, digest_of
+from topology.tree import Plan
+
+SCHEMA_VERSION = 1
+
+
+def plan_record(previous: bytes, plan: Plan, *, attempt: str) -> tuple[bytes, bytes]:
+    """Make the key and value that propose a plan as the successor of `previous`.
+
+    `attempt` must be another text for every append, also of the same plan.
+    """
+    value = _dump({"previous": previous.hex(), "plan": plan.to_json()})
+    return _key("plan", plan.epoch, value, attempt), value
+
+
+def markers_record(
+    epoch: int, positions: Mapping[str, int], *, attempt: str
+) -> tuple[bytes, bytes]:
+    """Make the key and value that say to where each log must be ordered before a freeze."""
+    value = _dump({"positions": dict(positions)})
+    return _key("markers", epoch, value, attempt), value
+
+
+def ends_record(
+    epoch: int, positions: Mapping[str, int], *, attempt: str, ended: Ended | None = None
+) -> tuple[bytes, bytes]:
+    """Make the key and value that say where each log ended its epoch."""
+    document: dict[str, Any] = {"positions": dict(positions)}
+    if ended is not None and ended.resumed:
+        document["resumed"] = {
+            name: {log: list(begin) for log, begin in begins.items()}
+            for name, begins in ended.resumed.items()
+        }
+    if ended is not None and ended.stopped:
+        document["stopped"] = dict(ended.stopped)
+    value = _dump(document)
+    return _key("ends", epoch, value, attempt), value
+
+
+def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
+    return f"{kind}/{epoch}/{digest_of(value).hex()}/{attempt}".encode()
+
+
+def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
+    """Make the key and value of a checkpoint."""
+    key = f"checkpoint/{point.epoch}/{point.collector}/{point.offset}".encode()
+    return key, _dump(
+        {
+            "digest": point.digest.hex(),
+            "count": point.count,
+            "positions": {str(log): position for log, position in point.positions.items()},
+            "parent_next": list(point.parent_next),
+        }
+    )
+
+
+def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes, bytes]:
+    """Make the key and value that say where an instance of a collector takes announcements."""
+    return f"address/{collector}".encode(), _dump(
+        {
+            "epoch": epoch,
+            "host": address.host,
+            "port": address.port,
+            "token": address.token.hex(),
+        }
+    )
+
+
+def running_record(epoch: int, collector: str) -> tuple[bytes, bytes]:
+    """Make the key and value that say that an instance has opened an epoch's collector."""
+    return f"running/{collector}".encode(), _dump({"epoch": epoch})
+
+
+def _dump(document: dict[str, Any]) -> bytes:
+    whole = {"schema_version": SCHEMA_VERSION, **document}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")

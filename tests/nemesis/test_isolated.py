@@ -31,6 +31,7 @@ def stage(kafka_cluster, tmp_path):
 @kafka
 @slow
 @patient
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", sorted(set(ASIDES) - {"full-broker"}))
 def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(stage, name):
     told = ASIDES[name](stage)
@@ -42,6 +43,7 @@ def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(stage, nam
 @kafka
 @slow
 @patient
+@pytest.mark.campaign
 def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
     command = [sys.executable, "-m", "bench.nemesis.isolated.catalogue", "full-broker"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)

@@ -24,7 +24,12 @@ from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
 NAMES = ("C1", "C2", "C3")
 STOP_S = 120

@@ -103,6 +103,7 @@ def hunts(tmp_path_factory, request):
         }
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
@@ -110,6 +111,11 @@ def test_planted_bug_is_found(bug, hunts):
     outcome = hunts[bug.name].result()
     assert outcome.found, f"{bug.name!r} was not found within {bug.seeds} seeds: {outcome.said}"
     sys.stdout.write(f"{bug.name}: {outcome.said}\n")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_a_patch_matches_its_file_once(bug):
+    assert (ROOT / bug.file).read_text().count(bug.old) == 1
 
 
 def test_there_are_enough_planted_bugs_and_each_has_one_name():

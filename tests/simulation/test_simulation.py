@@ -14,7 +14,7 @@ from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.trees import random_plan, random_scene, random_sets
 from bench.simulator import campaign, main, run
 
-SCHEDULES = 1500
+SCHEDULES = 400  # `.ci/run` simulates more: `make simulate`
 
 
 @pytest.mark.slow

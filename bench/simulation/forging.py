@@ -33,10 +33,11 @@ class Forger:
             self._far,
             self._ended,
             self._jump,
+            self._jump,
+            self._jump,
             self._shared,
             self._newer,
             _more,
-            _elsewhere,
             _elsewhere,
         )
 

@@ -39,39 +39,68 @@ def _root(
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """Put the command together: all nouns for help, else only the one that is asked for."""
+    """Put the command together: all verbs for help, else only those of the noun that is used.
+
+    A room is imported only where its verbs are used: to import all of them takes a second.
+    """
     root = typer.Typer(
         help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
     )
     root.callback()(_root)
-    found: dict[str, list[EntryPoint]] = {}
+    nouns: dict[str, list[EntryPoint]] = {}
     for entry in sorted(entry_points(group="amcast"), key=lambda entry: entry.name):
-        found.setdefault(entry.name.partition(".")[0], []).append(entry)
-    asked = arguments[0] if arguments else ""
-    for noun, entries in found.items():
-        if noun not in (ALONE, asked) and asked in found:
-            continue
-        apps = [app for entry in entries if (app := _load(entry, asked=asked == noun)) is not None]
-        if noun == ALONE:
-            for app in apps:
+        nouns.setdefault(entry.name.partition(".")[0], []).append(entry)
+    first = arguments[0] if arguments else ""
+    if first in nouns and first != ALONE:
+        _add(root, first, nouns[first], first=first)
+        return root
+    alone = nouns.pop(ALONE, [])
+    if not first.startswith("-"):
+        # What may hold the verb comes first: one of its name, then this room's own.
+        for entry in sorted(
+            alone,
+            key=lambda entry: (
+                entry.name != f"{ALONE}.{first}",
+                not entry.value.startswith("multicast."),
+            ),
+        ):
+            app = _load(entry, used=False)
+            if app is not None and first in _verbs(app):
                 root.registered_commands += app.registered_commands
-        elif apps:
-            first, *others = apps
-            for other in others:
-                first.registered_commands += other.registered_commands
-            root.add_typer(first, name=noun)
+                return root
+    _add(root, ALONE, alone, first=first)
+    for noun, entries in nouns.items():
+        _add(root, noun, entries, first=first)
     return root
 
 
-def _load(entry: EntryPoint, *, asked: bool) -> typer.Typer | None:
+def _verbs(app: typer.Typer) -> list[str]:
+    return [
+        str(command.name or getattr(command.callback, "__name__", ""))
+        for command in app.registered_commands
+    ]
+
+
+def _add(root: typer.Typer, noun: str, entries: Sequence[EntryPoint], *, first: str) -> None:
+    apps = [app for entry in entries if (app := _load(entry, used=first == noun)) is not None]
+    if noun == ALONE:
+        for app in apps:
+            root.registered_commands += app.registered_commands
+    elif apps:
+        for other in apps[1:]:
+            apps[0].registered_commands += other.registered_commands
+        root.add_typer(apps[0], name=noun)
+
+
+def _load(entry: EntryPoint, *, used: bool) -> typer.Typer | None:
     """Load the verbs of a room; None where they need a package that is not installed.
 
-    Raises `UsageError` with what to install where just these verbs are asked for.
+    Raises `UsageError` with what to install where just these verbs are used.
     """
     try:
         app: typer.Typer = entry.load()
     except ModuleNotFoundError as error:
-        if asked:
+        if used:
             noun = entry.name.partition(".")[0]
             raise UsageError(
                 f"'amcast {noun}' needs the package {error.name}, which is not installed; "

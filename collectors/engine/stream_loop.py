@@ -10,8 +10,9 @@ as children do their parent's, is fetched once.
                 position is behind `fetched` when it goes on, the partition is fetched anew from
                 there, and the others pass over what they had
 
-Invariant, of each Kafka partition, after `_arrange`: `fetched` is at or below the position of each
-subscription that is not paused.
+Invariants, of each Kafka partition: after `_arrange`, `fetched` is at or below the position of each
+subscription that is not paused; a subscription is given its records one after the other, without a
+gap, whenever it came.
 """
 
 from __future__ import annotations
@@ -178,9 +179,11 @@ class StreamLoop:
         found: dict[StreamSink, list[Came]] = {}
         with self._lock:
             for at, records, position in fetched:
-                self._fetched[at] = position
+                start, self._fetched[at] = self._fetched[at], position
                 for one in self._subscriptions.get(at, {}).values():
-                    if one.paused or one.position >= position:
+                    # Who came, or goes on, since `_arrange` may need what stands before this batch:
+                    # it is given nothing until the partition is fetched from its position.
+                    if one.paused or not start <= one.position < position:
                         continue
                     new = records
                     if records and records[0].offset < one.position:

@@ -242,3 +242,42 @@ def test_an_error_of_one_partition_reaches_its_subscribers_alone(streams):
     streams.log.write(TopicPartition("S", 1), b"")
     streams.turn()
     assert good.found == [0]
+
+
+def while_it_polls(streams, act):
+    """Have something happen in the loop's next poll, once its reader is arranged."""
+    reader = streams.loop._reader
+    poll = reader.poll
+
+    def polled(timeout_s):
+        reader.poll = poll
+        act()
+        return poll(timeout_s)
+
+    reader.poll = polled
+
+
+def test_one_that_subscribes_while_the_loop_polls_misses_nothing(streams):
+    early, ahead = Sink(), Sink()
+    streams.write(4)
+    streams.loop.subscribe(ahead, {AT: 0})
+    streams.turn()
+    streams.write(2)
+    while_it_polls(streams, lambda: streams.loop.subscribe(early, {AT: 1}))
+    for _ in range(3):
+        streams.turn()
+    assert ahead.found == list(range(6))
+    assert early.found == list(range(1, 6))
+
+
+def test_one_that_goes_on_while_the_loop_polls_misses_nothing(streams):
+    paused, ahead = Sink(), Sink()
+    streams.loop.subscribe(paused, {AT: 0}, paused=True)
+    streams.loop.subscribe(ahead, {AT: 0})
+    streams.write(4)
+    streams.turn()
+    streams.write(2)
+    while_it_polls(streams, lambda: streams.loop.pause(paused, AT, paused=False))
+    for _ in range(3):
+        streams.turn()
+    assert paused.found == ahead.found == list(range(6))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,18 +18,11 @@ from bench.comparison.run import run as measure
 from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
 from multicast.errors import UsageError
 from topology.files import FileExists, refuse_existing_of
+from topology.output import Output, OutputOption
 
 app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
 
 
-class Output(enum.StrEnum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 
 

@@ -8,7 +8,6 @@ the full delivery histories.
 
 from __future__ import annotations
 
-import enum
 import gzip
 import json
 import tempfile
@@ -27,10 +26,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench.cli import Force, refuse_files
-from bench.harness.hosts import Collectors
+from bench.harness.hosts import CollectorProcesses
 from collectors.reconfiguration.apply import apply
 from multicast import history
-from multicast.cli.send_receive import DriverName
+from multicast.cli.options import DriverName
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
@@ -43,6 +42,7 @@ from multicast.properties import check_all
 from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology.check import figures
+from topology.output import Output
 from topology.planner import solver
 from topology.tree import Plan
 
@@ -59,13 +59,6 @@ DECLARED_MAX = 40
 SOLVER_S = 10.0
 SEND_S = 12.0
 RATE_MIN = 200.0
-
-
-class Output(enum.StrEnum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +128,9 @@ def demo(
             plan = apply(opened, admin, planned).plan
         say.print(tree, highlight=False, soft_wrap=True)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-demo-")))
-        host = stack.enter_context(Collectors(bootstrap, topic, name, plan, folder))
+        host = stack.enter_context(CollectorProcesses(bootstrap, topic, name, plan, folder))
         host.wait_healthy()
-        run = Run(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
+        run = DemoRun(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
         run.go(say)
         work = list(host.work())
     built = history.HistoryBuilder()
@@ -201,11 +194,16 @@ def lay_out(commits: list[Commit], topic: str) -> tuple[Plan, str]:
     return plan, f"{text}\noptimality gap {plan.objective.gap:.1%}"
 
 
-class Run:
+class DemoRun:
     """Multicasts all, delivers all, and remembers both."""
 
     def __init__(
-        self, driver: Driver, plan: Plan, commits: list[Commit], rate: float, host: Collectors
+        self,
+        driver: Driver,
+        plan: Plan,
+        commits: list[Commit],
+        rate: float,
+        host: CollectorProcesses,
     ) -> None:
         self._driver = driver
         self._plan = plan

@@ -31,16 +31,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collectors.collector import Append, Collector, Limits
+from collectors.collector import Append, Collector, CollectorLimits
 from multicast.order import OrderRecord, OrderStream, Void
 from topology.tree import DIGEST_BYTES, Log, Objective, Plan
-from topology.tree import Collector as Node
+from topology.tree import CollectorSpec as Node
 
 LOGS = ("P1", "P2", "P3")
 ROOT, CHILD = 0, 1
 NAMES = ("root", "child")
 ARRIVALS = (1, 2, 0, 1, 2, 0)  # logs that messages come to; when, is left open
-LIMITS = Limits(run_length_max=1, runs_max=1, pending_max=2)
+LIMITS = CollectorLimits(run_length_max=1, runs_max=1, pending_max=2)
 
 PLAN = Plan(
     topic="A",
@@ -74,7 +74,7 @@ RULES: dict[str, type[OrderStream]] = {"digest": OrderStream, "possible": Possib
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ExploredInstance:
     """One process of a node: its core (never changed in place), and its appends in flight."""
 
     node: int
@@ -84,12 +84,12 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class WorldState:
     """One state of the world."""
 
     ends: tuple[int, ...]
     streams: tuple[tuple[bytes, ...], ...]
-    instances: tuple[Instance, ...]
+    instances: tuple[ExploredInstance, ...]
     messages_left: int
     crashes_left: int
     losses_left: int
@@ -109,7 +109,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Exploration:
     """What the exploration amounts to: a violation with the steps to it, or none."""
 
     states: int
@@ -134,9 +134,9 @@ class Explorer:
     ) -> None:
         self._stream = RULES[rule]
         instances = [self._begin(node) for node in (ROOT,) * roots + (CHILD,) * children]
-        self._first = State((0, 0, 0), ((), ()), tuple(instances), messages, crashes, losses)
+        self._first = WorldState((0, 0, 0), ((), ()), tuple(instances), messages, crashes, losses)
 
-    def explore(self) -> Finding:
+    def explore(self) -> Exploration:
         """Visit every state once."""
         came_from: dict[tuple[Any, ...], tuple[tuple[Any, ...] | None, str]] = {
             self._first.key: (None, "")
@@ -165,19 +165,19 @@ class Explorer:
                 at_rest += 1
                 wrong = wrong or self._unfinished(state)
             if wrong:
-                return Finding(len(came_from), steps, at_rest, wrong, _path(came_from, key))
-        return Finding(len(came_from), steps, at_rest, "", ())
+                return Exploration(len(came_from), steps, at_rest, wrong, _path(came_from, key))
+        return Exploration(len(came_from), steps, at_rest, "", ())
 
     # -- steps ------------------------------------------------------------------------------
 
-    def _begin(self, node: int, own_end: int = 0) -> Instance:
+    def _begin(self, node: int, own_end: int = 0) -> ExploredInstance:
         own = self._stream(PLAN, NAMES[node], STARTS)
         parent = self._stream(PLAN, NAMES[ROOT], STARTS) if node == CHILD else None
         core = Collector(own, parent, writer=0, limits=LIMITS)
         core.own_end(own_end)
-        return Instance(node, core, (), _knowledge(core))
+        return ExploredInstance(node, core, (), _knowledge(core))
 
-    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
+    def _steps(self, state: WorldState) -> Iterator[tuple[str, WorldState]]:
         if state.messages_left:
             coming = ARRIVALS[sum(state.ends)]
             ends = tuple([end + (log == coming) for log, end in enumerate(state.ends)])
@@ -201,7 +201,7 @@ class Explorer:
 
     # -- what must hold -----------------------------------------------------------------------
 
-    def _order(self, state: State, node: int) -> list[tuple[int, int]]:
+    def _order(self, state: WorldState, node: int) -> list[tuple[int, int]]:
         """Give the message IDs that count in a stream, in order."""
         stream = self._stream(PLAN, NAMES[node], STARTS)
         order: list[tuple[int, int]] = []
@@ -211,7 +211,7 @@ class Explorer:
                 order += [(log, at) for log, first, end in judged.runs for at in range(first, end)]
         return order
 
-    def _wrong(self, state: State) -> str:
+    def _wrong(self, state: WorldState) -> str:
         root, child = self._order(state, ROOT), self._order(state, CHILD)
         for name, order in (("root", root), ("child", child)):
             for log in range(len(LOGS)):
@@ -223,7 +223,7 @@ class Explorer:
             return f"the child orders {_told(shared)}, the root {_told(root)}"
         return ""
 
-    def _unfinished(self, state: State) -> str:
+    def _unfinished(self, state: WorldState) -> str:
         for node, logs in ((ROOT, (1, 2)), (CHILD, (0, 1, 2))):
             ordered = len(self._order(state, node))
             if ordered != sum(state.ends[log] for log in logs):
@@ -255,12 +255,12 @@ def _knowledge(core: Collector) -> tuple[Any, ...]:
     )
 
 
-def _with(state: State, place: int, instance: Instance) -> State:
+def _with(state: WorldState, place: int, instance: ExploredInstance) -> WorldState:
     others = state.instances
     return replace(state, instances=(*others[:place], instance, *others[place + 1 :]))
 
 
-def _turn(state: State, instance: Instance) -> Instance:
+def _turn(state: WorldState, instance: ExploredInstance) -> ExploredInstance:
     """Read all there is, and write what is to be written."""
     core, own = _fork(instance.core), state.streams[instance.node]
     for offset in range(core.own.offset_next, len(own)):
@@ -272,16 +272,16 @@ def _turn(state: State, instance: Instance) -> Instance:
         for offset in range(core.parent.offset_next, len(above)):
             core.parent_read(offset, above[offset])
     raws = tuple([action.raw for action in core.step(0) if isinstance(action, Append)])
-    return Instance(instance.node, core, instance.in_flight + raws, _knowledge(core))
+    return ExploredInstance(instance.node, core, instance.in_flight + raws, _knowledge(core))
 
 
-def _lose(instance: Instance) -> Instance:
+def _lose(instance: ExploredInstance) -> ExploredInstance:
     core = _fork(instance.core)
     core.append_failed()
-    return Instance(instance.node, core, instance.in_flight, _knowledge(core))
+    return ExploredInstance(instance.node, core, instance.in_flight, _knowledge(core))
 
 
-def _landed(state: State, instance: Instance) -> State:
+def _landed(state: WorldState, instance: ExploredInstance) -> WorldState:
     streams = list(state.streams)
     streams[instance.node] = (*streams[instance.node], instance.in_flight[0])
     return replace(state, streams=tuple(streams))

@@ -29,9 +29,9 @@ from bench.simulation.auditors import Auditors
 from bench.simulation.consumers import Consumers
 from bench.simulation.forging import Forger
 from bench.simulation.judge import Judge, Violation
-from bench.simulation.nodes import Nodes
+from bench.simulation.nodes import SimulatedNodes
 from bench.simulation.recovery import Recoverer
-from bench.simulation.schedule import Kind, Schedule, draw
+from bench.simulation.schedule import Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.strangers import Strangers
 from bench.simulation.world import CONTROL, Event, Stats, World
@@ -45,7 +45,7 @@ CHUNK = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScheduleOutcome:
     """What became of one schedule."""
 
     seed: int
@@ -69,7 +69,7 @@ class Simulation:
         first = schedule.plans[0][0]
         key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
-        self.nodes = Nodes(self.world)
+        self.nodes = SimulatedNodes(self.world)
         self.producers = Producers(self.world, self.judge, self.nodes)
         self.strangers = Strangers(self.world, self.judge)
         self.consumers = Consumers(self.world, self.judge)
@@ -77,7 +77,7 @@ class Simulation:
         self.operators = Operators(self.world, Recoverer)
         self.auditors = Auditors(self.world)
 
-    def run(self) -> Outcome:
+    def run(self) -> ScheduleOutcome:
         """Carry the schedule out, then let everything come to rest, then judge."""
         try:
             violation = self._carry_out()
@@ -88,23 +88,23 @@ class Simulation:
         world = self.world
         world.stats.deliveries = self.judge.deliveries
         world.stats.void += self.nodes.void()
-        return Outcome(self.schedule.seed, violation, world.stats, world.trace)
+        return ScheduleOutcome(self.schedule.seed, violation, world.stats, world.trace)
 
     def _carry_out(self) -> Violation | None:
         turns = {
-            Kind.MULTICAST: self.producers.turn,
-            Kind.NODE: self.nodes.turn,
-            Kind.CONSUMER: self.consumers.turn,
-            Kind.OPERATOR: self.operators.turn,
-            Kind.TRANSACTION: self.strangers.transaction,
-            Kind.GARBAGE: self.strangers.garbage,
-            Kind.RETENTION: self.strangers.retention,
-            Kind.COMPACTION: self.strangers.compaction,
-            Kind.POISON: self.strangers.poison,
-            Kind.ANNOUNCEMENT: self.producers.stray,
-            Kind.RECREATION: self.strangers.recreation,
-            Kind.FORGERY: self.forger.turn,
-            Kind.AUDIT: self.auditors.turn,
+            TurnKind.MULTICAST: self.producers.turn,
+            TurnKind.NODE: self.nodes.turn,
+            TurnKind.CONSUMER: self.consumers.turn,
+            TurnKind.OPERATOR: self.operators.turn,
+            TurnKind.TRANSACTION: self.strangers.transaction,
+            TurnKind.GARBAGE: self.strangers.garbage,
+            TurnKind.RETENTION: self.strangers.retention,
+            TurnKind.COMPACTION: self.strangers.compaction,
+            TurnKind.POISON: self.strangers.poison,
+            TurnKind.ANNOUNCEMENT: self.producers.stray,
+            TurnKind.RECREATION: self.strangers.recreation,
+            TurnKind.FORGERY: self.forger.turn,
+            TurnKind.AUDIT: self.auditors.turn,
         }
         tick = self.world.tick
         for kind, bits in self.schedule.ops:
@@ -163,7 +163,7 @@ class Simulation:
         return None
 
 
-def run(schedule: Schedule) -> Outcome:
+def run(schedule: Schedule) -> ScheduleOutcome:
     """Carry out one schedule."""
     return Simulation(schedule).run()
 
@@ -201,7 +201,7 @@ def run_seeds(seeds: range) -> Totals:
     return totals
 
 
-def _totals(outcome: Outcome) -> Totals:
+def _totals(outcome: ScheduleOutcome) -> Totals:
     failures = [] if outcome.violation is None else [(outcome.seed, outcome.violation)]
     return Totals(1, outcome.stats, failures, outcome.digest)
 

@@ -40,7 +40,7 @@ from mode import Service
 
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.engine import Engine
-from collectors.engine.instance import Node
+from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
 from collectors.membership import Members
 from collectors.placement import share_out
@@ -146,7 +146,7 @@ class Supervisor(Service):
         self.primary = primary
         self.unwanted_since: float | None = None
         self.over = False
-        self.node: Node | None = None
+        self.node: CollectorInstance | None = None
         self.restarts = 0
         self.error: str | None = None
         self._checkpoints = True
@@ -181,7 +181,7 @@ class Supervisor(Service):
 
     async def _run_once(self) -> None:
         """Run the node until its epoch is over, or we are stopped; raise what it failed of."""
-        node = Node(
+        node = CollectorInstance(
             self._engine,
             self.node_name,
             epoch=self.epoch,
@@ -238,7 +238,7 @@ class Supervisor(Service):
 
 
 @app.service
-class Host(Service):
+class CollectorHost(Service):
     """Opens the driver and the engine, and supervises the nodes that this process hosts."""
 
     supervisors: dict[tuple[int, str], Supervisor]
@@ -373,7 +373,7 @@ class Host(Service):
             self._driver.close()
 
 
-hosts: list[Host] = []
+hosts: list[CollectorHost] = []
 
 
 def _healthz() -> tuple[HTTPStatus, dict[str, Any]]:

@@ -46,10 +46,10 @@ from multicast.errors import ProtocolViolation
 from multicast.order import (
     ORDERED_MAX,
     Checkpoint,
-    Kind,
     OrderRecord,
     OrderStream,
     ParentNext,
+    RecordKind,
     Run,
     Void,
     coalesce,
@@ -61,7 +61,7 @@ from multicast.order import (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CollectorLimits:
     """Bounds of one collector. Tiny values must change speed only, never the outcome."""
 
     run_length_max: int = 1000  # so that a backlog in one log cannot make the others wait
@@ -126,11 +126,11 @@ class Collector:
         parent: OrderStream | None,
         *,
         writer: int,
-        limits: Limits | None = None,
+        limits: CollectorLimits | None = None,
     ) -> None:
         self.own = own
         self.parent = parent
-        self.limits = limits or Limits()
+        self.limits = limits or CollectorLimits()
         self.counted = 0
         self.ours = 0  # of these
         self.void: dict[Void, int] = {}
@@ -398,14 +398,16 @@ class Collector:
         emptied = relayed.records - state.parent_next.records
         if runs or emptied >= max(1, self.limits.relay_max // 2):
             return OrderRecord(
-                Kind.PARENT, state.digest, relayed, coalesce(runs), self._writer, now_ms
+                RecordKind.PARENT, state.digest, relayed, coalesce(runs), self._writer, now_ms
             )
         # Before our own logs: under load these always have more, and an epoch must end.
         if self._may_freeze(relayed):
-            return OrderRecord(Kind.FREEZE, state.digest, relayed, (), self._writer, now_ms)
+            return OrderRecord(RecordKind.FREEZE, state.digest, relayed, (), self._writer, now_ms)
         own = self._from_logs()
         if own:
-            return OrderRecord(Kind.OWN, state.digest, state.parent_next, own, self._writer, now_ms)
+            return OrderRecord(
+                RecordKind.OWN, state.digest, state.parent_next, own, self._writer, now_ms
+            )
         return None
 
     def _from_parent(self) -> tuple[ParentNext, list[Run]]:

@@ -28,11 +28,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from collectors.collector import Limits
-from multicast.order import ORDERED_MAX, Kind, OrderRecord, OrderStream, Resumed, Run
+from collectors.collector import CollectorLimits
+from multicast.order import ORDERED_MAX, OrderRecord, OrderStream, RecordKind, Resumed, Run
 from topology.tree import Plan
 
-_RUNS_MAX = Limits().runs_max  # in one record that a recovery writes
+_RUNS_MAX = CollectorLimits().runs_max  # in one record that a recovery writes
 
 
 class Harm(enum.StrEnum):
@@ -83,7 +83,7 @@ def damage(
     fill_max: int | None = None,
 ) -> tuple[Damage, ...]:
     """Name what is wrong; `log_ends` are the offsets that the next appends to each log get."""
-    beyond_max = Limits().fill_max if fill_max is None else fill_max
+    beyond_max = CollectorLimits().fill_max if fill_max is None else fill_max
     found: list[Damage] = []
     far: set[str] = set()
     for read in streams:
@@ -234,7 +234,7 @@ def owed_record(stream: OrderStream, runs: Iterable[Run]) -> OrderRecord | None:
 
     `runs` are those of the parent's stream of the epoch before, in its order.
     """
-    return _record(stream, Kind.PARENT, left_out(stream, runs))
+    return _record(stream, RecordKind.PARENT, left_out(stream, runs))
 
 
 def ahead_record(stream: OrderStream, furthest: Mapping[str, int]) -> OrderRecord | None:
@@ -244,10 +244,10 @@ def ahead_record(stream: OrderStream, furthest: Mapping[str, int]) -> OrderRecor
         for log in sorted(stream.own)
         if stream.state.positions[log] < furthest.get(stream.plan.logs[log].name, 0)
     )
-    return _record(stream, Kind.OWN, missing)
+    return _record(stream, RecordKind.OWN, missing)
 
 
-def _record(stream: OrderStream, kind: Kind, runs: Iterable[Run]) -> OrderRecord | None:
+def _record(stream: OrderStream, kind: RecordKind, runs: Iterable[Run]) -> OrderRecord | None:
     taken: list[Run] = []
     room = ORDERED_MAX
     for log, first, end in runs:
@@ -262,4 +262,4 @@ def _record(stream: OrderStream, kind: Kind, runs: Iterable[Run]) -> OrderRecord
 
 def freeze_record(stream: OrderStream) -> OrderRecord:
     """Make the record that ends a stream where it stands."""
-    return OrderRecord(Kind.FREEZE, stream.state.digest, stream.state.parent_next, ())
+    return OrderRecord(RecordKind.FREEZE, stream.state.digest, stream.state.parent_next, ())

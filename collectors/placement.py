@@ -22,14 +22,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Who runs one node; no standby where there is one member only."""
 
     primary: str
     standby: str | None
 
 
-def share_out(nodes: Sequence[str], members: Sequence[str]) -> Mapping[str, Place]:
+def share_out(nodes: Sequence[str], members: Sequence[str]) -> Mapping[str, Placement]:
     """Give each node its place; `members` must not be empty. The order of neither matters."""
     assert members, "somebody shares out, so somebody is there"
     ranks = {node: _ranked(node, members) for node in sorted(nodes)}
@@ -42,13 +42,13 @@ def share_out(nodes: Sequence[str], members: Sequence[str]) -> Mapping[str, Plac
         chosen[node] = primary = next(one for one in ranked if primaries[one] < room)
         primaries[primary] += 1
         more -= primaries[primary] == least + 1
-    places: dict[str, Place] = {}
+    places: dict[str, Placement] = {}
     for node, ranked in ranks.items():
         others = [one for one in ranked if one != chosen[node]]
         standby = min(others, key=lambda one: standbys[one]) if others else None
         if standby is not None:
             standbys[standby] += 1
-        places[node] = Place(chosen[node], standby)
+        places[node] = Placement(chosen[node], standby)
     return places
 
 

@@ -38,7 +38,7 @@ class HistoryError(UsageError):
 
 
 @dataclass(slots=True)
-class Reading:
+class UnbrokenDeliveries:
     """Deliveries of one instance without a break: message numbers in order of delivery.
 
     The delivery at index `i` has the sequence `first + i`. `ended` and `late` come from the
@@ -66,7 +66,7 @@ class History:
     destination_of: array[int]  # by message: an index into `destinations`
     destinations: Sequence[tuple[str, ...]]  # sorted, each once
     outcomes: bytearray  # by message: ACCEPTED | FAILED | UNKNOWN | ACCEPTED_TWICE, 0 without line
-    readings: Sequence[Reading]  # in the order in which they began
+    readings: Sequence[UnbrokenDeliveries]  # in the order in which they began
     interests: Mapping[str, tuple[str, ...]]  # by consumer, where known: of all epochs together
     producers: Mapping[str, Mapping[int, None]]  # to which destination sets each multicast
     unnamed: Mapping[int, int]  # by destination set: unknown outcomes without a message ID
@@ -124,8 +124,8 @@ class HistoryBuilder:
         self._destinations: dict[tuple[str, ...], int] = {}
         self._spellings: dict[tuple[str, ...] | None, int] = {}  # as written: perhaps not sorted
         self._outcomes = bytearray()
-        self._readings: list[Reading] = []
-        self._current: dict[tuple[str, str], Reading] = {}
+        self._readings: list[UnbrokenDeliveries] = []
+        self._current: dict[tuple[str, str], UnbrokenDeliveries] = {}
         self._interests: dict[str, dict[int, tuple[str, ...]]] = {}  # by the epoch it begins with
         self._epoch_of = array("i")
         self._producers: dict[str, dict[int, None]] = {}
@@ -263,15 +263,15 @@ class HistoryBuilder:
             epoch_of=self._epoch_of,
         )
 
-    def _begin(self, consumer: str, instance: str) -> Reading:
+    def _begin(self, consumer: str, instance: str) -> UnbrokenDeliveries:
         if len(self._readings) == READINGS_MAX:
             raise HistoryError(f"more than {READINGS_MAX} readings: a sequence counts 0, 1, 2, ...")
-        reading = Reading(consumer, instance)
+        reading = UnbrokenDeliveries(consumer, instance)
         self._readings.append(reading)
         self._current[consumer, instance] = reading
         return reading
 
-    def _go_on(self, reading: Reading, sequence: int) -> Reading:
+    def _go_on(self, reading: UnbrokenDeliveries, sequence: int) -> UnbrokenDeliveries:
         _count("sequence", sequence)
         due = reading.first + len(reading.messages)
         if reading.messages:

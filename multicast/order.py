@@ -48,7 +48,7 @@ _PREVIOUS = slice(3, 3 + DIGEST_BYTES)
 LENGTH_MAX = 2**32 - 1
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """What an order record does."""
 
     OWN = 1  # orders logs whose top is its collector
@@ -75,7 +75,7 @@ class ParentNext(NamedTuple):
 class OrderRecord:
     """One record of the order topic. `writer` and `time_ms` are for people, never for decisions."""
 
-    kind: Kind
+    kind: RecordKind
     previous: bytes
     parent_next: ParentNext
     runs: tuple[Run, ...]
@@ -83,7 +83,7 @@ class OrderRecord:
     time_ms: int = 0
 
 
-class Undecodable(ValueError):
+class UndecodableRecord(ValueError):
     """The bytes are not an order record of this version."""
 
 
@@ -119,27 +119,27 @@ def encode(record: OrderRecord) -> bytes:
 
 
 def decode(raw: bytes) -> OrderRecord:
-    """Read an order record; raises `Undecodable` for anything that `encode` never writes."""
+    """Read an order record; raises `UndecodableRecord` for anything that `encode` never writes."""
     if len(raw) < _HEAD.size:
-        raise Undecodable("shorter than the head")
+        raise UndecodableRecord("shorter than the head")
     magic, version, previous, kind, writer, time_ms, count, offset, runs = _HEAD.unpack_from(raw)
     if magic != MAGIC or version != VERSION:
-        raise Undecodable("no order record of this version")
+        raise UndecodableRecord("no order record of this version")
     if len(raw) != _HEAD.size + runs * _RUN.size:
-        raise Undecodable("its length does not fit its number of runs")
-    if not Kind.OWN <= kind <= Kind.FREEZE:
-        raise Undecodable("unknown kind")
+        raise UndecodableRecord("its length does not fit its number of runs")
+    if not RecordKind.OWN <= kind <= RecordKind.FREEZE:
+        raise UndecodableRecord("unknown kind")
     if count > OFFSET_MAX or offset > OFFSET_MAX:
-        raise Undecodable("parent_next is out of range")
+        raise UndecodableRecord("parent_next is out of range")
     found = []
     body = memoryview(raw)[_HEAD.size :]
     for log, first, length in _RUN.iter_unpack(body):
         end = first + length
         if not length or end > OFFSET_MAX:
-            raise Undecodable("a run is empty or out of range")
+            raise UndecodableRecord("a run is empty or out of range")
         found.append(Run(log, first, end))
     return OrderRecord(
-        Kind(kind), previous, ParentNext(count, offset), tuple(found), writer, time_ms
+        RecordKind(kind), previous, ParentNext(count, offset), tuple(found), writer, time_ms
     )
 
 
@@ -292,7 +292,7 @@ class OrderStream:
             )
         try:
             record = decode(raw)
-        except Undecodable:
+        except UndecodableRecord:
             return Void.MALFORMED
         if not self.possible(self.state, record):
             return Void.IMPOSSIBLE
@@ -306,16 +306,16 @@ class OrderStream:
 
     def possible(self, state: StreamState, record: OrderRecord) -> bool:
         """Whether a record of this collector may extend that state (its `previous` aside)."""
-        allowed = self.own if record.kind is Kind.OWN else self.inherited
+        allowed = self.own if record.kind is RecordKind.OWN else self.inherited
         relayed = record.parent_next.records - state.parent_next.records
         moved = record.parent_next.offset - state.parent_next.offset
         match record.kind:
-            case Kind.OWN:
+            case RecordKind.OWN:
                 fits = relayed == 0 and moved == 0 and bool(record.runs)
-            case Kind.PARENT:
+            case RecordKind.PARENT:
                 owed = relayed == 0 and moved == 0 and bool(record.runs) and self._owes(record.runs)
                 fits = self._has_parent and (owed or (relayed > 0 and moved >= relayed))
-            case Kind.FREEZE:
+            case RecordKind.FREEZE:
                 fits = not record.runs and relayed >= 0 and moved >= relayed
                 fits = fits and (self._has_parent or moved == 0)
         if not fits:
@@ -348,7 +348,7 @@ def extend(state: StreamState, record: OrderRecord, digest: bytes) -> None:
     state.digest = digest
     state.count += 1
     state.parent_next = record.parent_next
-    state.frozen = record.kind is Kind.FREEZE
+    state.frozen = record.kind is RecordKind.FREEZE
     for log, _, end in record.runs:
         state.positions[log] = end
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from topology.tree import Collector, Plan
+from topology.tree import CollectorSpec, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def carried(before: Plan, after: Plan) -> Carried:
 
 
 def _parts(plan: Plan) -> Iterator[_Part]:
-    trees: dict[str, list[Collector]] = {}
+    trees: dict[str, list[CollectorSpec]] = {}
     for node in plan.collectors:
         trees.setdefault(_root(plan, node), []).append(node)
     collected = {name for node in plan.collectors for name in node.bag}
@@ -61,13 +61,13 @@ def _parts(plan: Plan) -> Iterator[_Part]:
             yield _part(plan, (), {log.name})
 
 
-def _root(plan: Plan, node: Collector) -> str:
+def _root(plan: Plan, node: CollectorSpec) -> str:
     while node.parent is not None:
         node = plan.collector(node.parent)
     return node.name
 
 
-def _part(plan: Plan, tree: Sequence[Collector], names: set[str]) -> _Part:
+def _part(plan: Plan, tree: Sequence[CollectorSpec], names: set[str]) -> _Part:
     logs = [plan.log(name) for name in names]
     return _Part(
         frozenset((node.name, frozenset(node.bag), node.parent, node.stream) for node in tree),

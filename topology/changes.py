@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from topology.check import Figures, PlanRejected, figures
-from topology.interests import Interest, InterestFile, Limits
+from topology.check import PlanRejected, TreeFigures, figures
+from topology.interests import Interest, InterestFile, PlanLimits
 from topology.tree import Plan
 
 RATE_MIN = 0.001  # a log that was silent while we looked is not free
@@ -77,7 +77,7 @@ def _consumers_moved(old: Plan, new: Plan) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureChange:
     """One figure before and after; None where the plan has no such entry."""
 
     what: str
@@ -85,31 +85,31 @@ class Row:
     after: float | None
 
 
-def compared(old: Plan, new: Plan) -> tuple[Row, ...]:
+def compared(old: Plan, new: Plan) -> tuple[FigureChange, ...]:
     """Compare two plans by their figures, each at the rates that it was planned for."""
     was, now = figures(old), figures(new)
     return (
-        Row("cost", was.cost, now.cost),
-        Row("hops", was.hops, now.hops),
-        Row("foreign", was.foreign, now.foreign),
-        Row("genuine %", 100 * was.genuineness, 100 * now.genuineness),
+        FigureChange("cost", was.cost, now.cost),
+        FigureChange("hops", was.hops, now.hops),
+        FigureChange("foreign", was.foreign, now.foreign),
+        FigureChange("genuine %", 100 * was.genuineness, 100 * now.genuineness),
         *_rows("hops of", _hops(was), _hops(now)),
         *_rows("foreign to", _foreign(was), _foreign(now)),
         *_rows("load of", dict(was.loads), dict(now.loads)),
     )
 
 
-def _hops(found: Figures) -> dict[str, float]:
+def _hops(found: TreeFigures) -> dict[str, float]:
     return {share.consumer: share.hops for share in found.shares}
 
 
-def _foreign(found: Figures) -> dict[str, float]:
+def _foreign(found: TreeFigures) -> dict[str, float]:
     return {share.consumer: share.foreign for share in found.shares}
 
 
-def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[Row]:
+def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[FigureChange]:
     for name in dict.fromkeys((*old, *new)):
-        yield Row(f"{what} {name}", old.get(name), new.get(name))
+        yield FigureChange(f"{what} {name}", old.get(name), new.get(name))
 
 
 # -- rates ----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def interests_of(plan: Plan) -> InterestFile:
             Interest(entry.name, entry.interest, entry.weight) for entry in plan.consumers
         ),
         rates=plan.rates,
-        limits=Limits(**plan.limits),  # type: ignore[arg-type] # its fields are numbers or None
+        limits=PlanLimits(**plan.limits),  # type: ignore[arg-type] # its fields are numbers or None
     )
 
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topology.tree import Collector, Log, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Plan, Subscription
 
 TOLERANCE = 1e-6  # relative: a promise is printed in decimal
 
@@ -45,7 +45,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TreeFigures:
     """What a tree does, computed from the tree: weighted as the objective weighs it."""
 
     shares: tuple[Share, ...]
@@ -70,7 +70,7 @@ def check(plan: Plan) -> None:
     _check_promise(plan, found)
 
 
-def figures(plan: Plan) -> Figures:
+def figures(plan: Plan) -> TreeFigures:
     """Compute hops, foreign work and loads from the tree. The plan must be sound up to coverage."""
     loads = [(n.name, math.fsum(_rate(plan, log) for log in n.bag)) for n in plan.collectors]
     wanted = plan.limits.get("collector_rate_wanted", math.inf)
@@ -80,7 +80,7 @@ def figures(plan: Plan) -> Figures:
     hops = math.fsum(w * share.hops for w, share in zip(weight, shares, strict=True))
     foreign = math.fsum(w * share.foreign for w, share in zip(weight, shares, strict=True))
     own = math.fsum(w * share.own for w, share in zip(weight, shares, strict=True))
-    return Figures(
+    return TreeFigures(
         shares=shares,
         loads=tuple(loads),
         hops=hops,
@@ -106,7 +106,9 @@ def _share(plan: Plan, entry: Subscription) -> Share:
     return Share(entry.name, math.fsum(hops), math.fsum(foreign), math.fsum(own), levels)
 
 
-def _path(plan: Plan, collector: str | None) -> Iterable[tuple[Collector, Collector | None]]:
+def _path(
+    plan: Plan, collector: str | None
+) -> Iterable[tuple[CollectorSpec, CollectorSpec | None]]:
     by_name = {node.name: node for node in plan.collectors}
     while collector is not None:
         node = by_name[collector]
@@ -115,7 +117,7 @@ def _path(plan: Plan, collector: str | None) -> Iterable[tuple[Collector, Collec
         collector = node.parent
 
 
-def _link(plan: Plan, log: str, node: Collector, above: Collector | None) -> float:
+def _link(plan: Plan, log: str, node: CollectorSpec, above: CollectorSpec | None) -> float:
     """Price one hop of one log into a collector: from its parent, or from the log's leader."""
     if not plan.hosts:
         return 1.0
@@ -162,7 +164,7 @@ def _check_logs(plan: Plan) -> None:
         raise PlanRejected(f"epoch {plan.epoch} does not follow its base, {plan.base_epoch}")
 
 
-def _check_forest(collectors: tuple[Collector, ...]) -> None:
+def _check_forest(collectors: tuple[CollectorSpec, ...]) -> None:
     parent = {node.name: node.parent for node in collectors}
     if len(parent) != len(collectors):
         raise PlanRejected("two collectors have one name")
@@ -228,7 +230,7 @@ def _check_hosts(plan: Plan) -> None:
             raise PlanRejected(f"{node.name} stands on {node.host}, which is no host of the plan")
 
 
-def _check_limits(plan: Plan, found: Figures) -> None:
+def _check_limits(plan: Plan, found: TreeFigures) -> None:
     limits = plan.limits
     rate_max = limits.get("collector_rate_max", math.inf)
     for name, load in found.loads:
@@ -256,7 +258,7 @@ def _check_limits(plan: Plan, found: Figures) -> None:
             )
 
 
-def _check_promise(plan: Plan, found: Figures) -> None:
+def _check_promise(plan: Plan, found: TreeFigures) -> None:
     promised = plan.objective
     pairs = (
         ("hops", promised.hops, found.hops),

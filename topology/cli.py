@@ -25,9 +25,10 @@ from topology.changes import (
     with_rates,
     with_running_logs,
 )
-from topology.check import Figures, PlanRejected, check, figures
+from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.files import FileExists, refuse_existing_of, write_text
 from topology.interests import InterestFile, InvalidInterests, parse
+from topology.output import Output
 from topology.planner.solver import Infeasible, Solution, solve
 from topology.safety import judged
 from topology.svg import svg
@@ -39,13 +40,6 @@ app = typer.Typer(
 )
 
 CHANGES_TO_MAKE = 6
-
-
-class Output(StrEnum):
-    """What stdout holds."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Preference(StrEnum):
@@ -261,7 +255,7 @@ def diff_command(
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
-def _print(plan: Plan, found: Figures, output: Output) -> None:
+def _print(plan: Plan, found: TreeFigures, output: Output) -> None:
     if output is Output.JSON:
         report.show(report.written(plan.to_json()))
     else:
@@ -324,7 +318,7 @@ class _Drawings:
         """All of them."""
         return [self.svg, self.mermaid, self.dot]
 
-    def draw(self, plan: Plan, found: Figures) -> None:
+    def draw(self, plan: Plan, found: TreeFigures) -> None:
         """Write those that were asked for."""
         if self.svg is not None:
             _write(self.svg, svg(plan, found), force=self.force)

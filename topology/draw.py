@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import networkx as nx
 
-from topology.check import Figures
-from topology.tree import Collector, Plan
+from topology.check import TreeFigures
+from topology.tree import CollectorSpec, Plan
 
 NAMES_SHOWN = 6
 NAME_SHOWN = 30
@@ -40,7 +40,7 @@ def served(plan: Plan, collector: str) -> tuple[str, ...]:
     return tuple(entry.name for entry in plan.consumers if entry.collector == collector)
 
 
-def _line(plan: Plan, node: Collector, found: Figures) -> str:
+def _line(plan: Plan, node: CollectorSpec, found: TreeFigures) -> str:
     place = f" on {node.host}" if node.host else ""
     readers = served(plan, node.name)
     return (
@@ -50,7 +50,7 @@ def _line(plan: Plan, node: Collector, found: Figures) -> str:
     )
 
 
-def text_tree(plan: Plan, found: Figures) -> str:
+def text_tree(plan: Plan, found: TreeFigures) -> str:
     """Draw the forest as indented text, one line a collector, roots first."""
     forest = graph(plan)
     for node in plan.collectors:
@@ -61,7 +61,7 @@ def text_tree(plan: Plan, found: Figures) -> str:
     return "\n".join(nx.generate_network_text(forest, sources=roots))
 
 
-def mermaid(plan: Plan, found: Figures) -> str:
+def mermaid(plan: Plan, found: TreeFigures) -> str:
     """Draw the forest as a Mermaid flowchart: collectors, and the consumers that read them."""
     lines = ["flowchart TD"]
     loads = dict(found.loads)
@@ -81,7 +81,7 @@ def mermaid(plan: Plan, found: Figures) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(plan: Plan, found: Figures) -> str:
+def dot(plan: Plan, found: TreeFigures) -> str:
     """Draw the forest in Graphviz's language; the pen's width follows the rate of an edge."""
     lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
     loads = dict(found.loads)
@@ -101,7 +101,7 @@ def dot(plan: Plan, found: Figures) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _carried(plan: Plan, node: Collector) -> float:
+def _carried(plan: Plan, node: CollectorSpec) -> float:
     """Sum the rates of the logs whose order a collector takes from its parent."""
     assert node.parent is not None, "a root takes nothing from above"
     above = set(plan.collector(node.parent).bag)

@@ -42,7 +42,7 @@ class Interest:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanLimits:
     """What a plan must keep to (hard) or should (soft); None: no limit.
 
     `collector_rate_max`, hard: messages/s of all logs in one bag. `levels_max`, hard: collectors
@@ -78,7 +78,7 @@ class InterestFile:
     destinations: tuple[tuple[str, ...], ...]
     consumers: tuple[Interest, ...]
     rates: Mapping[str, float] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: PlanLimits = field(default_factory=PlanLimits)
     hosts: Hosts | None = None
 
     @property
@@ -177,7 +177,7 @@ def _rates(value: Any, logs: list[str]) -> dict[str, float]:
     return rates
 
 
-def _limits(value: Any) -> Limits:
+def _limits(value: Any) -> PlanLimits:
     table = _table(value, "limits")
     counts = ("levels_max", "collectors_max", "collectors_per_host_max")
     rates = ("collector_rate_max", "collector_rate_wanted")
@@ -187,7 +187,7 @@ def _limits(value: Any) -> Limits:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise InvalidInterests(f"{key} is {count!r}, not a whole number of 1 or more")
     bounds = {key: _number(table[key], key) for key in rates if key in table}
-    return Limits(
+    return PlanLimits(
         collector_rate_max=bounds.get("collector_rate_max"),
         collector_rate_wanted=bounds.get("collector_rate_wanted"),
         levels_max=table.get("levels_max"),

@@ -13,18 +13,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from topology import draw
-from topology.changes import Row
-from topology.check import Figures
+from topology.changes import FigureChange
+from topology.check import TreeFigures
 from topology.interests import InterestFile
 from topology.planner.solver import Solution
-from topology.safety import Verdict
+from topology.safety import SafetyVerdict
 from topology.tree import Plan
 
 SCHEMA_VERSION = 1
 WIDTH = 100
 
 
-class Told(Protocol):
+class PlanProgress(Protocol):
     """Called with a sentence and the gap so far."""
 
     def __call__(self, sentence: str, gap: float, /) -> None:
@@ -51,7 +51,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(file=sys.stdout, width=WIDTH, highlight=False, color_system=None).print(grid)
 
 
-def tree(plan: Plan, found: Figures) -> None:
+def tree(plan: Plan, found: TreeFigures) -> None:
     """Print the tree, and what each consumer's order costs."""
     show(draw.text_tree(plan, found))
     show("")
@@ -72,7 +72,7 @@ def tree(plan: Plan, found: Figures) -> None:
     show("")
 
 
-def objective(plan: Plan, found: Figures) -> None:
+def objective(plan: Plan, found: TreeFigures) -> None:
     """Print the promise of a plan in one line."""
     promised = plan.objective
     over = f" + {plan.phi:g} * {promised.excess:g} over the wanted rate" if promised.excess else ""
@@ -90,7 +90,7 @@ def solved(solution: Solution, seconds: float) -> None:
     sys.stderr.write(f"planned in {seconds:.2f} s: {how}\n")
 
 
-def comparison(changes: Sequence[str], rows: Sequence[Row]) -> None:
+def comparison(changes: Sequence[str], rows: Sequence[FigureChange]) -> None:
     """Print what moves, and the figures that differ, before and after."""
     if not changes:
         show("nothing moves")
@@ -105,7 +105,7 @@ def comparison(changes: Sequence[str], rows: Sequence[Row]) -> None:
         )
 
 
-def comparison_document(changes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
+def comparison_document(changes: Sequence[str], rows: Sequence[FigureChange]) -> dict[str, Any]:
     """Give the same as an object."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -118,7 +118,7 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def verdict(interests: InterestFile, found: Verdict) -> None:
+def verdict(interests: InterestFile, found: SafetyVerdict) -> None:
     """Print whether the interests are safe, and why not."""
     count = len(interests.consumers)
     if found.acyclic:
@@ -135,7 +135,7 @@ def verdict(interests: InterestFile, found: Verdict) -> None:
     show(f"least change: {found.least_change}")
 
 
-def verdict_document(interests: InterestFile, found: Verdict) -> dict[str, Any]:
+def verdict_document(interests: InterestFile, found: SafetyVerdict) -> dict[str, Any]:
     """Give the same as an object."""
     witness = found.witness
     return {
@@ -156,7 +156,7 @@ def verdict_document(interests: InterestFile, found: Verdict) -> dict[str, Any]:
 
 
 @contextmanager
-def progress() -> Iterator[Told]:
+def progress() -> Iterator[PlanProgress]:
     """Show a bar with the gap on stderr while the planner works; nothing off a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:

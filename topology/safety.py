@@ -1,7 +1,7 @@
 """Whether subscriptions are safe as they are, and what makes them not so.
 
-Goes in: an `InterestFile`. Comes out: a `Verdict` with a witness in words and the least change that
-would remove it. Pure; the hypergraph is over logs, so declared destination sets count.
+Goes in: an `InterestFile`. Comes out: a `SafetyVerdict` with a witness in words and the least
+change that would remove it. Pure; the hypergraph is over logs, so declared destination sets count.
 
     acyclic         alpha-acyclic: collectors can be the interests themselves, genuine by nature
     pairwise safe   deciding each pair of co-subscribed logs in one place suffices, in every
@@ -26,7 +26,7 @@ Graph = dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class SafetyWitness:
     """Logs around a cycle, or of an uncovered clique; consumer i holds log i and its successor."""
 
     logs: tuple[str, ...]
@@ -54,31 +54,31 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SafetyVerdict:
     """What the interests are, with the reason where they are not acyclic."""
 
     acyclic: bool
     pairwise_safe: bool
-    witness: Witness | None
+    witness: SafetyWitness | None
     least_change: str | None
 
 
-def judged(interests: InterestFile) -> Verdict:
+def judged(interests: InterestFile) -> SafetyVerdict:
     """Judge an interest file."""
     met = logs_met(interests)
     edges = {name: frozenset(logs) for name, logs in met.items() if len(logs) > 1}
     rest = residue(edges.values())
     if not rest:
-        return Verdict(acyclic=True, pairwise_safe=True, witness=None, least_change=None)
+        return SafetyVerdict(acyclic=True, pairwise_safe=True, witness=None, least_change=None)
     vertices = sorted({vertex for edge in rest for vertex in edge})
     graph = _co_subscribed(rest)
     around = _triangle(graph, rest) or _chordless(graph, vertices)
     if around is not None:
-        witness = Witness(tuple(around), _holders(around, edges), clique=False)
+        witness = SafetyWitness(tuple(around), _holders(around, edges), clique=False)
     else:
         clique = _uncovered_clique(graph, rest, vertices)
-        witness = Witness(tuple(clique), _all_but(clique, edges), clique=True)
-    return Verdict(
+        witness = SafetyWitness(tuple(clique), _all_but(clique, edges), clique=True)
+    return SafetyVerdict(
         acyclic=False,
         pairwise_safe=around is None,
         witness=witness,
@@ -180,7 +180,7 @@ def _all_but(clique: Sequence[str], edges: Mapping[str, frozenset[str]]) -> tupl
 # -- the least change -----------------------------------------------------------------------
 
 
-def _least_change(interests: InterestFile, witness: Witness) -> str:
+def _least_change(interests: InterestFile, witness: SafetyWitness) -> str:
     """Find one change of one name that makes all acyclic; else one that removes the witness."""
     for sentence, changed in _changes(interests, witness):
         edges = (frozenset(logs) for logs in logs_met(changed).values() if len(logs) > 1)
@@ -196,7 +196,7 @@ def _least_change(interests: InterestFile, witness: Witness) -> str:
     )
 
 
-def _changes(interests: InterestFile, witness: Witness) -> Iterator[tuple[str, InterestFile]]:
+def _changes(interests: InterestFile, witness: SafetyWitness) -> Iterator[tuple[str, InterestFile]]:
     """List changes of one name about the witness: adding first, since nothing is lost by it."""
     consumers = list(dict.fromkeys(witness.consumers))
     wanted = sorted({partition for log in witness.logs for partition in log.split("+")})

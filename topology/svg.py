@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from topology.check import Figures
-from topology.tree import Collector, Plan
+from topology.check import TreeFigures
+from topology.tree import CollectorSpec, Plan
 
 BOX, GAP, LEVEL_GAP, MARGIN, HEAD = 230, 26, 74, 32, 92
 LINE = 17
@@ -29,17 +29,17 @@ STYLE = (
 )
 
 
-def svg(plan: Plan, found: Figures) -> str:
+def svg(plan: Plan, found: TreeFigures) -> str:
     """Draw the forest with its roots at the top."""
     picture = _Picture(plan, found)
     return picture.text()
 
 
 class _Picture:
-    def __init__(self, plan: Plan, found: Figures) -> None:
+    def __init__(self, plan: Plan, found: TreeFigures) -> None:
         self.plan, self.found = plan, found
         self.loads = dict(found.loads)
-        self.children: dict[str | None, list[Collector]] = {}
+        self.children: dict[str | None, list[CollectorSpec]] = {}
         for node in plan.collectors:
             self.children.setdefault(node.parent, []).append(node)
         self.readers: dict[str | None, list[str]] = {}
@@ -82,7 +82,7 @@ class _Picture:
     def _height(self, name: str) -> float:
         return 30 + LINE * len(self.lines[name]) + 10
 
-    def _lines(self, node: Collector) -> Iterator[tuple[str, str]]:
+    def _lines(self, node: CollectorSpec) -> Iterator[tuple[str, str]]:
         """List a box's lines with their classes: what enters, what comes from above, readers."""
         own = set(self.plan.own_logs(node.name))
         yield from self._names("own", "enters here:", [log for log in node.bag if log in own])

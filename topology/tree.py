@@ -64,7 +64,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Collector:
+class CollectorSpec:
     """A node of the forest. `stream` is its Kafka partition of the order topic.
 
     `stream_first` is an offset of that partition below which no record of this epoch stands.
@@ -113,7 +113,7 @@ class Plan:
     input_hash: str
     partitions: tuple[str, ...]
     logs: tuple[Log, ...]
-    collectors: tuple[Collector, ...]
+    collectors: tuple[CollectorSpec, ...]
     consumers: tuple[Subscription, ...]
     objective: Objective
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Plan:
                     f"consumer {entry.name} reads an unknown collector {entry.collector}"
                 )
 
-    def _refuse_circle(self, node: Collector) -> None:
+    def _refuse_circle(self, node: CollectorSpec) -> None:
         seen = {node.name}
         parent = node.parent
         while parent is not None:
@@ -170,7 +170,7 @@ class Plan:
             seen.add(parent)
             parent = self.collector(parent).parent
 
-    def _entering(self, node: Collector) -> list[str]:
+    def _entering(self, node: CollectorSpec) -> list[str]:
         """List the logs of a bag that the parent's does not hold."""
         above = set() if node.parent is None else set(self.collector(node.parent).bag)
         return [name for name in dict.fromkeys(node.bag) if name not in above]
@@ -182,7 +182,7 @@ class Plan:
         return {log.name: log for log in self.logs}
 
     @cached_property
-    def _collectors(self) -> dict[str, Collector]:
+    def _collectors(self) -> dict[str, CollectorSpec]:
         return {node.name: node for node in self.collectors}
 
     @cached_property
@@ -190,7 +190,7 @@ class Plan:
         return {log.name: number for number, log in enumerate(self.logs)}
 
     @cached_property
-    def _tops(self) -> dict[str, Collector]:
+    def _tops(self) -> dict[str, CollectorSpec]:
         return {name: node for node in self.collectors for name in self._entering(node)}
 
     @cached_property
@@ -214,7 +214,7 @@ class Plan:
         """Give the place of a log in `logs`: what order records call it."""
         return self._numbers[name]
 
-    def collector(self, name: str) -> Collector:
+    def collector(self, name: str) -> CollectorSpec:
         """Look a collector up by its name; KeyError where there is none."""
         return self._collectors[name]
 
@@ -222,11 +222,11 @@ class Plan:
         """Whether a collector of that name exists in this epoch."""
         return name in self._collectors
 
-    def children(self, name: str) -> tuple[Collector, ...]:
+    def children(self, name: str) -> tuple[CollectorSpec, ...]:
         """List the collectors that follow this one, in the plan's order."""
         return tuple(node for node in self.collectors if node.parent == name)
 
-    def top(self, log: str) -> Collector | None:
+    def top(self, log: str) -> CollectorSpec | None:
         """Give the one collector at which the log enters the order; None: it is read alone."""
         return self._tops.get(log)
 
@@ -252,7 +252,7 @@ class Plan:
         wider = [log for log in self.logs if wanted < set(log.to)]
         return min(wider, key=lambda log: (len(log.to), log.name), default=None)
 
-    def collector_for(self, interest: Iterable[str]) -> Collector | None:
+    def collector_for(self, interest: Iterable[str]) -> CollectorSpec | None:
         """Find the collector with the smallest bag that covers all logs of an interest.
 
         None where no bag does. Of equal bags the first by name serves.
@@ -324,7 +324,7 @@ def _read(document: dict[str, Any]) -> Plan:
         for entry in document["logs"]
     )
     collectors = tuple(
-        Collector(
+        CollectorSpec(
             name=_text(entry, "name"),
             bag=_names(entry, "bag"),
             parent=None if entry["parent"] is None else _text(entry, "parent"),

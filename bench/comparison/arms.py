@@ -19,8 +19,8 @@ from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import (
-    Client,
-    Collectors,
+    ClientProcess,
+    CollectorProcesses,
     Poster,
     busy_seconds,
     cpu_seconds,
@@ -43,7 +43,7 @@ _WARM_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class MeasuredCluster:
     """Where to measure: addresses, an open driver and the brokers' processes, if they are ours.
 
     With a name for the `run` the clients tell their events (`bench.comparison.events`), and topics
@@ -70,7 +70,7 @@ class Round:
 class Arm:
     """A context manager that ends what it started and removes its topics."""
 
-    def __init__(self, workload: Workload, name: str, cluster: Cluster) -> None:
+    def __init__(self, workload: Workload, name: str, cluster: MeasuredCluster) -> None:
         self.name = name
         self._workload = workload
         self._cluster = cluster
@@ -79,8 +79,8 @@ class Arm:
         self._topics: list[str] = []
         self._stack = ExitStack()
         self._pids: dict[str, list[int]] = {}
-        self._producer: Client
-        self._consumers: list[Client] = []
+        self._producer: ClientProcess
+        self._consumers: list[ClientProcess] = []
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -227,7 +227,7 @@ class Arm:
                 self._topics = list(asked)
                 admin.create_topics(asked)
         if plan is not None:
-            host = Collectors(bootstrap, self._topic, self._workload.driver, plan, folder)
+            host = CollectorProcesses(bootstrap, self._topic, self._workload.driver, plan, folder)
             self._stack.enter_context(host)
             # They start side by side, on as many cores as there are.
             host.wait_healthy(_OPEN_S + _START_S * len(host.names))
@@ -259,10 +259,10 @@ class Arm:
             "run": self._cluster.run,
         }
         enter = self._stack.enter_context
-        self._producer = enter(Client("producer", {**spec, "role": "producer"}, folder))
+        self._producer = enter(ClientProcess("producer", {**spec, "role": "producer"}, folder))
         for at in range(len(self._layout.consumers)):
             told = {**spec, "role": "consumer", "consumer": at}
-            self._consumers.append(enter(Client(f"consumer-{at + 1}", told, folder)))
+            self._consumers.append(enter(ClientProcess(f"consumer-{at + 1}", told, folder)))
         for client in (self._producer, *self._consumers):
             client.answer(_OPEN_S)
 

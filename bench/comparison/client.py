@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from bench.baselines.poster import PosterConsumer
 from bench.comparison.events import Accepted, EventLog, OrderStamps
 from bench.comparison.layouts import Layout, lay_out
-from bench.comparison.stamps import Delivered, Tally, pack, padding
+from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
 from bench.comparison.workload import BACKLOG, STAMP_BYTES, Workload, from_document
 from bench.harness.histogram import Latencies
 from multicast.consumer import Consumer
@@ -147,7 +147,7 @@ class _Batch(NamedTuple):
     indices: list[int]
 
 
-class Sender:
+class ProducerThread:
     """All producers of an arm, in one thread: message i is sent by producer i modulo their number.
 
     Plain producers append to a partition; ours multicast to its name.
@@ -300,7 +300,7 @@ class Sender:
         return full + [_Batch(*place, batch) for place, batch in open_.items()]
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where a consumer's messages come from."""
 
     def poll(self) -> Iterator[Sequence[Record]]:
@@ -361,12 +361,12 @@ class Receiver:
         self._expected = layout.expected
         self._destinations = workload.destinations(layout.targets)
         self._reading = reading
-        self._noted: list[Delivered] | None = [] if spec.get("run") else None
+        self._noted: list[DeliveryStamp] | None = [] if spec.get("run") else None
         self._stamps: OrderStamps | None = None
         if spec.get("run") and (layout.plan is not None or arm == "algorithm1"):
             self._stamps = OrderStamps(driver, topic, arm, reading.name)
             driver = cast(Driver, self._stamps)
-        self._source: Source
+        self._source: MessageSource
         places = [TopicPartition(topic, number) for number in reading.interest]
         if arm == "one-partition":
             self._source = PlainSource(driver, [TopicPartition(topic, 0)])
@@ -393,7 +393,9 @@ class Receiver:
             _answer({"ready": True})
         if self._noted is not None:
             self._noted.clear()
-        tally = Tally(command["round"], warm_up=warm_up, wanted=self._wanted, noted=self._noted)
+        tally = RoundTally(
+            command["round"], warm_up=warm_up, wanted=self._wanted, noted=self._noted
+        )
         take = tally.count if backlog else tally.take
         deadline = time.monotonic() + command["timeout_s"]
         cpu = 0.0
@@ -441,17 +443,19 @@ def _answer(document: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _open(spec: Mapping[str, Any], stack: ExitStack) -> tuple[Sender | Receiver, EventLog | None]:
+def _open(
+    spec: Mapping[str, Any], stack: ExitStack
+) -> tuple[ProducerThread | Receiver, EventLog | None]:
     workload = from_document(spec["workload"], name="")
     arm, topic = spec["arm"], spec["topic"]
     layout = lay_out(workload, arm, topic)
     driver = open_driver(spec["driver"], spec["bootstrap"])
     stack.callback(driver.close)
-    role: Sender | Receiver
+    role: ProducerThread | Receiver
     run = spec.get("run")
     if spec["role"] == "producer":
         stamped = StampedDriver(driver, [] if run else None)
-        role = Sender(workload, layout, stamped, topic, arm)
+        role = ProducerThread(workload, layout, stamped, topic, arm)
     else:
         role = Receiver(workload, layout, driver, spec)
     stack.callback(role.close)
@@ -463,7 +467,7 @@ def main() -> None:
     # A wait may last 50 µs longer than asked for unless the kernel is told otherwise.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)
     with ExitStack() as stack:
-        role: Sender | Receiver | None = None
+        role: ProducerThread | Receiver | None = None
         for line in sys.stdin:
             command = json.loads(line)
             try:

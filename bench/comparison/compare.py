@@ -26,7 +26,7 @@ class Incomparable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """One figure of one arm, in both results."""
 
     arm: str
@@ -40,7 +40,7 @@ class Row:
 
 def compare(
     old: Mapping[str, Any], new: Mapping[str, Any], *, max_regression: float
-) -> tuple[Row, ...]:
+) -> tuple[FigureRow, ...]:
     """Compare; raises `Incomparable` where the results are not of one workload."""
     if not max_regression >= 1:
         raise Incomparable(f"--max-regression is {max_regression:g}; it is 1 or more")
@@ -55,7 +55,9 @@ def compare(
         raise Incomparable(f"not a result of amcast bench run: {error!r} is not there") from error
 
 
-def _rows(old: Mapping[str, Any], new: Mapping[str, Any], max_regression: float) -> tuple[Row, ...]:
+def _rows(
+    old: Mapping[str, Any], new: Mapping[str, Any], max_regression: float
+) -> tuple[FigureRow, ...]:
     for key in _SAME:
         one, other = old["workload"][key], new["workload"][key]
         if one != other:
@@ -74,7 +76,7 @@ def _rows(old: Mapping[str, Any], new: Mapping[str, Any], max_regression: float)
             change = now / was
             in_spread = now <= max(all_then, default=was) or was >= min(all_now, default=now)
         regression = change > max_regression and not in_spread
-        rows.append(Row(arm, name, was, now, round(change, 4), regression, in_spread))
+        rows.append(FigureRow(arm, name, was, now, round(change, 4), regression, in_spread))
     if not rows:
         raise Incomparable("the results have no figure in common")
     return tuple(rows)

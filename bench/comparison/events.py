@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from bench.baselines.poster import order_of
 from bench.comparison.layouts import Layout
-from bench.comparison.stamps import Delivered, unpack
+from bench.comparison.stamps import DeliveryStamp, unpack
 from bench.comparison.workload import Workload
 from multicast.control import ControlReader, order_topic
 from multicast.drivers.protocol import (
@@ -125,7 +125,7 @@ class EventLog:
         self,
         number: int,
         consumer: str,
-        found: Sequence[Delivered],
+        found: Sequence[DeliveryStamp],
         ordered: OrderStamps | None,
         *,
         timeout_s: float,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from bench.comparison.workload import ORDERING, Workload
 from topology.check import figures
-from topology.tree import Collector, Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 _SHARED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RunningConsumer:
     """One consumer that runs: its name in the plan, and its partitions' numbers."""
 
     name: str
@@ -30,10 +30,10 @@ class Layout:
 
     partitions: tuple[str, ...]
     targets: tuple[int, ...]
-    consumers: tuple[Reading, ...]
+    consumers: tuple[RunningConsumer, ...]
     plan: Plan | None
 
-    def expected(self, destinations: Sequence[int], reading: Reading) -> int:
+    def expected(self, destinations: Sequence[int], reading: RunningConsumer) -> int:
         """Count the messages that are addressed to a consumer."""
         return sum(to in reading.interest for to in destinations)
 
@@ -44,15 +44,17 @@ def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
     if workload.kind == "plain":
         names = tuple(f"P{number}" for number in range(1, size + 1))
         every = tuple(range(size))
-        return Layout(names, every, tuple(Reading(f"C{at + 1}", every) for at in every), None)
+        return Layout(
+            names, every, tuple(RunningConsumer(f"C{at + 1}", every) for at in every), None
+        )
     if workload.kind == "one":
         names = tuple(f"P{number}" for number in range(1, size + 1))
         every = tuple(range(size))
-        readings = (Reading("C1", every),)
+        readings = (RunningConsumer("C1", every),)
         tree = _tree(topic, names, readings, single=True)
         return Layout(names, every, readings, tree if arm in ORDERING else None)
     names = ("S", *(f"P{number}" for number in range(1, size + 1)))
-    planned = tuple(Reading(f"C{at}", (_SHARED, at)) for at in range(1, size + 1))
+    planned = tuple(RunningConsumer(f"C{at}", (_SHARED, at)) for at in range(1, size + 1))
     chain = workload.kind == "tree"
     run = planned[-1:] if chain else planned
     own = tuple(reading.interest[1] for reading in run)
@@ -69,18 +71,18 @@ def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
 def _tree(
     topic: str,
     names: tuple[str, ...],
-    readings: Sequence[Reading],
+    readings: Sequence[RunningConsumer],
     *,
     single: bool,
     chain: bool = False,
 ) -> Plan:
     """One collector for all, else one a consumer: a chain, or all below the first."""
-    collectors: tuple[Collector, ...]
+    collectors: tuple[CollectorSpec, ...]
     if single:
-        collectors = (Collector("K1", tuple(sorted(names)), None, 0),)
+        collectors = (CollectorSpec("K1", tuple(sorted(names)), None, 0),)
     else:
         collectors = tuple(
-            Collector(
+            CollectorSpec(
                 f"K{at + 1}",
                 tuple(sorted(names[number] for number in reading.interest)),
                 None if at == 0 else f"K{at if chain else 1}",

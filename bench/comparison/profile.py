@@ -41,7 +41,7 @@ from typing import Any
 import typer
 
 from bench.cli import read_workload
-from bench.comparison.arms import Arm, Cluster
+from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.run import own_broker
 from bench.comparison.workload import BACKLOG, SATURATE, Workload
@@ -121,7 +121,7 @@ def profile(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         driver = open_driver(workload.driver, brokers.bootstrap)
         stack.callback(driver.close)
-        cluster = Cluster(brokers.bootstrap, driver, brokers.pids, folder, run)
+        cluster = MeasuredCluster(brokers.bootstrap, driver, brokers.pids, folder, run)
         progress("letting the broker compile its code")
         _heat(workload, replace(cluster, run=None))
         arms = [stack.enter_context(Arm(workload, name, cluster)) for name in workload.arms]
@@ -152,7 +152,7 @@ def profile(
         return told, brokers.kafka
 
 
-def _heat(workload: Workload, cluster: Cluster) -> None:
+def _heat(workload: Workload, cluster: MeasuredCluster) -> None:
     """Keep the broker busy for some seconds: a new one's compiler takes more than its work."""
     hot = replace(
         workload, load=SATURATE, message_bytes=100, messages=_HOT, warm_up=0, arms=("plain",)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.comparison import results
-from bench.comparison.arms import Arm, Cluster, Round
+from bench.comparison.arms import Arm, MeasuredCluster, Round
 from bench.comparison.workload import SATURATE, Workload
 from bench.harness import facts
 from bench.harness.histogram import DIGITS, Latencies
@@ -88,7 +88,7 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         driver = open_driver(workload.driver, brokers.bootstrap)
         stack.callback(driver.close)
-        cluster = Cluster(brokers.bootstrap, driver, brokers.pids, folder)
+        cluster = MeasuredCluster(brokers.bootstrap, driver, brokers.pids, folder)
         if workload.share is not None:
             maximum = _maximum(workload, cluster, progress)
             workload = _at_rate(workload, maximum * workload.share)
@@ -124,7 +124,9 @@ def measure(
     return document
 
 
-def _maximum(workload: Workload, cluster: Cluster, progress: Callable[[str], None]) -> float:
+def _maximum(
+    workload: Workload, cluster: MeasuredCluster, progress: Callable[[str], None]
+) -> float:
     """Find the rate that plain Kafka reaches with the same messages and clients."""
     folder = cluster.folder / "maximum"
     folder.mkdir()

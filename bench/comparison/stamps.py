@@ -33,7 +33,7 @@ def padding(message_bytes: int, seed: int) -> bytes:
     return rng.randbytes(message_bytes - STAMP_BYTES)
 
 
-class Delivered(NamedTuple):
+class DeliveryStamp(NamedTuple):
     """What a consumer notes of one delivery, where it is to tell it."""
 
     offset: int
@@ -45,7 +45,7 @@ class Delivered(NamedTuple):
     delivered: int
 
 
-class Tally:
+class RoundTally:
     """What one consumer got of one round.
 
     With `wanted` only messages to those partitions count. The rate is that of all deliveries from
@@ -60,7 +60,7 @@ class Tally:
         *,
         warm_up: int,
         wanted: Container[int] | None,
-        noted: list[Delivered] | None = None,
+        noted: list[DeliveryStamp] | None = None,
     ) -> None:
         self._noted = noted
         self._number = number
@@ -90,7 +90,9 @@ class Tally:
                 self.began_ns = intended
             if noted is not None:
                 size = len(record.value)
-                noted.append(Delivered(record.offset, size, intended, sent, sequence, log, now_ns))
+                noted.append(
+                    DeliveryStamp(record.offset, size, intended, sent, sequence, log, now_ns)
+                )
             if sequence >= warm_up:
                 note(now_ns - intended)
         self._measured(len(self.latencies) - before, now_ns)

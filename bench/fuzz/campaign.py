@@ -47,7 +47,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Tally:
+class InputTally:
     """What became of a target's inputs."""
 
     name: str
@@ -63,9 +63,11 @@ def input_of(target: Target, number: int, seed: int) -> bytes:
     return mutated(rng, target.valid, target.shape)
 
 
-def fuzz(target: Target, count: int, *, seed: int, first: int = 0, failures_max: int = 3) -> Tally:
+def fuzz(
+    target: Target, count: int, *, seed: int, first: int = 0, failures_max: int = 3
+) -> InputTally:
     """Decode so many inputs; stop early after some failures."""
-    tally = Tally(target.name)
+    tally = InputTally(target.name)
     began = time.perf_counter()
     for number in range(first, first + count):
         raw = input_of(target, number, seed)
@@ -94,7 +96,7 @@ def shares(targets: Sequence[Target], inputs: int) -> list[int]:
     return [max(1, -(-inputs * target.share // whole)) for target in targets]
 
 
-def run(targets: Sequence[Target], inputs: int, *, seed: int, first: int = 0) -> list[Tally]:
+def run(targets: Sequence[Target], inputs: int, *, seed: int, first: int = 0) -> list[InputTally]:
     """Fuzz every target with its share, and report on standard output."""
     tallies = []
     for target, count in zip(targets, shares(targets, inputs), strict=True):

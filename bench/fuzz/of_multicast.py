@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import Target, require
-from bench.pipeline.rule import Reading, Rule, Said, Statement, _rules_of
+from bench.pipeline.rule import Said, Statement, StreamReading, StreamRule, _rules_of
 from collectors.doctor.streams import Control
 from multicast import history, messages, order, settings
 from multicast.announcements import (
@@ -40,14 +40,22 @@ from multicast.control import (
 )
 from multicast.control.documents import Ended
 from multicast.delivery import Cursor
-from multicast.drivers.kafka_python.fetch_request import Asked, EndsRequest, frame_size
+from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
 from multicast.drivers.kafka_python.group_member import _assignments, _members
 from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
 from multicast.drivers.kafka_python.records import committed, decoded
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
 from multicast.history import HistoryBuilder, HistoryError
-from multicast.order import Checkpoint, Kind, OrderRecord, ParentNext, Resumed, Run, Undecodable
+from multicast.order import (
+    Checkpoint,
+    OrderRecord,
+    ParentNext,
+    RecordKind,
+    Resumed,
+    Run,
+    UndecodableRecord,
+)
 from multicast.subscription import Bounds, Wanted, earliest, resume
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
@@ -205,10 +213,10 @@ def _orders() -> list[bytes]:
         runs = tuple(
             Run(log, at := stream.state.positions[log], at + length) for log in sorted(stream.own)
         )
-        record = OrderRecord(Kind.OWN, stream.state.digest, ParentNext(0, 0), runs, 1, 2)
+        record = OrderRecord(RecordKind.OWN, stream.state.digest, ParentNext(0, 0), runs, 1, 2)
         found.append(order.encode(record))
         stream.read(len(found) - 1, found[-1])
-    freeze = OrderRecord(Kind.FREEZE, stream.state.digest, ParentNext(0, 0), ())
+    freeze = OrderRecord(RecordKind.FREEZE, stream.state.digest, ParentNext(0, 0), ())
     return [*found, order.encode(freeze)]
 
 
@@ -217,7 +225,7 @@ def _starts() -> dict[str, int]:
 
 
 _ORDERS = _orders()
-_RULES: list[Rule] = list(_rules_of("A", _FIRST.to_json(), {}, {}))
+_RULES: list[StreamRule] = list(_rules_of("A", _FIRST.to_json(), {}, {}))
 
 
 def _read_order(raw: bytes) -> None:
@@ -227,7 +235,7 @@ def _read_order(raw: bytes) -> None:
 def _judge_order(raw: bytes) -> None:
     """Give the input to both readers of the rule, between the records of a stream."""
     stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
-    reading = Reading(_RULES[0])
+    reading = StreamReading(_RULES[0])
     for offset, each in enumerate((raw, _ORDERS[0], raw, _ORDERS[1], raw, _ORDERS[2], raw)):
         counts = isinstance(reading.take(each), list)
         try:
@@ -276,7 +284,9 @@ def _read_batches(raw: bytes) -> None:
 
 
 def _read_ends(raw: bytes) -> None:
-    request = EndsRequest("fuzz", [Asked(_AT, 0, 1), Asked(TopicPartition("A", 1), 0, 1)])
+    request = EndsRequest(
+        "fuzz", [FetchPartition(_AT, 0, 1), FetchPartition(TopicPartition("A", 1), 0, 1)]
+    )
     request.written(wait_ms=1, bytes_min=1, bytes_max=1)
     frame_size(raw)
     request.answered(raw)
@@ -369,7 +379,7 @@ def targets() -> list[Target]:
     return [
         Target("control statement", _read_statement, (AmcastError,), said, _TEXT, 8),
         Target("control topic's first", _read_first_statement, (AmcastError,), said, _TEXT, 8),
-        Target("order record", _read_order, (Undecodable,), _ORDERS, _BYTES, 40),
+        Target("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
         Target("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
         Target("message headers", _read_headers, (), headers, _TEXT, 40),
         Target("fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40),

@@ -15,11 +15,11 @@ from bench.orderer.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions
-from ordering_osn.chain.chain import Chain, Place, state_from
+from ordering_osn.chain.chain import Chain, StreamPosition, state_from
 from ordering_osn.chain.records import (
     Connect,
-    Kind,
     Regular,
+    RegularKind,
     TimeToCut,
     Unparseable,
     decode,
@@ -28,7 +28,7 @@ from ordering_osn.chain.records import (
 from ordering_osn.cli import inspection, length_prefixed
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.compute_update import copy_of, make_update, set_value, update_envelope
-from ordering_osn.config.envelopes import Undecodable, decoded, signed_envelope
+from ordering_osn.config.envelopes import BadEnvelope, decoded, signed_envelope
 from ordering_osn.identity.errors import MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.msp import Msp
 from ordering_osn.identity.signing import SigningIdentity
@@ -91,7 +91,7 @@ def _verified(world: _World, raw: bytes) -> None:
 
 def _admitted(world: _World, raw: bytes) -> None:
     kind, _ = filters.route(raw)
-    if kind is filters.MessageClass.CONFIG_UPDATE:
+    if kind is filters.EnvelopeClass.CONFIG_UPDATE:
         filters.admit_update(world.config, raw, now=_NOW, signer=world.user)
     else:
         filters.admit_normal(world.config, raw, now=_NOW)
@@ -109,11 +109,11 @@ def _awaited(raw: bytes) -> None:
 
 def _stepped(world: _World, raw: bytes) -> None:
     """Give the chain's core the input between genuine records."""
-    genuine = [encode(Regular(one, 0, Kind.NORMAL, 0)) for one in world.envelopes[:2]]
+    genuine = [encode(Regular(one, 0, RegularKind.NORMAL, 0)) for one in world.envelopes[:2]]
     core = Chain(world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)
     for position, each in enumerate(inputs, start=max(world.state.place.position, 0) + 1):
-        core.step(Place(position, "1/@P1/0/0/1"), each)
+        core.step(StreamPosition(position, "1/@P1/0/0/1"), each)
 
 
 def _listed_pieces(file: Path) -> None:
@@ -159,7 +159,7 @@ def targets() -> list[Target]:
 def _of_envelopes(world: _World) -> list[Target]:
     envelopes = [*world.envelopes, world.update, world.config_envelope]
     records = [
-        encode(Regular(world.envelopes[0], 0, Kind.NORMAL, 0)),
+        encode(Regular(world.envelopes[0], 0, RegularKind.NORMAL, 0)),
         encode(TimeToCut(3)),
         encode(Connect()),
     ]
@@ -185,7 +185,7 @@ def _of_envelopes(world: _World) -> list[Target]:
 def _of_blocks(world: _World) -> list[Target]:
     both, first = [world.block, world.next], [world.block]
     answer = responses.block_answer(world.next)
-    unsound = (Undecodable, blocks.BrokenChain, blocks.CorruptMetadata)
+    unsound = (BadEnvelope, blocks.BrokenChain, blocks.CorruptMetadata)
     verified = partial(_verified, world)
     return [
         Target("block", _block, unsound, both, _PROTO, 20),

@@ -54,7 +54,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class Collectors:
+class CollectorProcesses:
     """The plan's collectors, a process each; a context manager that ends what it started."""
 
     def __init__(self, bootstrap: str, topic: str, driver: str, plan: Plan, folder: Path) -> None:
@@ -138,7 +138,7 @@ class Collectors:
         return nodes[0] if nodes and nodes[0]["state"] == "running" else {}
 
 
-class Client:
+class ClientProcess:
     """A process of `bench.comparison.client`: commands go in, answers come out, in order."""
 
     def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:

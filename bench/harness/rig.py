@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.hosts import Collectors
+from bench.harness.hosts import CollectorProcesses
 from bench.harness.interests import file_of
 from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
@@ -45,9 +45,9 @@ class Rig:
         """The topic that is multicast in."""
         return self.plan.topic
 
-    def collectors(self) -> Collectors:
+    def collectors(self) -> CollectorProcesses:
         """Give the collectors, not started: enter them, and wait until they are healthy."""
-        return Collectors(self.bootstrap, self.topic, "librdkafka", self.plan, self.folder)
+        return CollectorProcesses(self.bootstrap, self.topic, "librdkafka", self.plan, self.folder)
 
     def fill(self, messages: int, message_bytes: int) -> None:
         """Append so many messages, in turns to all partitions, as fast as it goes."""

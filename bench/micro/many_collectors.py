@@ -44,7 +44,7 @@ from multicast.local.cluster import LocalCluster
 from multicast.producer import Producer
 from topology.check import check
 from topology.check import figures as figures_of
-from topology.tree import Collector, Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 _PATIENCE_S = 240.0
 _POLL_S = 0.1
@@ -85,7 +85,8 @@ def tree_plan(count: int, topic: str) -> Plan:
         partitions=partitions,
         logs=tuple(logs),
         collectors=tuple(
-            Collector(f"K{number}", bag(number), parent(number), number - 2) for number in numbers
+            CollectorSpec(f"K{number}", bag(number), parent(number), number - 2)
+            for number in numbers
         ),
         consumers=tuple(
             Subscription(

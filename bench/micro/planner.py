@@ -21,7 +21,7 @@ from time import perf_counter
 from bench.harness.interests import file_of
 from topology.check import check
 from topology.interests import InterestFile
-from topology.planner.cost import Measure, Node, bits
+from topology.planner.cost import Measure, TreeNode, bits
 from topology.planner.heuristic import greedy
 from topology.planner.hypergraph import is_acyclic, logs_met, reduced
 from topology.planner.solver import PHI, solve
@@ -121,7 +121,7 @@ def measures(file: InterestFile) -> list[Measure]:
 def one_root(measure: Measure) -> float:
     """Price a single collector for everyone."""
     everyone = measure.component.everyone
-    return measure.cost(measure.priced(Node(everyone, everyone, ())))
+    return measure.cost(measure.priced(TreeNode(everyone, everyone, ())))
 
 
 def layering(measure: Measure) -> float:
@@ -194,12 +194,12 @@ def _byzcast_value(
     return total
 
 
-def _tree_of(parents: Sequence[int]) -> Node:
-    def made(node: int) -> Node:
+def _tree_of(parents: Sequence[int]) -> TreeNode:
+    def made(node: int) -> TreeNode:
         children = tuple(
             made(child) for child, above in enumerate(parents) if above == node != child
         )
-        return Node(1 << node | sum(child.below for child in children), 1 << node, children)
+        return TreeNode(1 << node | sum(child.below for child in children), 1 << node, children)
 
     return made(next(node for node, parent in enumerate(parents) if node == parent))
 

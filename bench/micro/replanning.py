@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import figures
-from bench.harness.hosts import Collectors, end
+from bench.harness.hosts import CollectorProcesses, end
 from bench.harness.interests import file_of
 from bench.harness.rig import pause, ticks
 from collectors.reconfiguration.apply import apply
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> None:
         admin = stack.enter_context(Admin(cluster.bootstrap))
         plan = apply(driver, admin, solve(file_of(_INTERESTS, _SETS))).plan
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
-        hosts = Collectors(cluster.bootstrap, plan.topic, "librdkafka", plan, folder)
+        hosts = CollectorProcesses(cluster.bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(hosts).wait_healthy()
         stack.enter_context(_load(cluster.bootstrap, plan.topic, asked.rate))
         pause(_WARM_S)

@@ -31,7 +31,7 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appender, Driver, TopicPartition
 from multicast.errors import AmcastError, BufferFull
 from multicast.local.cluster import LocalCluster
-from multicast.order import Kind, OrderRecord, ParentNext, Run, anchor, digest_of, encode
+from multicast.order import OrderRecord, ParentNext, RecordKind, Run, anchor, digest_of, encode
 from topology.tree import Plan
 
 _LENGTHS = (1, 7, 32, 40)
@@ -43,7 +43,7 @@ _RETENTION = {"retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class SparkCost:
     """What one size cost."""
 
     events: int
@@ -116,7 +116,7 @@ def _order(driver: Driver, plan: Plan, messages: int) -> None:
         runs = tuple(
             Run(log, begin + first, begin + first + length) for log, first, length in _period()
         )
-        raw = encode(OrderRecord(Kind.OWN, previous, ParentNext(0, 0), runs))
+        raw = encode(OrderRecord(RecordKind.OWN, previous, ParentNext(0, 0), runs))
         previous = digest_of(raw)
         _append(appender, at, raw)
     if not appender.flush(300):
@@ -157,7 +157,7 @@ def _events(bootstrap: str, run: str, workload: Workload, layout: Layout, messag
         )
 
 
-def _measure(bootstrap: str, run: str, events: int, folder: Path, *, stream: bool) -> Cost:
+def _measure(bootstrap: str, run: str, events: int, folder: Path, *, stream: bool) -> SparkCost:
     command = [sys.executable, "-m", "multicast", "bench", "pipeline", run, "-b", bootstrap]
     command += ["--out", str(folder / run), "-o", "json", *(["--stream"] if stream else [])]
     began = time.monotonic()
@@ -170,7 +170,7 @@ def _measure(bootstrap: str, run: str, events: int, folder: Path, *, stream: boo
     if status != 0:
         log = (folder / f"{run}.log").read_text(errors="replace")
         raise AmcastError(f"the pipeline failed; it said: {log[-1000:]}")
-    return Cost(events, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return SparkCost(events, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 if __name__ == "__main__":

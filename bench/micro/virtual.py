@@ -22,9 +22,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.comparison.layouts import Layout, Reading, lay_out
+from bench.comparison.layouts import Layout, RunningConsumer, lay_out
 from bench.comparison.workload import from_document
-from collectors.collector import Append, Collector, Limits
+from collectors.collector import Append, Collector, CollectorLimits
 from multicast.announcements import Announcement, Count
 from multicast.control import log_partition, order_topic, stream_partition
 from multicast.delivery import Delivery, start_cursor
@@ -43,7 +43,7 @@ _TOPIC = "A"
 _ALL = 1_000_000
 
 
-class World:
+class VirtualWorld:
     """The log, and who is told when a record lands in which Kafka partition."""
 
     def __init__(self, plan: Plan) -> None:
@@ -81,17 +81,17 @@ class World:
             what()
 
 
-class Process:
+class VirtualCollector:
     """One collector: told of records, it calls its core and appends what that says."""
 
-    def __init__(self, world: World, plan: Plan, name: str) -> None:
+    def __init__(self, world: VirtualWorld, plan: Plan, name: str) -> None:
         self._world = world
         starts = dict.fromkeys((log.name for log in plan.logs), 0)
         own = OrderStream(plan, name, starts)
         above = plan.collector(name).parent
         parent = None if above is None else OrderStream(plan, above, starts)
         # In virtual time no append costs anything, so none waits for those before it.
-        self.core = Collector(own, parent, writer=1, limits=Limits(pending_max=1000))
+        self.core = Collector(own, parent, writer=1, limits=CollectorLimits(pending_max=1000))
         self.core.own_end(0)
         self._at = stream_partition(plan, name)
         world.tell(self._at, self._own)
@@ -131,10 +131,10 @@ class Process:
                 self._world.append(self._at, action.raw)
 
 
-class Reader:
+class VirtualConsumer:
     """One consumer; it notes how long each message of the shared partition took."""
 
-    def __init__(self, world: World, plan: Plan, reading: Reading) -> None:
+    def __init__(self, world: VirtualWorld, plan: Plan, reading: RunningConsumer) -> None:
         self._world = world
         subscription = plan.subscription(reading.name)
         assert subscription is not None
@@ -177,9 +177,9 @@ def latencies(kind: str, size: int, arm: str) -> list[float]:
     layout = lay_out(from_document(given, name=kind), arm, _TOPIC)
     plan = layout.plan
     assert plan is not None
-    world = World(plan)
-    processes = [Process(world, plan, node.name) for node in plan.collectors]
-    readers = [Reader(world, plan, reading) for reading in layout.consumers]
+    world = VirtualWorld(plan)
+    processes = [VirtualCollector(world, plan, node.name) for node in plan.collectors]
+    readers = [VirtualConsumer(world, plan, reading) for reading in layout.consumers]
     _produce(world, plan, layout, processes if arm != "ordered-plain" else [])
     world.run()
     took = sorted(one / HOP for reader in readers for one in reader.took)
@@ -193,7 +193,7 @@ def _log_of(index: int, layout: Layout) -> int:
     return 1 + index // 3 % (len(layout.partitions) - 1) if index % 3 == 2 else 0
 
 
-def _produce(world: World, plan: Plan, layout: Layout, hear: list[Process]) -> None:
+def _produce(world: VirtualWorld, plan: Plan, layout: Layout, hear: list[VirtualCollector]) -> None:
     """Let one producer send the messages; whoever hears its announcements is told of each."""
     sent = [0] * len(plan.logs)
 

@@ -22,17 +22,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from bench.cli import Output, OutputOption
 from bench.harness import facts
 from bench.nemesis import report
 from bench.nemesis.faults.catalogue import usable
-from bench.nemesis.faults.kinds import Kind
+from bench.nemesis.faults.kinds import FaultKind
 from bench.nemesis.network import Network, alone, own_namespace
 from bench.nemesis.run import run
 from bench.nemesis.schedule import Planned, schedule
 from bench.nemesis.system import HOSTS, System
 from multicast.errors import UsageError
 from multicast.verification.report import OrderViolation
+from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _MINUTES = 8.0
@@ -106,7 +106,7 @@ def nemesis(
 
 def _run(
     planned: Sequence[Planned],
-    chosen: Mapping[str, Kind],
+    chosen: Mapping[str, FaultKind],
     keep: Path | None,
     limits: Mapping[str, float],
     *,
@@ -156,7 +156,7 @@ def _go_alone() -> None:
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
-def _kinds(asked: str | None, without: str | None, having: frozenset[str]) -> dict[str, Kind]:
+def _kinds(asked: str | None, without: str | None, having: frozenset[str]) -> dict[str, FaultKind]:
     known = {one.name: one for one in usable(having)}
     chosen = set(known) if asked is None else _matching(known, asked)
     chosen -= set() if without is None else _matching(known, without)

@@ -70,7 +70,7 @@ _LATE = (Action.DELAY, Action.HOLD_ANSWER, Action.STRAND)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestFrame:
     """A request: the frame as it came and what its head says; `frame` includes the size.
 
     `api` is the key as a number: a client may use calls that `Api` does not name.
@@ -85,7 +85,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RequestFault:
     """One fault at one request.
 
     `nth`         which of the requests that fit, from 1 on; None: every one
@@ -109,7 +109,7 @@ class Rule:
         if self.delay_s is not None and (self.delay_s < 0 or self.action not in _LATE):
             raise UsageError(f"{self.action.value} with a delay of {self.delay_s} s has no meaning")
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: RequestFrame) -> bool:
         """Say whether this request counts for the rule."""
         return (
             request.api == self.api
@@ -153,7 +153,7 @@ class Frames:
         return int(start + _SIZE.size + size)
 
 
-def read_request(frame: bytes, *, broker: int) -> Request:
+def read_request(frame: bytes, *, broker: int) -> RequestFrame:
     """Read a request's head; raises `ProtocolViolation` where there is none."""
     if len(frame) < _HEAD.size:
         raise ProtocolViolation(f"A request of {len(frame)} bytes has no head.")
@@ -161,7 +161,7 @@ def read_request(frame: bytes, *, broker: int) -> Request:
     if length > len(frame) - _HEAD.size:
         raise ProtocolViolation(f"A client's name of {length} bytes does not fit its request.")
     name = frame[_HEAD.size : _HEAD.size + max(0, length)]  # -1: none
-    return Request(broker, api, version, number, name.decode(errors="replace"), frame)
+    return RequestFrame(broker, api, version, number, name.decode(errors="replace"), frame)
 
 
 def number_of_answer(frame: bytes) -> int:

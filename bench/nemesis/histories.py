@@ -1,7 +1,7 @@
 """What the clients of a nemesis run noted, read back: one file a process, one JSON object a line.
 
-In go the files, of processes that ended and of processes that were killed; out comes a `Run`: a
-`multicast.history` for the guarantees, and what only the values and the times tell.
+In go the files, of processes that ended and of processes that were killed; out comes a
+`RunHistory`: a `multicast.history` for the guarantees, and what only the values and the times tell.
 
 A producer's file. `ns` is this machine's monotonic clock, the same for all its processes.
 
@@ -40,14 +40,14 @@ _OFFSET_BITS = 44
 _SHOWN_MAX = 10  # of a kind: one is a witness, a few more help to see a pattern
 
 
-class Finding(NamedTuple):
+class HistoryFinding(NamedTuple):
     """Something that is wrong and that message IDs alone do not show."""
 
     kind: str
     sentence: str
 
 
-class Delivered(NamedTuple):
+class AcceptedDeliveries(NamedTuple):
     """Deliveries of accepted messages: when each was begun, and when it was delivered."""
 
     begun_ns: array[int]
@@ -95,14 +95,14 @@ class _Begin(NamedTuple):
     cursor: str
 
 
-class Run:
+class RunHistory:
     """All that the processes of a run noted. Made by `read_histories`."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.load: dict[str, array[int]] = {}
         """By destination set ("P1+P3"): when its accepted calls were begun, in no order."""
-        self.delivered: dict[tuple[str, str], Delivered] = {}
+        self.delivered: dict[tuple[str, str], AcceptedDeliveries] = {}
         """By consumer (no auditor) and destination set."""
         self.interests: dict[str, tuple[str, ...]] = {}
         """By consumer (no auditor)."""
@@ -115,13 +115,13 @@ class Run:
         self._after: dict[tuple[str, str], str] = {}  # consumer, cursor: the message before it
         self._cursors: set[str] = set()
         self._audited: set[str] = set()  # partitions
-        self._findings: list[Finding] = []
+        self._findings: list[HistoryFinding] = []
 
     def history(self, plans: Sequence[Plan] = ()) -> History:
         """Give what the guarantees are judged on; once, the lines are gone after it."""
         return self._builder.history(plans=plans)
 
-    def findings(self, history: History) -> list[Finding]:
+    def findings(self, history: History) -> list[HistoryFinding]:
         """Tell what is wrong beside the guarantees; `history` is what `history()` gave.
 
         Whether a message stands in the logs twice, under another ID than its producer was told, or
@@ -262,7 +262,7 @@ class Run:
             key = (name, joined(line["to"]))
             found = self.delivered.get(key)
             if found is None:
-                found = self.delivered[key] = Delivered(array("q"), array("q"))
+                found = self.delivered[key] = AcceptedDeliveries(array("q"), array("q"))
             found.begun_ns.append(times[offset])
             found.at_ns.append(line["ns"])
 
@@ -300,24 +300,24 @@ class Run:
 
     def _find(self, kind: str, sentence: str) -> None:
         same = [one for one in self._findings if one.kind == kind]
-        finding = Finding(kind, sentence)
+        finding = HistoryFinding(kind, sentence)
         if len(same) < _SHOWN_MAX and finding not in same:  # several auditors see one message
             self._findings.append(finding)
 
-    def _misplaced(self) -> Iterator[Finding]:
+    def _misplaced(self) -> Iterator[HistoryFinding]:
         """Find accepted calls whose value no auditor came across."""
         for calls in self._calls.values():
             for number, at in enumerate(calls.accepted):
                 if at == _NOWHERE or calls.audited[number] != _NOWHERE:
                     continue
                 if not self._audited.isdisjoint(calls.to[number]):
-                    yield Finding(
+                    yield HistoryFinding(
                         "not at its ID",
                         f"{calls.name(number)} was accepted as {self._name(at)}, "
                         "and no auditor found it there or anywhere.",
                     )
 
-    def _begun_elsewhere(self, history: History) -> Iterator[Finding]:
+    def _begun_elsewhere(self, history: History) -> Iterator[HistoryFinding]:
         """Find processes whose first delivery is not what follows the cursor they began at.
 
         Where that cursor is one that a process of the same consumer delivered up to, the auditor's
@@ -338,13 +338,13 @@ class Run:
                 with suppress(ValueError):  # the auditor lacks it: agreement says so
                     due = audit.index(history.messages.index(before)) + 1
             elif begin.cursor != starts[begin.consumer + AUDIT]:
-                yield Finding(
+                yield HistoryFinding(
                     "began elsewhere",
                     f"{process} began at {begin.cursor}, up to which nobody had delivered.",
                 )
                 continue
             if due < len(audit) and audit[due] != messages[0]:
-                yield Finding(
+                yield HistoryFinding(
                     "began elsewhere",
                     f"{process} began at {begin.cursor} with {history.name(messages[0])}, "
                     f"and there stands {history.name(audit[due])}.",
@@ -361,14 +361,14 @@ class Run:
         return f"{list(self._logs)[at >> _OFFSET_BITS]}:{at & (1 << _OFFSET_BITS) - 1}"
 
 
-def read_histories(paths: Iterable[Path]) -> Run:
+def read_histories(paths: Iterable[Path]) -> RunHistory:
     """Read what the processes of one run wrote, in any order of the files.
 
     A torn last line is dropped and counted; a file without a whole line says nothing. Raises
     `HistoryError` ("file:line: ...") for a line that no process writes. Takes some 50 bytes of
     memory a call and a delivery, beside the history's own.
     """
-    run = Run()
+    run = RunHistory()
     files = [_File(path) for path in sorted(paths)]
     firsts = [file.first() for file in files]
     run.begins_at(str(first["from"]) for first in firsts if "from" in first)
@@ -396,7 +396,7 @@ class _File:
                 raise HistoryError("the first line names no producer and no consumer")
             return found
 
-    def into(self, run: Run) -> None:
+    def into(self, run: RunHistory) -> None:
         """Add all lines to the run."""
         with self._named():
             run.add(self._lines())

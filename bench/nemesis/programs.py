@@ -1,9 +1,9 @@
 """The clients of a nemesis run, as processes: `python -m bench.nemesis.programs produce JSON`.
 
-JSON is a `Produce`, a `Consume` or an `Audit`. Each writes a history, a file of its own that
-`bench.nemesis.histories` describes; the file has its first line once the client is open. A process
-that is told to stop (SIGTERM) ends what it does within bounds, and says at the end of its file that
-it did.
+JSON is a `Produce`, a `Consume` or an `ConsumerAudit`. Each writes a history, a file of its own
+that `bench.nemesis.histories` describes; the file has its first line once the client is open. A
+process that is told to stop (SIGTERM) ends what it does within bounds, and says at the end of its
+file that it did.
 
     begun       the call's line stands in the file, AFTER that the message is sent; so a call that
                 a kill interrupts is known
@@ -93,7 +93,7 @@ class Consume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class ConsumerAudit:
     """Deliver all that one consumer of the plan is addressed by, from the start, and its values."""
 
     bootstrap: str
@@ -106,7 +106,7 @@ class Audit:
     timeout_s: float = 60.0
 
 
-Order = Produce | Consume | Audit
+Order = Produce | Consume | ConsumerAudit
 
 
 def command(order: Order) -> list[str]:
@@ -315,7 +315,7 @@ def consume(order: Consume) -> None:
         delivering.commit(every_s=0.0)
 
 
-def audit(order: Audit) -> None:
+def audit(order: ConsumerAudit) -> None:
     """Deliver all that there is by now, from the start, under a name of the auditor's own."""
     stop, notes = Stop(), Notes(order.history)
     consumer = _opened(
@@ -431,7 +431,7 @@ def _now() -> int:
 _VERBS: dict[str, tuple[Any, Callable[[Any], None]]] = {
     "produce": (Produce, produce),
     "consume": (Consume, consume),
-    "audit": (Audit, audit),
+    "audit": (ConsumerAudit, audit),
 }
 
 

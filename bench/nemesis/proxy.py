@@ -25,8 +25,8 @@ from typing import Self
 from bench.nemesis.frames import (
     Action,
     Frames,
-    Request,
-    Rule,
+    RequestFault,
+    RequestFrame,
     number_of_answer,
     read_request,
 )
@@ -55,7 +55,7 @@ class Armed:
                  it was carried out. Never set for one that was cut
     """
 
-    def __init__(self, rule: Rule, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, rule: RequestFault, loop: asyncio.AbstractEventLoop) -> None:
         self.rule = rule
         self.fired = threading.Event()
         self.answered = threading.Event()
@@ -74,7 +74,7 @@ class Armed:
         with contextlib.suppress(RuntimeError):  # the proxy was closed: nothing is held
             self._loop.call_soon_threadsafe(self._released.set)
 
-    def catches(self, request: Request) -> bool:
+    def catches(self, request: RequestFrame) -> bool:
         """Count a request; say whether it is one to spoil. Called on the proxy's thread."""
         if self._released.is_set() or not self.rule.fits(request):
             return False
@@ -117,7 +117,9 @@ class _Line:
         self.broker_writer.write(frame)
         await self.broker_writer.drain()
 
-    def owe(self, request: Request, armed: Armed, *, answers: int = 1, passing: int = 1) -> None:
+    def owe(
+        self, request: RequestFrame, armed: Armed, *, answers: int = 1, passing: int = 1
+    ) -> None:
         self.owed[request.number] = _Owed(armed, answers, passing)
         self.settled.clear()
 
@@ -180,7 +182,7 @@ class Proxy:
         *,
         host: str = "127.0.0.1",
         ports: Mapping[int, int] | None = None,
-        watch: Callable[[Request], None] | None = None,
+        watch: Callable[[RequestFrame], None] | None = None,
     ) -> None:
         self._targets = dict(targets)
         self._host = host
@@ -231,7 +233,7 @@ class Proxy:
         """All addresses, HOST:PORT by commas, as Kafka's clients want them."""
         return ",".join(f"{host}:{port}" for host, port in self._addresses.values())
 
-    def arm(self, rule: Rule) -> Armed:
+    def arm(self, rule: RequestFault) -> Armed:
         """Put a rule to work for all requests from now on. One request meets one rule at most."""
         assert self._loop is not None, "a proxy is entered before a rule is armed"
         armed = Armed(rule, self._loop)
@@ -308,7 +310,7 @@ class Proxy:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(line.settled.wait(), _OWED_S)
 
-    async def _request(self, line: _Line, request: Request) -> None:
+    async def _request(self, line: _Line, request: RequestFrame) -> None:
         if self._watch is not None:
             self._watch(request)
         armed = next((one for one in self._armed if one.catches(request)), None)

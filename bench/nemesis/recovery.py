@@ -33,7 +33,7 @@ class Fault:
     healed_ns: int
 
 
-class Recovery(NamedTuple):
+class RecoveryTime(NamedTuple):
     """How long a fault's recovery took.
 
     `took_s` is None where there was no load to measure it with, or where `waiting` pairs
@@ -46,7 +46,7 @@ class Recovery(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RecoveryFigures:
     """Recoveries of one kind of fault, in seconds; None where none was measured."""
 
     count: int
@@ -57,7 +57,7 @@ class Figures:
     worst_s: float | None
 
 
-class Delivered(Protocol):
+class PairDeliveries(Protocol):
     """One pair's deliveries: when each message was begun, and when it was delivered."""
 
     @property
@@ -73,9 +73,9 @@ def recoveries(
     faults: Iterable[Fault],
     *,
     load: Mapping[str, Sequence[int]],
-    delivered: Mapping[tuple[str, str], Delivered],
+    delivered: Mapping[tuple[str, str], PairDeliveries],
     interests: Mapping[str, Sequence[str]],
-) -> list[Recovery]:
+) -> list[RecoveryTime]:
     """Measure the recovery of each fault.
 
     `load` has by destination set ("P1+P3") when its accepted messages were begun, `delivered` the
@@ -101,13 +101,13 @@ def recoveries(
         waiting = tuple(pair for pair, at_ns in ready.items() if at_ns is None)
         took = [at_ns - after for at_ns in ready.values() if at_ns is not None]
         whole = bool(took) and not waiting
-        found.append(Recovery(fault, max(took) / _NS if whole else None, waiting))
+        found.append(RecoveryTime(fault, max(took) / _NS if whole else None, waiting))
     return found
 
 
-def by_kind(found: Iterable[Recovery]) -> dict[str, Figures]:
+def by_kind(found: Iterable[RecoveryTime]) -> dict[str, RecoveryFigures]:
     """Sum recoveries up by kind of fault, sorted by name."""
-    kinds: dict[str, list[Recovery]] = {}
+    kinds: dict[str, list[RecoveryTime]] = {}
     for one in found:
         kinds.setdefault(one.fault.kind, []).append(one)
     return {kind: _figures(some) for kind, some in sorted(kinds.items())}
@@ -122,9 +122,9 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def _figures(some: Sequence[Recovery]) -> Figures:
+def _figures(some: Sequence[RecoveryTime]) -> RecoveryFigures:
     took = [one.took_s for one in some if one.took_s is not None]
-    return Figures(
+    return RecoveryFigures(
         count=len(some),
         measured=len(took),
         unrecovered=sum(1 for one in some if one.waiting),
@@ -137,7 +137,7 @@ def _figures(some: Sequence[Recovery]) -> Figures:
 class _Firsts:
     """One pair's deliveries, by when the message was begun: what was delivered first after that."""
 
-    def __init__(self, delivered: Delivered | None) -> None:
+    def __init__(self, delivered: PairDeliveries | None) -> None:
         both = (delivered.begun_ns, delivered.at_ns) if delivered is not None else ((), ())
         pairs = sorted(zip(*both, strict=True))
         self._begun = [begun for begun, _ in pairs]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import facts
-from bench.nemesis.run import Outcome
+from bench.nemesis.run import RunOutcome
 from bench.nemesis.schedule import Planned
 
 SCHEMA_VERSION = 1
@@ -20,7 +20,7 @@ MARKS_S = {"collector-killed": 3.0, "leader-killed": 15.0}
 
 
 def document(
-    outcome: Outcome, *, seed: int, rate: float, folder: str | None, arguments: Sequence[str]
+    outcome: RunOutcome, *, seed: int, rate: float, folder: str | None, arguments: Sequence[str]
 ) -> dict[str, Any]:
     """Put all that a run gave into one object; `folder` is where the histories were kept."""
     counts = outcome.counts
@@ -71,7 +71,7 @@ def document(
     }
 
 
-def _mark(outcome: Outcome, kind: str, most_s: float) -> dict[str, Any]:
+def _mark(outcome: RunOutcome, kind: str, most_s: float) -> dict[str, Any]:
     figures = outcome.recovery.get(kind)
     p99_s = None if figures is None else figures.p99_s
     met = None if p99_s is None else p99_s <= most_s

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.nemesis.faults.kinds import Kind
-from bench.nemesis.histories import Counts, Finding, read_histories
-from bench.nemesis.recovery import Fault, Figures, by_kind, recoveries
+from bench.nemesis.faults.kinds import FaultKind
+from bench.nemesis.histories import Counts, HistoryFinding, read_histories
+from bench.nemesis.recovery import Fault, RecoveryFigures, by_kind, recoveries
 from bench.nemesis.schedule import Planned, quiet_after
 from bench.nemesis.system import System
 from multicast.errors import AmcastError
@@ -43,7 +43,7 @@ class Struck:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What a run gives. `wrong` are sentences: what did not recover, ended by itself, or failed.
 
     `unsafe` are sentences, too: a fault found by itself that a guarantee does not hold.
@@ -58,8 +58,8 @@ class Outcome:
     epochs: int = 0
     counts: Counts | None = None
     report: Report | None = None
-    findings: list[Finding] = field(default_factory=list)
-    recovery: Mapping[str, Figures] = field(default_factory=dict)
+    findings: list[HistoryFinding] = field(default_factory=list)
+    recovery: Mapping[str, RecoveryFigures] = field(default_factory=dict)
 
     @property
     def violated(self) -> bool:
@@ -76,18 +76,18 @@ class Outcome:
 def run(
     system: System,
     schedule: Sequence[Planned],
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, FaultKind],
     *,
     seconds_max: float,
     patience_s: float,
     say: Say,
-) -> Outcome:
+) -> RunOutcome:
     """Enter the system, strike it as planned for so long at most, and judge it.
 
     What has not recovered after `patience_s` is a failure, and the last fault. Everything has ended
     after it. Raises `AmcastError` where the system does not come to life.
     """
-    outcome = Outcome()
+    outcome = RunOutcome()
     with system:
         outcome.kafka = system.cluster.version
         began = time.monotonic()
@@ -107,7 +107,7 @@ def run(
 
 
 def judge(
-    outcome: Outcome, folder: Path, plans: Sequence[Plan], work: Mapping[tuple[str, str], int]
+    outcome: RunOutcome, folder: Path, plans: Sequence[Plan], work: Mapping[tuple[str, str], int]
 ) -> None:
     """Judge the histories in a folder, and measure how the faults of the outcome were survived.
 
@@ -130,12 +130,12 @@ class _Strike:
     """How a fault is made, in which run."""
 
     system: System
-    outcome: Outcome
+    outcome: RunOutcome
     began: float
     patience_s: float
     say: Say
 
-    def make(self, planned: Planned, kind: Kind) -> None:
+    def make(self, planned: Planned, kind: FaultKind) -> None:
         """Make one fault, wait until the system works again, then leave it alone for a while."""
         struck = Struck(planned, at_s=self._now_s())
         self.outcome.struck.append(struck)
@@ -160,7 +160,7 @@ class _Strike:
             self._tell(struck, f"after the quiet that followed: {error}", unsafe=False)
         self.outcome.quiet_seconds += self._now_s() - struck.working_s
 
-    def _hold(self, kind: Kind, struck: Struck) -> None:
+    def _hold(self, kind: FaultKind, struck: Struck) -> None:
         """Make a fault, hold it, heal it, and wait until the system works."""
         planned = struck.planned
         pick = random.Random(planned.seed)  # noqa: S311 - to be repeated

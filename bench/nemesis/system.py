@@ -35,7 +35,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, TimedOut
-from multicast.local.broker import Host, free_ports
+from multicast.local.broker import BrokerHost, free_ports
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard
 from multicast.local.state import new_token
@@ -216,7 +216,7 @@ class System:
                 "listener.security.protocol.map": _PROTOCOLS,
             }
             run = tuple(self.command(f"b{number}", ()))
-            hosts.append(Host(address, run, settings, plain, control))
+            hosts.append(BrokerHost(address, run, settings, plain, control))
         return LocalCluster(
             self.folder / "brokers", hosts=hosts, settings=_SETTINGS, start_timeout_s=_START_S
         )

@@ -10,18 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from bench.harness.hosts import Client
+from bench.harness.hosts import ClientProcess
 from bench.orderer import read, send
 
 _READY_S = 120.0
 _MORE_S = 30.0
 
 
-class Process(Client):
+class BenchProcess(ClientProcess):
     """A process of one of the two modules; ready once it is entered. `go` lets it begin."""
 
     def __init__(
-        self, name: str, order: send.Order | read.Order, folder: Path, number: int = 0
+        self, name: str, order: send.SendOrder | read.ReadOrder, folder: Path, number: int = 0
     ) -> None:
         super().__init__(f"{name}-{number}", asdict(order), folder)
         self._module = f"bench.orderer.{name}"
@@ -55,10 +55,10 @@ class Process(Client):
         self.found: dict[str, Any] = found["told"]
 
 
-class Sender(Process):
+class SenderProcess(BenchProcess):
     """Sends what its order says."""
 
-    def __init__(self, order: send.Order, folder: Path, number: int = 0) -> None:
+    def __init__(self, order: send.SendOrder, folder: Path, number: int = 0) -> None:
         super().__init__("send", order, folder, number)
         self._timeout_s = order.timeout_s
 
@@ -67,26 +67,26 @@ class Sender(Process):
         for said in self.progress(self._timeout_s):
             yield said["acknowledged"]
 
-    def told(self) -> send.Told:
+    def told(self) -> send.SendResult:
         """Give what came of it, once all is answered."""
         for _ in self.acknowledged():
             pass
         return self.outcome()
 
-    def outcome(self) -> send.Told:
+    def outcome(self) -> send.SendResult:
         """Give what came of it, AFTER `acknowledged` has ended."""
-        return send.Told(**self.found)
+        return send.SendResult(**self.found)
 
 
-class Reader(Process):
+class ReaderProcess(BenchProcess):
     """Reads what its order says."""
 
-    def __init__(self, order: read.Order, folder: Path, number: int = 0) -> None:
+    def __init__(self, order: read.ReadOrder, folder: Path, number: int = 0) -> None:
         super().__init__("read", order, folder, number)
         self._timeout_s = order.timeout_s
 
-    def told(self) -> read.Told:
+    def told(self) -> read.ReadResult:
         """Wait until all is read."""
         for _ in self.progress(self._timeout_s):
             pass
-        return read.Told(**self.found)
+        return read.ReadResult(**self.found)

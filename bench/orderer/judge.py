@@ -20,7 +20,7 @@ _WITNESSES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveredChain:
     """A chain as one node delivered it: the hash of each block, and all IDs in their order."""
 
     hashes: Sequence[str] = ()
@@ -29,7 +29,7 @@ class Delivered:
 
 def judge(
     acknowledged: Mapping[str, str],
-    delivered: Mapping[str, Mapping[str, Delivered]],
+    delivered: Mapping[str, Mapping[str, DeliveredChain]],
 ) -> list[str]:
     """Give what is wrong; `acknowledged` is chain by ID, `delivered` node by chain and name."""
     found: list[str] = []
@@ -48,7 +48,7 @@ def _contents(where: str, wanted: set[str], seen: Sequence[str]) -> Iterator[str
     yield from _some(f"doubled in {where}", [one for one, times in counts.items() if times > 1])
 
 
-def _forks(chain: str, nodes: Mapping[str, Delivered]) -> Iterator[str]:
+def _forks(chain: str, nodes: Mapping[str, DeliveredChain]) -> Iterator[str]:
     for (one, first), (other, second) in pairwise(nodes.items()):
         if len(first.hashes) != len(second.hashes):
             sizes = f"{len(first.hashes)} blocks at {one} and {len(second.hashes)} at {other}"

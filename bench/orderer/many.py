@@ -16,9 +16,9 @@ from pathlib import Path
 from bench.harness.figures import progress
 from bench.orderer import read as osn_read
 from bench.orderer import send
-from bench.orderer.clients import Reader, Sender
-from bench.orderer.judge import Delivered, judge
-from bench.orderer.nodes import Nodes, Stage
+from bench.orderer.clients import ReaderProcess, SenderProcess
+from bench.orderer.judge import DeliveredChain, judge
+from bench.orderer.nodes import NodeProcesses, OrdererStage
 from multicast.errors import AmcastError
 from ordering_osn.chain.blocks import header_hash
 from ordering_osn.ledger.ledger import Ledger
@@ -35,7 +35,7 @@ class OrderViolated(AmcastError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ManyOutcome:
     """A run in which all was well."""
 
     acknowledged: int
@@ -51,12 +51,12 @@ class Outcome:
         return asdict(self)
 
 
-def many(stage: Stage, transactions: int, *, kills: int) -> Outcome:
+def many(stage: OrdererStage, transactions: int, *, kills: int) -> ManyOutcome:
     """Run it. Raises `OrderViolated` with witnesses, `TimedOut` where something does not come."""
     nodes, folder = stage.nodes, stage.nodes.folder
     service = nodes.service
     timeout_s = _AT_LEAST_S + transactions / _SLOWEST_PER_S
-    sending = send.Order(
+    sending = send.SendOrder(
         addresses=nodes.addresses,
         chains=service.chains,
         transactions=transactions,
@@ -68,7 +68,7 @@ def many(stage: Stage, transactions: int, *, kills: int) -> Outcome:
     )
     places = [(address, chain) for chain in service.chains for address in nodes.addresses]
     expected = expected_of(sending)
-    reading = osn_read.Order(
+    reading = osn_read.ReadOrder(
         readers=places,
         mode="history",
         material=str(service.material),
@@ -78,7 +78,7 @@ def many(stage: Stage, transactions: int, *, kills: int) -> Outcome:
     )
     nodes.start_all()
     began = time.monotonic()
-    with Sender(sending, folder) as sender, Reader(reading, folder) as reader:
+    with SenderProcess(sending, folder) as sender, ReaderProcess(reading, folder) as reader:
         reader.go()
         sender.go()
         killed = _with_kills(nodes, sender, transactions, kills)
@@ -95,7 +95,7 @@ def many(stage: Stage, transactions: int, *, kills: int) -> Outcome:
     wrong = judge(acknowledged, delivered) + _ledgers(nodes, delivered)
     if wrong:
         raise OrderViolated("\n".join(wrong))
-    return Outcome(
+    return ManyOutcome(
         acknowledged=len(acknowledged),
         retried=sent.retried,
         streams_ended=sent.streams_ended + read.streams_ended,
@@ -106,13 +106,13 @@ def many(stage: Stage, transactions: int, *, kills: int) -> Outcome:
     )
 
 
-def expected_of(order: send.Order) -> dict[str, int]:
+def expected_of(order: send.SendOrder) -> dict[str, int]:
     """Say how many transactions of an order each chain comes to hold."""
     counts = Counter(send.channels(order))
     return {chain: counts[chain] for chain in order.chains}
 
 
-def _with_kills(nodes: Nodes, sender: Sender, transactions: int, kills: int) -> int:
+def _with_kills(nodes: NodeProcesses, sender: SenderProcess, transactions: int, kills: int) -> int:
     """Kill nodes in turns, evenly over the transactions, until all are acknowledged."""
     killed = 0
     for acknowledged in sender.acknowledged():
@@ -132,8 +132,8 @@ def _acknowledged(file: Path) -> dict[str, str]:
 
 
 def _delivered(
-    folder: Path, chains: Sequence[str], nodes: Nodes
-) -> dict[str, dict[str, Delivered]]:
+    folder: Path, chains: Sequence[str], nodes: NodeProcesses
+) -> dict[str, dict[str, DeliveredChain]]:
     """Read what the readers wrote: by chain, then by node."""
     files = (folder / f"history-{number}" for number in range(len(chains) * len(nodes.addresses)))
     return {
@@ -142,17 +142,19 @@ def _delivered(
     }
 
 
-def _history(file: Path) -> Delivered:
+def _history(file: Path) -> DeliveredChain:
     hashes, found = [], []
     with file.open(encoding="ascii") as lines:
         for line in lines:
             first, *ids = line.split()
             hashes.append(first)
             found += ids
-    return Delivered(hashes, found)
+    return DeliveredChain(hashes, found)
 
 
-def _ledgers(nodes: Nodes, delivered: Mapping[str, Mapping[str, Delivered]]) -> list[str]:
+def _ledgers(
+    nodes: NodeProcesses, delivered: Mapping[str, Mapping[str, DeliveredChain]]
+) -> list[str]:
     """Compare each ledger's end with what its node delivered: nothing may stand behind it."""
     wrong = []
     for chain, by_node in delivered.items():

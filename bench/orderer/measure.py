@@ -22,16 +22,16 @@ from bench.harness.figures import progress
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import cpu_seconds, resident_bytes
 from bench.orderer import read, send
-from bench.orderer.clients import Reader, Sender
-from bench.orderer.nodes import Nodes, Stage
+from bench.orderer.clients import ReaderProcess, SenderProcess
+from bench.orderer.nodes import NodeProcesses, OrdererStage
 from bench.orderer.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
 from multicast.producer import Producer
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.receipt_request import WAIT_MS_MAX, receipt_envelope
 from ordering_osn.chain.blocks import check_next, header_hash
-from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import Block
@@ -43,10 +43,10 @@ _NS = 10**9
 _MIB = 2**20
 
 
-class Cost:
+class RunCost:
     """The CPU seconds of the parts of a run, from here to `figures`."""
 
-    def __init__(self, stage: Stage, **others: Sequence[int]) -> None:
+    def __init__(self, stage: OrdererStage, **others: Sequence[int]) -> None:
         self._pids = {"nodes": stage.nodes.pids, **stage.pids, **others}
         self._before = {name: cpu_seconds(pids) for name, pids in self._pids.items()}
         self._nodes = stage.nodes
@@ -66,7 +66,7 @@ class Cost:
         return found
 
 
-def ordered(stage: Stage, transactions: int, *, warm_up: int) -> Figures:
+def ordered(stage: OrdererStage, transactions: int, *, warm_up: int) -> Figures:
     """Release a log of so many transactions to nodes that stand frozen."""
     nodes, chain = stage.nodes, stage.nodes.service.chains[0]
     maker = Maker.of(nodes.service.material)
@@ -79,7 +79,7 @@ def ordered(stage: Stage, transactions: int, *, warm_up: int) -> Figures:
         progress(f"appending {transactions} transactions to the log")
         last = _append(producer, maker, chain, transactions)
     progress("releasing the nodes")
-    cost = Cost(stage)
+    cost = RunCost(stage)
     began = time.monotonic()
     nodes.release()
     rates = [transactions / (when - began) for when in received(nodes, chain, [last])]
@@ -95,14 +95,14 @@ def ordered(stage: Stage, transactions: int, *, warm_up: int) -> Figures:
 
 
 def broadcast(
-    stage: Stage, transactions: int, *, warm_up: int, streams: int, window: int
+    stage: OrdererStage, transactions: int, *, warm_up: int, streams: int, window: int
 ) -> Figures:
     """Send prepared transactions to all nodes at once, as fast as they are answered."""
     nodes, chain = stage.nodes, stage.nodes.service.chains[0]
     nodes.start_all()
 
-    def order(count: int) -> send.Order:
-        return send.Order(
+    def order(count: int) -> send.SendOrder:
+        return send.SendOrder(
             addresses=nodes.addresses,
             chains=[chain],
             transactions=count,
@@ -112,13 +112,13 @@ def broadcast(
         )
 
     if warm_up:
-        with Sender(order(warm_up), nodes.folder) as sender:
+        with SenderProcess(order(warm_up), nodes.folder) as sender:
             progress(f"warming up with {warm_up} transactions")
             sender.go()
             received(nodes, chain, _whole(sender.told(), warm_up).last)
-    with Sender(order(transactions), nodes.folder) as sender:
+    with SenderProcess(order(transactions), nodes.folder) as sender:
         progress(f"broadcasting {transactions} transactions")
-        cost = Cost(stage, clients=[sender.pid])
+        cost = RunCost(stage, clients=[sender.pid])
         sender.go()
         told = _whole(sender.told(), transactions)
         reached = received(nodes, chain, told.last)
@@ -138,13 +138,13 @@ def broadcast(
     }
 
 
-def latency(stage: Stage, transactions: int, *, rate: float, warm_up: int) -> Figures:
+def latency(stage: OrdererStage, transactions: int, *, rate: float, warm_up: int) -> Figures:
     """Send at a rate to all nodes in turns; a reader at one node notes when the blocks come."""
     nodes, chain = stage.nodes, stage.nodes.service.chains[0]
     nodes.start_all()
     total = warm_up + transactions
     sent = nodes.folder / "sent"
-    sending = send.Order(
+    sending = send.SendOrder(
         addresses=nodes.addresses,
         chains=[chain],
         transactions=total,
@@ -153,7 +153,7 @@ def latency(stage: Stage, transactions: int, *, rate: float, warm_up: int) -> Fi
         rate=rate,
         sent=str(sent),
     )
-    reading = read.Order(
+    reading = read.ReadOrder(
         readers=[(nodes.addresses[-1], chain)],
         mode="times",
         material=str(nodes.service.material),
@@ -161,9 +161,12 @@ def latency(stage: Stage, transactions: int, *, rate: float, warm_up: int) -> Fi
         folder=str(nodes.folder),
         timeout_s=total / rate + 120.0,
     )
-    with Sender(sending, nodes.folder) as sender, Reader(reading, nodes.folder) as reader:
+    with (
+        SenderProcess(sending, nodes.folder) as sender,
+        ReaderProcess(reading, nodes.folder) as reader,
+    ):
         progress(f"broadcasting {total} transactions at {rate:g}/s")
-        cost = Cost(stage, clients=[sender.pid, reader.pid])
+        cost = RunCost(stage, clients=[sender.pid, reader.pid])
         reader.go()
         sender.go()
         told = _whole(sender.told(), total)
@@ -188,7 +191,7 @@ def latency(stage: Stage, transactions: int, *, rate: float, warm_up: int) -> Fi
     }
 
 
-def deliver(stage: Stage, transactions: int, *, readers: int, processes: int) -> Figures:
+def deliver(stage: OrdererStage, transactions: int, *, readers: int, processes: int) -> Figures:
     """Let many readers read a chain that is there, from one node, all at once."""
     nodes, chain = stage.nodes, stage.nodes.service.chains[0]
     nodes.start_all()
@@ -197,7 +200,7 @@ def deliver(stage: Stage, transactions: int, *, readers: int, processes: int) ->
         progress(f"ordering {transactions} transactions")
         maker = Maker.of(nodes.service.material)
         received(nodes, chain, [_append(producer, maker, chain, transactions)])
-    order = read.Order(
+    order = read.ReadOrder(
         readers=[(nodes.addresses[0], chain)],
         mode="blocks",
         material=str(nodes.service.material),
@@ -206,10 +209,11 @@ def deliver(stage: Stage, transactions: int, *, readers: int, processes: int) ->
     )
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(Reader(order, nodes.folder, number)) for number in range(processes)
+            stack.enter_context(ReaderProcess(order, nodes.folder, number))
+            for number in range(processes)
         ]
         before = resident_bytes(nodes.pids) / _MIB
-        cost = Cost(stage, clients=[client.pid for client in clients])
+        cost = RunCost(stage, clients=[client.pid for client in clients])
         progress(f"{readers} readers of {height} blocks")
         for client in clients:
             client.go()
@@ -235,7 +239,7 @@ def deliver(stage: Stage, transactions: int, *, readers: int, processes: int) ->
     }
 
 
-def received(nodes: Nodes, chain: str, transactions: Sequence[str]) -> list[float]:
+def received(nodes: NodeProcesses, chain: str, transactions: Sequence[str]) -> list[float]:
     """Wait at every node until it has written these transactions; give when, by `time.monotonic`.
 
     Raises `TimedOut`.
@@ -244,7 +248,7 @@ def received(nodes: Nodes, chain: str, transactions: Sequence[str]) -> list[floa
 
     async def wait(address: str, transaction: str) -> float:
         request = receipt_envelope(signer, chain, transaction, WAIT_MS_MAX)
-        async with Client(address) as client:
+        async with NodeClient(address) as client:
             answer = await client.wait(request, timeout_s=WAIT_MS_MAX / 1000 + _ANSWER_S)
         if answer["status"] != Status.SUCCESS:
             raise TimedOut(f"{address} has no receipt of {transaction}: {answer}")
@@ -259,7 +263,7 @@ def received(nodes: Nodes, chain: str, transactions: Sequence[str]) -> list[floa
     return asyncio.run(everywhere())
 
 
-def verify(stage: Stage, transactions: Mapping[str, int]) -> dict[str, int]:
+def verify(stage: OrdererStage, transactions: Mapping[str, int]) -> dict[str, int]:
     """Stop the nodes and read their ledgers: so many transactions a chain, the same everywhere.
 
     Gives the chains' heights; raises `AmcastError` where a ledger holds anything else.
@@ -299,21 +303,23 @@ def _append(producer: Producer, maker: Maker, chain: str, transactions: int) -> 
     receipts = []
     for first in range(0, transactions, _BATCH):
         some = [maker.make(chain) for _ in range(min(_BATCH, transactions - first))]
-        records = [encode(Regular(one.envelope, config_seq=0, kind=Kind.NORMAL)) for one in some]
+        records = [
+            encode(Regular(one.envelope, config_seq=0, kind=RegularKind.NORMAL)) for one in some
+        ]
         receipts.append(producer.multicast_all(records, to=[chain]))
     for receipt in receipts:
         receipt.accepted(60.0)
     return some[-1].transaction
 
 
-def _whole(told: send.Told, transactions: int) -> send.Told:
+def _whole(told: send.SendResult, transactions: int) -> send.SendResult:
     """Give it back where all were acknowledged; a run with refusals has no figures."""
     if told.acknowledged != transactions:
         raise AmcastError(f"of {transactions} only {told.acknowledged} went in: {told.refused}")
     return told
 
 
-def _latencies(name: str, told: send.Told) -> Figures:
+def _latencies(name: str, told: send.SendResult) -> Figures:
     histogram = Latencies()
     histogram.add(told.latencies)
     p50, p99 = histogram.at([50.0, 99.0])

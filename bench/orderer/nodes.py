@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.harness.hosts import Collectors, end
+from bench.harness.hosts import CollectorProcesses, end
 from bench.orderer import transactions
 from collectors.reconfiguration.apply import apply
 from multicast.drivers import open_driver
@@ -61,7 +61,7 @@ class Service:
     profile: str | None = None  # the clock of `bench.orderer.profile`
 
 
-class Nodes:
+class NodeProcesses:
     """The nodes as processes, numbered from 0; a context manager that ends what it started."""
 
     def __init__(self, service: Service, bootstrap: str, topic: str, folder: Path) -> None:
@@ -225,19 +225,19 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class OrdererStage:
     """What stands: a broker with an applied plan, and nodes that have joined but do not run."""
 
     bootstrap: str
     kafka: str
     topic: str
-    nodes: Nodes
+    nodes: NodeProcesses
     pids: Mapping[str, Sequence[int]]
     """The processes beside the nodes, by what they are: "broker", "collectors"."""
 
 
 @contextmanager
-def staged(service: Service, bootstrap: str | None = None) -> Iterator[Stage]:
+def staged(service: Service, bootstrap: str | None = None) -> Iterator[OrdererStage]:
     """Set a service up, on a broker of one's own or on the cluster at `bootstrap`."""
     with ExitStack() as stack:
         kafka, brokers = "as found", []
@@ -258,10 +258,10 @@ def staged(service: Service, bootstrap: str | None = None) -> Iterator[Stage]:
         )
         with Admin(bootstrap) as admin:
             plan = apply(driver, admin, solve(wanted)).plan
-        collectors = Collectors(bootstrap, plan.topic, "librdkafka", plan, folder)
+        collectors = CollectorProcesses(bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(collectors)
         collectors.wait_healthy(HEALTHY_S)
-        nodes = stack.enter_context(Nodes(service, bootstrap, plan.topic, folder))
+        nodes = stack.enter_context(NodeProcesses(service, bootstrap, plan.topic, folder))
         nodes.join()
         pids = {"broker": brokers, "collectors": collectors.pids}
-        yield Stage(bootstrap, kafka, plan.topic, nodes, pids)
+        yield OrdererStage(bootstrap, kafka, plan.topic, nodes, pids)

@@ -31,7 +31,7 @@ from typing import Any
 from bench.harness import facts, figures
 from bench.orderer import many as osn_many
 from bench.orderer import measure as osn_measure
-from bench.orderer.nodes import Service, Stage, staged
+from bench.orderer.nodes import OrdererStage, Service, staged
 from bench.orderer.profile import CLOCKS, PARTS, merged
 from bench.orderer.transactions import FOLDER
 from multicast.errors import AmcastError, UsageError
@@ -81,7 +81,7 @@ def service(asked: argparse.Namespace) -> Service:
     )
 
 
-def measure(stage: Stage, asked: argparse.Namespace) -> osn_measure.Figures:
+def measure(stage: OrdererStage, asked: argparse.Namespace) -> osn_measure.Figures:
     """Run what is asked for; give its figures."""
     count, warm_up = asked.transactions, asked.warm_up
     match asked.measurement:
@@ -129,7 +129,7 @@ def _run(arguments: Sequence[str]) -> None:
     figures.show(told, asked.output)
 
 
-def _profile(stage: Stage) -> dict[str, Any]:
+def _profile(stage: OrdererStage) -> dict[str, Any]:
     """Add up the nodes' profiles; show the first lines of each part."""
     files = [stage.nodes.profile(number) for number in range(len(stage.nodes.addresses))]
     found = merged([json.loads(file.read_bytes()) for file in files])

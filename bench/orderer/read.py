@@ -1,9 +1,9 @@
 """A process that reads chains by Deliver: `bench.orderer.clients.Reader` starts it.
 
-One JSON line comes in, what to read (`Order`); "ready" goes out, another line lets it begin, and a
-`Told` goes out at the end. Each reader follows one chain at one node, and where its stream ends
-too early it opens another one at the block it needs next. All times are this machine's monotonic
-clock, in nanoseconds.
+One JSON line comes in, what to read (`ReadOrder`); "ready" goes out, another line lets it begin,
+and a `ReadResult` goes out at the end. Each reader follows one chain at one node, and where its
+stream ends too early it opens another one at the block it needs next. All times are this machine's
+monotonic clock, in nanoseconds.
 
     blocks     blocks and bytes are counted; nothing is looked into
     times      when each transaction came, by its ID
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from bench.orderer.transactions import user
 from multicast.errors import AmcastError, TimedOut
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.chain.blocks import check_next, header_hash
 from ordering_osn.chain.transactions import transaction_id
@@ -33,7 +33,7 @@ _RECONNECT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReadOrder:
     """What to read, each (address, chain) by so many `copies`, from block 0 on.
 
     A reader ends after block `stop` (where not None), or once it has seen `transactions[chain]`
@@ -52,7 +52,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Told:
+class ReadResult:
     """What came of all readers; `ended_ns` of each reader in the order of the list."""
 
     blocks: int = 0
@@ -62,7 +62,7 @@ class Told:
     ended_ns: list[int] = field(default_factory=list)
 
 
-class Sink(Protocol):
+class BlockSink(Protocol):
     """What is done with the blocks of one reader."""
 
     def take(self, raw: bytes) -> int:
@@ -103,7 +103,7 @@ class Times:
                     lines.write(f"{transaction_id(envelope)} {came}\n")
 
 
-class History:
+class ChainHistory:
     """Checks the chain, and writes a line a block: its header's hash, and the IDs in it."""
 
     def __init__(self, file: Path) -> None:
@@ -125,15 +125,15 @@ class History:
         self._lines.close()
 
 
-class Reading:
+class ReaderGroup:
     """All readers of an order."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ReadOrder) -> None:
         self._order = order
         self._signer = user(Path(order.material))
-        self.told = Told()
+        self.told = ReadResult()
 
-    async def run(self) -> Told:
+    async def run(self) -> ReadResult:
         """Read until every reader has all; raises `TimedOut`."""
         order, told = self._order, self.told
         told.began_ns = time.monotonic_ns()
@@ -155,23 +155,23 @@ class Reading:
                 one.cancel()
         return told
 
-    def _sink(self, number: int) -> Sink:
+    def _sink(self, number: int) -> BlockSink:
         file = Path(self._order.folder) / f"{self._order.mode}-{number}"
         match self._order.mode:
             case "times":
                 return Times(file)
             case "history":
-                return History(file)
+                return ChainHistory(file)
         return Counted()
 
-    async def _follow(self, address: str, chain: str, sink: Sink) -> int:
+    async def _follow(self, address: str, chain: str, sink: BlockSink) -> int:
         """Read one chain to its end; give the time."""
         order, told = self._order, self.told
         following, seen = 0, 0
         stop = ENDLESS if order.stop is None else order.stop
         while True:
             try:
-                async with Client(address) as client:
+                async with NodeClient(address) as client:
                     request = seek_envelope(self._signer, chain, following, stop)
                     async for raw in client.deliver(request):
                         if isinstance(raw, int):
@@ -198,8 +198,8 @@ def _say(told: dict[str, Any]) -> None:
 
 def main() -> None:
     """Read what to read, wait for the start, read."""
-    order = Order(**json.loads(sys.stdin.readline()))
-    reading = Reading(order)
+    order = ReadOrder(**json.loads(sys.stdin.readline()))
+    reading = ReaderGroup(order)
     _say({"ready": True})
     if not sys.stdin.readline():
         return

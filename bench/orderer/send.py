@@ -1,8 +1,8 @@
 """A process that broadcasts fresh transactions to nodes: `bench.orderer.clients.Sender` starts it.
 
-One JSON line comes in, what to send (`Order`); "ready" goes out once all is made that is to be made
-before. Another line lets it begin; then how many are acknowledged goes out from time to time, and
-at the end a `Told`. All times are this machine's monotonic clock, in nanoseconds.
+One JSON line comes in, what to send (`SendOrder`); "ready" goes out once all is made that is to be
+made before. Another line lets it begin; then how many are acknowledged goes out from time to time,
+and at the end a `SendResult`. All times are this machine's monotonic clock, in nanoseconds.
 
     taken          given to a stream; it may be sent, and it may be ordered
     acknowledged   answered with 200
@@ -27,7 +27,7 @@ from bench.harness.histogram import Latencies
 from bench.orderer.transactions import Made, Maker
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 
 _NS = 10**9
 _RECONNECT_S = 0.2
@@ -35,7 +35,7 @@ _TOLD_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SendOrder:
     """What to send: so many transactions, in turns for these chains, over these nodes.
 
     `streams`         to each node
@@ -58,7 +58,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Told:
+class SendResult:
     """What became of it; `refused` by status, `retried` counts what was sent again."""
 
     acknowledged: int = 0
@@ -157,15 +157,15 @@ class Supply:
 class Sending:
     """The streams to all nodes, and what they were answered."""
 
-    def __init__(self, order: Order, supply: Supply) -> None:
+    def __init__(self, order: SendOrder, supply: Supply) -> None:
         self._order = order
         self._supply = supply
         self.refused: Counter[str] = Counter()
         self._latencies: list[int] = []
         self._lines: list[str] = []
-        self.told = Told()
+        self.told = SendResult()
 
-    async def run(self) -> Told:
+    async def run(self) -> SendResult:
         """Send until all is answered; raises `TimedOut`."""
         told, order = self.told, self._order
         told.began_ns = time.monotonic_ns()
@@ -193,7 +193,7 @@ class Sending:
         return told
 
     def write(self, file: Path) -> None:
-        """Write down what was acknowledged, as `Order.sent` says."""
+        """Write down what was acknowledged, as `SendOrder.sent` says."""
         file.write_text("".join(self._lines), encoding="ascii")
 
     async def _keep(self, address: str) -> None:
@@ -203,7 +203,7 @@ class Sending:
             attempt = _Attempt(self._supply, flying, self._order.window)
             last = ""
             try:
-                async with Client(address) as client:
+                async with NodeClient(address) as client:
                     async for status, _ in client.broadcast(attempt.feed()):
                         pending = flying.popleft()
                         self._answered(pending, status)
@@ -265,12 +265,12 @@ class _Attempt:
             yield pending.made.envelope
 
 
-def channels(order: Order) -> Iterator[str]:
+def channels(order: SendOrder) -> Iterator[str]:
     """Name the channel of each transaction, in their order: the chains take turns."""
     return itertools.islice(itertools.cycle(order.chains), order.transactions)
 
 
-def transactions(order: Order) -> Iterator[tuple[str, Made]]:
+def transactions(order: SendOrder) -> Iterator[tuple[str, Made]]:
     """Make what the order asks for: the channel, and the transaction."""
     maker = Maker.of(Path(order.material))
     for channel in channels(order):
@@ -282,7 +282,7 @@ def _say(told: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def send(order: Order, made: Iterator[tuple[str, Made]]) -> Told:
+def send(order: SendOrder, made: Iterator[tuple[str, Made]]) -> SendResult:
     """Send all that was made; raises `TimedOut`."""
     sending = Sending(order, Supply(made, order.rate))
     told = asyncio.run(sending.run())
@@ -293,7 +293,7 @@ def send(order: Order, made: Iterator[tuple[str, Made]]) -> Told:
 
 def main() -> None:
     """Read what to send, prepare it, wait for the start, send."""
-    order = Order(**json.loads(sys.stdin.readline()))
+    order = SendOrder(**json.loads(sys.stdin.readline()))
     made = transactions(order)
     if order.prepared:
         made = iter(list(made))

@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.cli import Output, OutputOption
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
+from topology.output import Output, OutputOption
 
 _VIOLATED = 3
 app = typer.Typer()
@@ -61,13 +61,13 @@ def pipeline(
 ) -> None:
     """Compute latencies, rates and losses of runs by Spark, and judge their order anew."""
     _refuse_without_spark()
-    from bench.pipeline.report import Asked, report  # noqa: PLC0415 - pyspark may be missing
+    from bench.pipeline.report import PipelineRequest, report  # noqa: PLC0415 - pyspark may be missing
     from bench.pipeline.session import spark  # noqa: PLC0415
-    from bench.pipeline.sources import Source, arms  # noqa: PLC0415
+    from bench.pipeline.sources import RunSource, arms  # noqa: PLC0415
 
     if not kafka:  # what else is to be set has Java's names
         Admin(bootstrap).close()  # raises in time where nobody answers; Spark asks for minutes
-    source = Source(bootstrap, tuple(runs), _pairs("--kafka", kafka))
+    source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     with ExitStack() as stack:
         if out is None:
@@ -76,7 +76,7 @@ def pipeline(
         else:
             out, kept = str(Path(out).absolute()) if "://" not in out else out, True
         session = stack.enter_context(spark(master=master, settings=settings, progress=_say))
-        asked = Asked(out, follow if follow is not None else 0.0 if stream else None)
+        asked = PipelineRequest(out, follow if follow is not None else 0.0 if stream else None)
         document = report(session, source, asked, progress=_say)
         topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()
     if not kept:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from bench.pipeline.sources import Arm
+from bench.pipeline.sources import RecordedArm
 
 SIDES = ("run", "arm", "topology", "r", "size")
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
@@ -129,7 +129,7 @@ def rates(counts: DataFrame) -> DataFrame:
     )
 
 
-def interests(spark: SparkSession, described: Sequence[Arm]) -> DataFrame:
+def interests(spark: SparkSession, described: Sequence[RecordedArm]) -> DataFrame:
     """List who was to get what: run, arm, consumer, interest."""
     rows = [
         (arm.run, arm.name, consumer, list(interest))

@@ -26,8 +26,8 @@ from functools import partial
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from bench.pipeline.rule import EPOCH_PLACES, UNKNOWN_VERSION, Order, Rule, scan
-from bench.pipeline.sources import Arm
+from bench.pipeline.rule import EPOCH_PLACES, UNKNOWN_VERSION, PlannedOrder, StreamRule, scan
+from bench.pipeline.sources import RecordedArm
 from multicast.errors import UnknownVersion
 
 READ = """
@@ -40,7 +40,7 @@ _BUCKET_MAX = 2**20
 _WITNESSES = 3
 
 
-def read_streams(records: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+def read_streams(records: DataFrame, rules: Sequence[StreamRule]) -> DataFrame:
     """Read raw order records by the rule: "run" rows with places, "void" rows with a reason.
 
     Each stream is read in one go and in offset order; streams are read side by side.
@@ -52,7 +52,7 @@ def read_streams(records: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     return records.sparkSession.createDataFrame(rows, READ, verifySchema=False)
 
 
-def _read(rules: Sequence[Rule], rows: Iterable[Row]) -> Iterator[tuple[object, ...]]:
+def _read(rules: Sequence[StreamRule], rows: Iterable[Row]) -> Iterator[tuple[object, ...]]:
     """Run in Spark's workers."""
     for kind, found in scan(rules, ((row[0], row[1], row[2], row[3]) for row in rows)):
         yield (kind, *found, *(None,) * (6 - len(found)))
@@ -102,7 +102,11 @@ def pieces(found: DataFrame, bucket: int) -> DataFrame:
 
 
 def placed(
-    events: DataFrame, found: DataFrame, order: Order, described: Sequence[Arm], bucket: int
+    events: DataFrame,
+    found: DataFrame,
+    order: PlannedOrder,
+    described: Sequence[RecordedArm],
+    bucket: int,
 ) -> DataFrame:
     """Join deliveries with their places: the columns of `_INSTANCE`, sequence, log, offset, place.
 
@@ -152,7 +156,7 @@ def placed(
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PipelineVerdict:
     """What was found against the order; all of it is nought where the order holds."""
 
     deliveries: int
@@ -167,7 +171,9 @@ class Verdict:
         return not (self.inversions or self.unplaced or self.disagreements)
 
 
-def verdict(where: DataFrame, found: DataFrame, order: Order, bucket: int) -> Verdict:
+def verdict(
+    where: DataFrame, found: DataFrame, order: PlannedOrder, bucket: int
+) -> PipelineVerdict:
     """Judge what `placed` gave, and the streams against each other."""
     total = where.agg(F.count("*"), F.count_if(F.col("place").isNull())).collect()[0]
     known = where.where("place is not null")
@@ -183,10 +189,10 @@ def verdict(where: DataFrame, found: DataFrame, order: Order, bucket: int) -> Ve
         witnesses += _inversions(known)
     if disagreements and pairs is not None:
         witnesses += _disagreements(pairs)
-    return Verdict(total[0], inversions, total[1], disagreements, tuple(witnesses))
+    return PipelineVerdict(total[0], inversions, total[1], disagreements, tuple(witnesses))
 
 
-def agreeing(found: DataFrame, order: Order, bucket: int) -> DataFrame | None:
+def agreeing(found: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame | None:
     """Lay two streams over each other, for each two that share two logs; None: there are none.
 
     A row is a stretch of messages that both have: its place in the one, low to high in the other.

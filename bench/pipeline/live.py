@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.pipeline.figures import SIDES, counted
-from bench.pipeline.sources import Arm, Source, typed
+from bench.pipeline.sources import RecordedArm, RunSource, typed
 from multicast.errors import TimedOut
 
 DELAY = "10 minutes"  # longer than a round and the writing of its events
@@ -43,8 +43,8 @@ class Followed:
 
 def follow(
     spark: SparkSession,
-    source: Source,
-    described: Sequence[Arm],
+    source: RunSource,
+    described: Sequence[RecordedArm],
     out: str,
     *,
     seconds: float,
@@ -70,7 +70,11 @@ def follow(
 
 
 def _pass(
-    spark: SparkSession, source: Source, described: Sequence[Arm], out: str, offsets_max: int
+    spark: SparkSession,
+    source: RunSource,
+    described: Sequence[RecordedArm],
+    out: str,
+    offsets_max: int,
 ) -> None:
     """Run both queries over what has come since the last pass."""
     raw = source.stream(spark, source.event_places, offsets_max=offsets_max)

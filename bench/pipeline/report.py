@@ -22,15 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.pipeline import figures, judge
 from bench.pipeline.live import follow
-from bench.pipeline.rule import Order, Statement, read_control
-from bench.pipeline.sources import Arm, Source, arms, order_records, statements, typed
+from bench.pipeline.rule import PlannedOrder, Statement, read_control
+from bench.pipeline.sources import RecordedArm, RunSource, arms, order_records, statements, typed
 from multicast.errors import AmcastError, ClusterUnreachable
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PipelineRequest:
     """What to do: `follow_s` None reads a batch, 0 streams what there is, more follows so long."""
 
     out: str
@@ -38,7 +38,11 @@ class Asked:
 
 
 def report(
-    spark: SparkSession, source: Source, asked: Asked, *, progress: Callable[[str], None]
+    spark: SparkSession,
+    source: RunSource,
+    asked: PipelineRequest,
+    *,
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run the pipeline; give its document. Raises `AmcastError` where something cannot be read."""
     began = time.monotonic()
@@ -79,9 +83,9 @@ def examine(
     counts: DataFrame,
     records: DataFrame | None,
     *,
-    order: Order,
-    described: Sequence[Arm],
-    asked: Asked,
+    order: PlannedOrder,
+    described: Sequence[RecordedArm],
+    asked: PipelineRequest,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Make figures and judge: events and counts as Parquet has them, raw order records."""
@@ -124,9 +128,9 @@ def examine(
     }
 
 
-def read_order(said: Mapping[str, Sequence[Statement]]) -> Order:
+def read_order(said: Mapping[str, Sequence[Statement]]) -> PlannedOrder:
     """Read control topics; what they say of who orders what, and who follows whom."""
-    order = Order()
+    order = PlannedOrder()
     for topic, of_topic in said.items():
         read_control(topic, of_topic, order)
     return order
@@ -134,9 +138,9 @@ def read_order(said: Mapping[str, Sequence[Statement]]) -> Order:
 
 def _events(
     spark: SparkSession,
-    source: Source,
-    described: Sequence[Arm],
-    asked: Asked,
+    source: RunSource,
+    described: Sequence[RecordedArm],
+    asked: PipelineRequest,
     progress: Callable[[str], None],
 ) -> tuple[DataFrame, DataFrame, int]:
     """Give counts, events and how many came too late to be counted."""

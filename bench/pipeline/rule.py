@@ -55,7 +55,7 @@ class PlacedRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StreamRule:
     """What the reader of one collector's stream in one epoch must know. Goes to Spark's workers."""
 
     topic: str
@@ -73,7 +73,7 @@ class Rule:
     stop: int | None = None  # the stream is over at this offset
 
 
-class Reader(NamedTuple):
+class StreamReader(NamedTuple):
     """A consumer follows this collector in this epoch."""
 
     topic: str
@@ -92,14 +92,14 @@ class Pair(NamedTuple):
 
 
 @dataclass(slots=True)
-class Order:
+class PlannedOrder:
     """What the control topics say: whose records count where, and who reads them.
 
     `alone` are (topic, consumer) that in some epoch read one log and follow no collector.
     """
 
-    rules: list[Rule] = field(default_factory=list)
-    readers: list[Reader] = field(default_factory=list)
+    rules: list[StreamRule] = field(default_factory=list)
+    readers: list[StreamReader] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     alone: list[tuple[str, str]] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ def digest(data: bytes) -> bytes:
 # -- plans ----------------------------------------------------------------------------------
 
 
-def read_control(topic: str, statements: Iterable[Statement], order: Order) -> None:
+def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrder) -> None:
     """Read a control topic; add what it says of the epochs that have begun."""
     said = Said(topic)
     for statement in statements:
@@ -129,7 +129,7 @@ def read_control(topic: str, statements: Iterable[Statement], order: Order) -> N
         _stop(order, topic, plan["epoch"], stopped)
 
 
-def _stop(order: Order, topic: str, epoch: int, stopped: Mapping[str, int]) -> None:
+def _stop(order: PlannedOrder, topic: str, epoch: int, stopped: Mapping[str, int]) -> None:
     """Note where streams of the epochs so far are over without a freeze."""
     for name, offset in stopped.items():
         place = max(
@@ -234,7 +234,7 @@ def _take_plan(
     plan: Mapping[str, Any],
     kept: Collection[str],
     begins: tuple[Mapping[str, int], Mapping[str, Any]],
-    order: Order,
+    order: PlannedOrder,
 ) -> None:
     epoch = plan["epoch"]
     order.rules += (rule for rule in _rules_of(topic, plan, *begins) if rule.collector not in kept)
@@ -242,7 +242,7 @@ def _take_plan(
         if entry["collector"] is None:
             order.alone.append((topic, entry["name"]))
         elif entry["collector"] not in kept:
-            order.readers.append(Reader(topic, epoch, entry["collector"], entry["name"]))
+            order.readers.append(StreamReader(topic, epoch, entry["collector"], entry["name"]))
     for one, other in combinations(plan["collectors"], 2):
         if one["name"] not in kept and len(set(one["bag"]) & set(other["bag"])) > 1:
             order.pairs.append(Pair(topic, epoch, one["name"], other["name"]))
@@ -250,7 +250,7 @@ def _take_plan(
 
 def _rules_of(
     topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], resumed: Mapping[str, Any]
-) -> Iterator[Rule]:
+) -> Iterator[StreamRule]:
     canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
@@ -261,7 +261,7 @@ def _rules_of(
         begins = resumed.get(name, {})
         firsts = {log: ended.get(log, plan["logs"][numbers[log]]["first"]) for log in node["bag"]}
         firsts |= {log: position for log, (position, _) in begins.items()}
-        yield Rule(
+        yield StreamRule(
             topic=topic,
             epoch=plan["epoch"],
             collector=name,
@@ -281,10 +281,10 @@ def _rules_of(
 
 
 @dataclass(slots=True)
-class Reading:
+class StreamReading:
     """One collector's stream in one epoch, read so far."""
 
-    rule: Rule
+    rule: StreamRule
     previous: bytes = b""
     positions: dict[int, int] = field(default_factory=dict)
     records: int = 0
@@ -367,7 +367,7 @@ class Reading:
 
 
 def scan(
-    known: Sequence[Rule], rows: Iterable[tuple[str, int, int, bytes | None]]
+    known: Sequence[StreamRule], rows: Iterable[tuple[str, int, int, bytes | None]]
 ) -> Iterator[tuple[str, PlacedRun | tuple[str, str]]]:
     """Read streams, given as (topic, partition, offset, value) by stream and offset.
 
@@ -376,7 +376,7 @@ def scan(
     """
     for (topic, partition), of_stream in groupby(rows, key=lambda row: (row[0], row[1])):
         readings = [
-            Reading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
+            StreamReading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
         ]
         for _, _, offset, value in of_stream:
             raw = bytes(value or b"")

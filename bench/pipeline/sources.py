@@ -31,7 +31,7 @@ EVENT = """
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class RecordedArm:
     """One arm of a run, as it was described. `complete`: all its events are there."""
 
     run: str
@@ -44,7 +44,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """A cluster and the runs on it that are looked at."""
 
     bootstrap: str
@@ -88,7 +88,7 @@ class Source:
         return {events_topic(run): range(1, PARTITIONS) for run in self.runs}
 
 
-def arms(spark: SparkSession, source: Source) -> list[Arm]:
+def arms(spark: SparkSession, source: RunSource) -> list[RecordedArm]:
     """Read the descriptions; raises `UsageError` for a run that nobody described."""
     frame = source.batch(spark, {events_topic(run): [DESCRIBED] for run in source.runs})
     said = [json.loads(row["value"]) for row in frame.select("value").collect()]
@@ -103,8 +103,8 @@ def arms(spark: SparkSession, source: Source) -> list[Arm]:
     return sorted(found, key=lambda arm: (arm.run, arm.name))
 
 
-def _arm(said: Mapping[str, Any], over: set[tuple[str, str]]) -> Arm:
-    return Arm(
+def _arm(said: Mapping[str, Any], over: set[tuple[str, str]]) -> RecordedArm:
+    return RecordedArm(
         run=said["run"],
         name=said["arm"],
         topic=said["topic"],
@@ -115,7 +115,7 @@ def _arm(said: Mapping[str, Any], over: set[tuple[str, str]]) -> Arm:
     )
 
 
-def typed(raw: DataFrame, described: Sequence[Arm]) -> DataFrame:
+def typed(raw: DataFrame, described: Sequence[RecordedArm]) -> DataFrame:
     """Turn records of events into rows; what is no event of a described arm is left out."""
     offsets = F.broadcast(
         raw.sparkSession.createDataFrame(
@@ -136,7 +136,7 @@ def typed(raw: DataFrame, described: Sequence[Arm]) -> DataFrame:
 
 
 def statements(
-    spark: SparkSession, source: Source, topics: Iterable[str]
+    spark: SparkSession, source: RunSource, topics: Iterable[str]
 ) -> dict[str, list[Statement]]:
     """Read the control topics of these topics, checkpoints left out; by topic, in order."""
     found: dict[str, list[Statement]] = {topic: [] for topic in topics}
@@ -153,7 +153,7 @@ def statements(
     return found
 
 
-def order_records(spark: SparkSession, source: Source, topics: Iterable[str]) -> DataFrame:
+def order_records(spark: SparkSession, source: RunSource, topics: Iterable[str]) -> DataFrame:
     """Read the raw order streams of these topics: topic, partition, offset, value."""
     frame = source.batch(spark, {f"{topic}.Msg-TO": None for topic in topics})
     return frame.select(

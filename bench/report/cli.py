@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.cli import Force, Output, OutputOption, refuse_files
+from bench.cli import Force, refuse_files
 from bench.report import marks
 from bench.report.data import collect, described
 from bench.report.report import write_report
 from bench.report.suite import chosen, run_small, run_suite
 from multicast.errors import UsageError
+from topology.output import Output, OutputOption
 
 app = typer.Typer()
 

@@ -36,7 +36,7 @@ _CDF = ("latency-100B-200", "latency-100B-2000", "latency-10kB-200", "latency-1M
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One arm's points in a plot."""
 
     arm: str
@@ -62,7 +62,7 @@ class Plot:
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     note: str
     x_scale: str = "linear"  # linear, log, log2, percentile
     y_log: bool = True
@@ -177,7 +177,7 @@ def _cdfs(documents: Mapping[str, Document]) -> Iterator[Plot]:
             latencies = Latencies()
             latencies.add(encoded)
             percentiles = _percentiles(latencies.count)
-            lines.append(Line(arm, percentiles, latencies.at(percentiles)))
+            lines.append(PlotLine(arm, percentiles, latencies.at(percentiles)))
         workload = document["workload"]
         yield Plot(
             f"cdf-{name}",
@@ -275,7 +275,7 @@ def _by_topology(documents: Mapping[str, Document], virtual: Document | None) ->
             yield _in_virtual_time(virtual, kind, title, x_label)
 
 
-def _lines_by_rate(given: Sequence[Document]) -> list[Line]:
+def _lines_by_rate(given: Sequence[Document]) -> list[PlotLine]:
     """Make a line for each arm and rate: what was sent at another rate is not comparable."""
     rates = sorted({float(one["workload"]["load"]) for one in given}, reverse=True)
     found = []
@@ -287,10 +287,10 @@ def _lines_by_rate(given: Sequence[Document]) -> list[Line]:
 
 
 def _in_virtual_time(virtual: Document, kind: str, title: str, x_label: str) -> Plot:
-    lines: dict[str, Line] = {}
+    lines: dict[str, PlotLine] = {}
     for one in virtual["series"]:
         if one["kind"] == kind:
-            line = lines.setdefault(one["arm"], Line(one["arm"], [], [], [], []))
+            line = lines.setdefault(one["arm"], PlotLine(one["arm"], [], [], [], []))
             line.x.append(float(one["size"]))
             line.y.append(one["p50_hops"])
             line.low.append(one["p50_hops"])
@@ -316,7 +316,7 @@ def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: 
     messages = workload.get("messages", 0) + workload.get("warm_up", 0)
     key = f"aggregated{figure[0].upper()}{figure[1:]}"
     lines = [
-        Line(
+        PlotLine(
             role,
             [float(at) for at in range(len(arms))],
             [document["arms"][arm].get(f"{key}.{role}", 0.0) * times / messages for arm in arms],
@@ -348,15 +348,17 @@ def _megabytes(value: float, document: Document) -> float:
     return float(value * document["workload"]["message_bytes"] / 1e6)
 
 
-def _lines(documents: Sequence[Document], figure: str, x: Any, turn: Any = _as_it_is) -> list[Line]:
+def _lines(
+    documents: Sequence[Document], figure: str, x: Any, turn: Any = _as_it_is
+) -> list[PlotLine]:
     """Make a line an arm, in the order of x; what a document lacks is left out."""
-    lines: dict[str, Line] = {}
+    lines: dict[str, PlotLine] = {}
     for document in sorted(documents, key=x):
         for arm, figures in document["arms"].items():
             values = [turn(value, document) for value in figures.get(figure, ())]
             if not values:
                 continue
-            line = lines.setdefault(arm, Line(arm, [], []))
+            line = lines.setdefault(arm, PlotLine(arm, [], []))
             line.x.append(x(document))
             line.y.append(statistics.median(values))
             line.low.append(min(values))

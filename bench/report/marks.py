@@ -27,7 +27,7 @@ PER_CPU = "consumeRatePerCpuSecond"
 Document = Mapping[str, Any]
 
 
-class Verdict(enum.StrEnum):
+class TargetVerdict(enum.StrEnum):
     """What a run says about a mark."""
 
     MET = "met"
@@ -73,7 +73,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TargetRow:
     """One row of the table of marks, and the marks that it stands for."""
 
     text: str
@@ -87,7 +87,7 @@ class Judged:
     row: str
     mark: Mark
     figure: Figure | None
-    verdict: Verdict
+    verdict: TargetVerdict
     command: str
     error: str | None
 
@@ -174,15 +174,15 @@ def _over_algorithm1() -> list[Mark]:
 
 
 TABLE = (
-    Row(
+    TargetRow(
         "one collector, early runs, open loop, against plain Kafka",
         _latency("ordered", 1.4, 1.8, 1.05),
     ),
-    Row(
+    TargetRow(
         "the same for messages of plain Kafka producers (no announcement)",
         _latency("ordered-plain", 2.0, 2.5, 1.15),
     ),
-    Row(
+    TargetRow(
         "the first row at 10 % of plain Kafka's maximum rate",
         [
             Mark(f"p50, {_spaced(size)}", f"tenth-{size}", 2.0, "times plain",
@@ -190,28 +190,28 @@ TABLE = (
             for size in (*SMALL, "1MB")
         ],
     ),
-    Row(
+    TargetRow(
         "each further level of the tree, 200/s",
         [
             Mark(f"p50, a tree of {size}", f"tree-{size}", 1.0, "times plain, more a level", level)
             for size in (2, 4)
         ],
     ),
-    Row(
+    TargetRow(
         "throughput of ordered delivery from a backlog, `batches()`",
         [
             _backlog("100B", 0.80),
             *(_backlog(size, 0.90) for size in ("1kB", "10kB", "100kB", "1MB")),
         ],
     ),
-    Row(
+    TargetRow(
         "ordered delivery, 100 B, fast driver, `batches()`",
         [
             Mark("all threads of the consumer", "backlog-100B", 400_000.0,
                  "messages per CPU second", own(PER_CPU, "ordered"), at_least=True)
         ],
     ),
-    Row(
+    TargetRow(
         "payload bytes that a collector reads, messages of 10 kB and more",
         [
             Mark(_spaced(size), "payload-bytes", 5.0, "% of the payload",
@@ -219,7 +219,7 @@ TABLE = (
             for size in ("10kB", "100kB", "1MB")
         ],
     ),
-    Row(
+    TargetRow(
         "collector CPU",
         [
             Mark("at 100,000 messages/s of 100 B", "collector-cpu", 0.25, "of a core",
@@ -227,25 +227,25 @@ TABLE = (
             Mark("idle", "collector-cpu", 0.01, "of a core", single("idle_share"), below=True),
         ],
     ),
-    Row(
+    TargetRow(
         "ordering alone: collector core, codec and acceptance, in-memory log, 64 logs",
         [
             Mark("runs", "ordering", 100_000.0, "runs per CPU second",
                  single("runs_per_cpu_second"), at_least=True)
         ],
     ),
-    Row(
+    TargetRow(
         "against Algorithm 1 as the poster has it (per message, kafka-python, same machine)",
         _over_algorithm1(),
     ),
-    Row(
+    TargetRow(
         'against "put it all into one partition", consumers that want a third of it',
         [
             Mark("throughput per consumer, 1 kB", "thirds", 1.5, "times one partition",
                  ratio(RATE, "ordered", "one-partition"), at_least=True)
         ],
     ),
-    Row(
+    TargetRow(
         "memory, 10 million messages behind, over being 10 thousand behind",
         [
             Mark("a collector's growth", "memory", 64.0, "MiB",
@@ -265,7 +265,7 @@ def judge(documents: Mapping[str, Document]) -> list[Judged]:
     return [_judge(row, mark, documents.get(mark.document)) for row in TABLE for mark in row.marks]
 
 
-def _judge(row: Row, mark: Mark, document: Document | None) -> Judged:
+def _judge(row: TargetRow, mark: Mark, document: Document | None) -> Judged:
     command = f"amcast bench suite --out DIR --only {mark.document}"
     figure, error = None, None
     if document is not None:
@@ -279,9 +279,9 @@ def _judge(row: Row, mark: Mark, document: Document | None) -> Judged:
     return Judged(row.text, mark, figure, _verdict(mark, figure), command, error)
 
 
-def _verdict(mark: Mark, figure: Figure | None) -> Verdict:
+def _verdict(mark: Mark, figure: Figure | None) -> TargetVerdict:
     if figure is None:
-        return Verdict.NOT_MEASURED
+        return TargetVerdict.NOT_MEASURED
     if 0 < figure.pairs < PAIRS_MIN:
-        return Verdict.TOO_FEW
-    return Verdict.MET if mark.met_by(figure.median) else Verdict.MISSED
+        return TargetVerdict.TOO_FEW
+    return TargetVerdict.MET if mark.met_by(figure.median) else TargetVerdict.MISSED

@@ -11,14 +11,14 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from bench.report.data import Line, Plot, said, short
-from bench.report.marks import PAIRS_MIN, Document, Judged, Verdict
+from bench.report.data import Plot, PlotLine, said, short
+from bench.report.marks import PAIRS_MIN, Document, Judged, TargetVerdict
 
 _SIGNS = {
-    Verdict.MET: ("yes", "✓ met"),
-    Verdict.MISSED: ("no", "✗ missed"),
-    Verdict.TOO_FEW: ("open", "? too few pairs"),
-    Verdict.NOT_MEASURED: ("open", "- not measured"),
+    TargetVerdict.MET: ("yes", "✓ met"),
+    TargetVerdict.MISSED: ("no", "✗ missed"),
+    TargetVerdict.TOO_FEW: ("open", "? too few pairs"),
+    TargetVerdict.NOT_MEASURED: ("open", "- not measured"),
 }
 _STYLE = """
 :root { color-scheme: light }
@@ -64,7 +64,9 @@ def page(
 
 
 def _summary(judged: Sequence[Judged]) -> str:
-    counted = [(sum(one.verdict is verdict for one in judged), verdict) for verdict in Verdict]
+    counted = [
+        (sum(one.verdict is verdict for one in judged), verdict) for verdict in TargetVerdict
+    ]
     text = ", ".join(f"{count} {verdict}" for count, verdict in counted if count)
     return (
         f"<p>Of {len(judged)} marks: <strong>{escape(text)}</strong>. A figure is the median of "
@@ -148,7 +150,7 @@ def _numbers(plot: Plot) -> str:
     return _table(head, [*rows, "</tbody>"])
 
 
-def _point(line: Line, place: float) -> str:
+def _point(line: PlotLine, place: float) -> str:
     """Give a line's value at a place, or the nearest below where it is a curve."""
     below = [index for index, x in enumerate(line.x) if x <= place + 1e-9]
     curve = not line.low and len(line.x) > 12

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.report.data import Line, Plot, plots
+from bench.report.data import Plot, PlotLine, plots
 from bench.report.marks import Document, Judged
 from bench.report.page import page
 from multicast.errors import UsageError
@@ -89,7 +89,7 @@ def _lines(axes: Any, plot: Plot) -> None:
             _markers(axes, line, colour, marker)
 
 
-def _markers(axes: Any, line: Line, colour: str, marker: str) -> None:
+def _markers(axes: Any, line: PlotLine, colour: str, marker: str) -> None:
     hollow = line.hollow or [False] * len(line.x)
     for face, wanted in ((colour, False), ("white", True)):
         at = [index for index, one in enumerate(hollow) if one is wanted]

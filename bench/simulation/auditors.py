@@ -17,25 +17,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from bench.simulation.consumers import Process, Sitter
+from bench.simulation.consumers import SimulatedConsumer, Sitter
 from bench.simulation.judge import Judge, Violation, judge
-from bench.simulation.schedule import Seat
+from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ControlState, log_partition
 from multicast.delivery import Batch
 from multicast.errors import ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.history import History
 from multicast.subscription import Bounds, End, Wanted, logs_wanted, missing
-from multicast.verification.audit import Audit
+from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
 AUDITS_MAX = 2
 
 
-class _Reader(Process):
+class _Reader(SimulatedConsumer):
     """Reads for one consumer; what it delivers goes to the audit."""
 
-    def __init__(self, world: World, sitter: Sitter, audit: Audit) -> None:
+    def __init__(self, world: World, sitter: Sitter, audit: AuditCollector) -> None:
         self.audit = audit
         super().__init__(world, sitter, Judge(world.schedule.scene), where="earliest")
         audit.begins(sitter.label[0], sitter.wanted, self.delivery.position.epoch)
@@ -52,7 +52,7 @@ class _Reader(Process):
 
 @dataclass(slots=True)
 class _Running:
-    audit: Audit
+    audit: AuditCollector
     sitters: list[Sitter]  # of the readers that are not at the end yet
     readers: dict[str, _Reader] = field(default_factory=dict)
     given_up: bool = False
@@ -106,10 +106,10 @@ class Auditors:
         state = world.view().state
         logs = logs_wanted(state, None)
         positions = {log.name: world.end(log_partition(log)) for log in logs}
-        audit = Audit(End(state.epoch, state.begun_epoch, positions))
+        audit = AuditCollector(End(state.epoch, state.begun_epoch, positions))
         number = len(self._audits) + 1
         sitters = [
-            Sitter(Seat(name, f"audit{number}", late=False, bounds=Bounds()), wanted)
+            Sitter(ConsumerSeat(name, f"audit{number}", late=False, bounds=Bounds()), wanted)
             for name, wanted in self._wanted.items()
         ]
         self._audits.append(_Running(audit, sitters))
@@ -139,12 +139,12 @@ class Auditors:
         running.readers.pop(sitter.label[0], None)
         sitter.label = (sitter.label[0], f"{sitter.label[1]}+")
 
-    def _history(self, audit: Audit, control: ControlState) -> History:
+    def _history(self, audit: AuditCollector, control: ControlState) -> History:
         for log in control.plan(audit.end.epoch).logs:
             self._logged(audit, control, log)
         return audit.history(control)
 
-    def _logged(self, audit: Audit, control: ControlState, log: Log) -> None:
+    def _logged(self, audit: AuditCollector, control: ControlState, log: Log) -> None:
         at = log_partition(log)
         fetched = self._world.log.read(at, self._world.log.begins([at])[at], READ_ALL)
         if fetched is not None:

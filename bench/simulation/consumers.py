@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bench.simulation.judge import Judge, Label
 from bench.simulation.nodes import AMOUNTS
-from bench.simulation.schedule import Seat
+from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ALONE, ControlState, log_partition, stream_partition
 from multicast.delivery import Batch, Cursor, Delivery
@@ -23,7 +23,7 @@ from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimm
 from multicast.subscription import Wanted, earliest, follow, pass_marker, resume
 
 
-class Process:
+class SimulatedConsumer:
     """One process on a seat, from its start to its crash."""
 
     def __init__(self, world: World, sitter: Sitter, judge: Judge, *, where: str) -> None:
@@ -191,12 +191,12 @@ class Process:
 class Sitter:
     """What a seat remembers between its processes."""
 
-    def __init__(self, seat: Seat, wanted: Wanted) -> None:
+    def __init__(self, seat: ConsumerSeat, wanted: Wanted) -> None:
         self.seat = seat
         self.wanted = wanted
         self.label: Label = (seat.consumer, seat.instance)
         self.committed: Cursor | None = None
-        self.process: Process | None = None
+        self.process: SimulatedConsumer | None = None
         self.late = seat.late
         self.heirs = 0
         self.wary = False  # of checkpoints
@@ -257,7 +257,7 @@ class Consumers:
             where = "committed"
         elif sitter.late:
             where = "latest"
-        sitter.process = Process(self._world, sitter, self._judge, where=where)
+        sitter.process = SimulatedConsumer(self._world, sitter, self._judge, where=where)
         self._judge.begins(sitter.label)
 
     def _stand_up(self, sitter: Sitter) -> None:

@@ -13,10 +13,10 @@ from multicast.control import ControlState, stream_partition
 from multicast.errors import UnknownVersion
 from multicast.order import (
     ORDERED_MAX,
-    Kind,
     OrderRecord,
     OrderStream,
     ParentNext,
+    RecordKind,
     Run,
     Void,
     encode,
@@ -70,7 +70,7 @@ class Forger:
             return None
         log = sorted(stream.own)[bits % len(stream.own)]
         run = Run(log, stream.state.positions[log], stream.state.positions[log] + self._by(bits))
-        return "far", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+        return "far", _raw(stream, RecordKind.OWN, stream.state.parent_next, run)
 
     def _by(self, bits: int) -> int:
         """Choose how far to go: so that collectors fill it, or that they do not."""
@@ -79,13 +79,15 @@ class Forger:
 
     def _ended(self, stream: OrderStream, bits: int) -> tuple[str, bytes]:
         """Freeze, perhaps as if more of the parent's stream were relayed."""
-        return "freeze", _raw(stream, Kind.FREEZE, _jumped(stream, bits & 1 and bits >> 1 & 3))
+        return "freeze", _raw(
+            stream, RecordKind.FREEZE, _jumped(stream, bits & 1 and bits >> 1 & 3)
+        )
 
     def _jump(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
         """Leave out some of the parent's records, which may be there already or not."""
         if stream.plan.collector(stream.collector).parent is None:
             return None
-        return "jump", _raw(stream, Kind.PARENT, _jumped(stream, 1 + (bits & 7)))
+        return "jump", _raw(stream, RecordKind.PARENT, _jumped(stream, 1 + (bits & 7)))
 
     def _shared(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
         """Order what is the parent's to order."""
@@ -93,11 +95,11 @@ class Forger:
             return None
         (log,) = stream.inherited
         run = Run(log, stream.state.positions[log], stream.state.positions[log] + self._by(bits))
-        return "parent's run", _raw(stream, Kind.PARENT, _jumped(stream, 1 + (bits & 1)), run)
+        return "parent's run", _raw(stream, RecordKind.PARENT, _jumped(stream, 1 + (bits & 1)), run)
 
     def _newer(self, stream: OrderStream, _: int) -> tuple[str, bytes]:
         """Go on in a version that nobody knows."""
-        raw = bytearray(_raw(stream, Kind.FREEZE, stream.state.parent_next))
+        raw = bytearray(_raw(stream, RecordKind.FREEZE, stream.state.parent_next))
         raw[2] = 9
         return "newer version", bytes(raw)
 
@@ -109,7 +111,7 @@ def _more(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
     log = sorted(stream.own)[bits % len(stream.own)]
     first = stream.state.positions[log]
     run = Run(log, first, first + ORDERED_MAX + 1)
-    return "beyond the bound", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+    return "beyond the bound", _raw(stream, RecordKind.OWN, stream.state.parent_next, run)
 
 
 def _elsewhere(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
@@ -120,7 +122,7 @@ def _elsewhere(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
     position = stream.state.positions[log]
     first = position + 1 + (bits >> 5 & 7) if bits >> 4 & 1 or not position else position - 1
     run = Run(log, first, first + 1 + (bits >> 8 & 7))
-    return "elsewhere", _raw(stream, Kind.OWN, stream.state.parent_next, run)
+    return "elsewhere", _raw(stream, RecordKind.OWN, stream.state.parent_next, run)
 
 
 def _jumped(stream: OrderStream, records: int) -> ParentNext:
@@ -130,7 +132,7 @@ def _jumped(stream: OrderStream, records: int) -> ParentNext:
     return ParentNext(relayed + records, offset + records)
 
 
-def _raw(stream: OrderStream, kind: Kind, parent_next: ParentNext, *runs: Run) -> bytes:
+def _raw(stream: OrderStream, kind: RecordKind, parent_next: ParentNext, *runs: Run) -> bytes:
     return encode(OrderRecord(kind, stream.state.digest, parent_next, runs, writer=666))
 
 

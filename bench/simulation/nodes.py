@@ -25,7 +25,7 @@ from topology.tree import Plan
 AMOUNTS = (1, 2, 5, READ_ALL)
 
 
-class Instance:
+class SimulatedInstance:
     """One process of one node in one epoch."""
 
     def __init__(self, world: World, epoch: int, name: str, writer: int, *, choice: int) -> None:
@@ -193,12 +193,12 @@ def _ignore(_: AppendOutcome) -> None:
     """Hear nothing: a checkpoint that got lost is no harm."""
 
 
-class Nodes:
+class SimulatedNodes:
     """All instances of all nodes; an instance begins when its turn comes and it is not there."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._living: dict[tuple[int, str, int], Instance] = {}
+        self._living: dict[tuple[int, str, int], SimulatedInstance] = {}
         self._retired: set[tuple[int, str, int]] = set()
         self._fallback: set[tuple[int, str]] = set()
         self._writers = 0
@@ -254,10 +254,10 @@ class Nodes:
         except AmcastError as error:
             self._stopped(key, error)
 
-    def _start(self, epoch: int, name: str, number: int, bits: int) -> Instance:
+    def _start(self, epoch: int, name: str, number: int, bits: int) -> SimulatedInstance:
         self._writers += 1
         choice = 0 if (epoch, name) in self._fallback else 1 + (bits >> 20 & 3)
-        instance = Instance(self._world, epoch, name, self._writers, choice=choice % 4)
+        instance = SimulatedInstance(self._world, epoch, name, self._writers, choice=choice % 4)
         self._living[epoch, name, number] = instance
         self._tokens[epoch, name] = instance.token
         return instance

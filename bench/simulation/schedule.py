@@ -26,7 +26,7 @@ from bench.simulation.trees import (
     random_scene,
     random_sets,
 )
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from multicast.subscription import Bounds
 from topology.tree import Plan
 
@@ -34,7 +34,7 @@ MULTICASTS = 104
 BITS = 64
 
 
-class Kind(enum.IntEnum):
+class TurnKind(enum.IntEnum):
     """Whose turn it is."""
 
     MULTICAST = 0
@@ -91,12 +91,12 @@ ROUGH = (
 class Op(NamedTuple):
     """One turn."""
 
-    kind: Kind
+    kind: TurnKind
     bits: int
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ConsumerSeat:
     """A durable place that instances of a consumer take: its commits survive them."""
 
     consumer: str
@@ -113,8 +113,8 @@ class Schedule:
     scene: Scene
     plans: tuple[tuple[Plan, ...], ...]
     destinations: tuple[tuple[str, ...], ...]  # drawn from; busy ones stand in it more often
-    seats: tuple[Seat, ...]
-    limits: Limits
+    seats: tuple[ConsumerSeat, ...]
+    limits: CollectorLimits
     fates: tuple[Fate, ...]
     delay_max: int
     crash_mask: int  # a turn crashes where its crash bits are all 0 under this mask
@@ -179,7 +179,7 @@ def draw(seed: int) -> Schedule:
 def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
     """Forge in the second half, and let operators look after it; fills are bounded tightly."""
     ops = list(drawn.ops)
-    for kind, count in ((Kind.FORGERY, rng.choice((1, 2, 5))), (Kind.OPERATOR, 24)):
+    for kind, count in ((TurnKind.FORGERY, rng.choice((1, 2, 5))), (TurnKind.OPERATOR, 24)):
         for _ in range(count):
             # Often so late that nobody has recovered when the faults end.
             begin = rng.choice((5, 5, 9)) * len(ops) // 10
@@ -206,7 +206,7 @@ def _with_audits(rng: Random, ops: tuple[Op, ...]) -> tuple[Op, ...]:
         return ops
     audited = list(ops)
     for _ in range(rng.choice((1, 8, 20))):
-        op = Op(Kind.AUDIT, rng.getrandbits(BITS))
+        op = Op(TurnKind.AUDIT, rng.getrandbits(BITS))
         audited.insert(rng.randint(len(audited) // 4, len(audited)), op)
     return tuple(audited)
 
@@ -245,11 +245,11 @@ def _destinations(
     return tuple(drawn) or ((scene.partitions[0],),)
 
 
-def _seats(rng: Random, scene: Scene) -> tuple[Seat, ...]:
+def _seats(rng: Random, scene: Scene) -> tuple[ConsumerSeat, ...]:
     seats = []
     for name, _ in scene.interests:
         instances = "ab"[: rng.choice((1, 1, 2))]
-        seats += [Seat(name, one, rng.random() < 0.15, _bounds(rng)) for one in instances]
+        seats += [ConsumerSeat(name, one, rng.random() < 0.15, _bounds(rng)) for one in instances]
     return tuple(seats)
 
 
@@ -259,10 +259,10 @@ def _bounds(rng: Random) -> Bounds:
     return Bounds(buffer_bytes_max=rng.choice((1, 150, 1000)), runs_max=rng.choice((1, 2, 9)))
 
 
-def _limits(rng: Random) -> Limits:
+def _limits(rng: Random) -> CollectorLimits:
     if rng.random() < 0.3:
-        return Limits(checkpoint_every=rng.choice((4, 16)))
-    return Limits(
+        return CollectorLimits(checkpoint_every=rng.choice((4, 16)))
+    return CollectorLimits(
         run_length_max=rng.choice((1, 2, 3, 9)),
         runs_max=rng.choice((1, 2, 5)),
         pending_max=rng.choice((1, 2, 4, 32)),
@@ -282,26 +282,26 @@ def _ops(
     recreates: bool,
 ) -> tuple[Op, ...]:
     """Draw who has a turn when. Epoch e's operators have none before its share of the schedule."""
-    keyed: list[tuple[float, Kind]] = []
+    keyed: list[tuple[float, TurnKind]] = []
 
-    def add(kind: Kind, count: int, begin: float = 0.0) -> None:
+    def add(kind: TurnKind, count: int, begin: float = 0.0) -> None:
         keyed.extend((begin + (1 - begin) * rng.random(), kind) for _ in range(count))
 
-    add(Kind.MULTICAST, MULTICASTS)
-    add(Kind.NODE, 170)
-    add(Kind.CONSUMER, 120)
+    add(TurnKind.MULTICAST, MULTICASTS)
+    add(TurnKind.NODE, 170)
+    add(TurnKind.CONSUMER, 120)
     for epoch in range(2, len(plans) + 1):
-        add(Kind.OPERATOR, 16, begin=(epoch - 1) / (len(plans) + 0.5))
+        add(TurnKind.OPERATOR, 16, begin=(epoch - 1) / (len(plans) + 0.5))
     if not calm:
-        add(Kind.TRANSACTION, rng.choice((0, 6)))
-        add(Kind.GARBAGE, rng.choice((0, 10)))
-        add(Kind.COMPACTION, rng.choice((0, 1, 3)))
-        add(Kind.POISON, rng.choice((0, 0, 3, 8)))
+        add(TurnKind.TRANSACTION, rng.choice((0, 6)))
+        add(TurnKind.GARBAGE, rng.choice((0, 10)))
+        add(TurnKind.COMPACTION, rng.choice((0, 1, 3)))
+        add(TurnKind.POISON, rng.choice((0, 0, 3, 8)))
     if trims:
-        add(Kind.RETENTION, 3, begin=0.5)
+        add(TurnKind.RETENTION, 3, begin=0.5)
     if announces and not calm:
-        add(Kind.ANNOUNCEMENT, rng.choice((0, 4, 12)))
+        add(TurnKind.ANNOUNCEMENT, rng.choice((0, 4, 12)))
     if recreates:
-        add(Kind.RECREATION, 1, begin=0.3)
+        add(TurnKind.RECREATION, 1, begin=0.3)
     keyed.sort()
     return tuple([Op(kind, rng.getrandbits(BITS)) for _, kind in keyed])

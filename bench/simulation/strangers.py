@@ -23,11 +23,11 @@ from multicast.control import (
 from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
 from multicast.order import (
-    Kind,
     OrderRecord,
     ParentNext,
+    RecordKind,
     Run,
-    Undecodable,
+    UndecodableRecord,
     decode,
     digest_of,
     encode,
@@ -241,18 +241,18 @@ def _impossible(last: bytes, bits: int, logs: int) -> bytes:
     """Make a record that extends another record and says what no state allows, or is cut off."""
     try:
         said = decode(last)
-    except Undecodable:
-        said = OrderRecord(Kind.OWN, b"", ParentNext(0, 0), ())
+    except UndecodableRecord:
+        said = OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), ())
     # A log's next offset is hardly ever that far, and never after that record.
     nowhere = Run(bits % logs, 1 << 20, (1 << 20) + 1)
     again = said.runs[:1] or (nowhere,)
     records = (
-        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, ()),
-        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, (nowhere,)),
-        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, again),
-        OrderRecord(Kind.OWN, digest_of(last), said.parent_next, (Run(1 << 20, 0, 1),)),
-        OrderRecord(Kind.PARENT, digest_of(last), said.parent_next, again),
-        OrderRecord(Kind.FREEZE, digest_of(last), said.parent_next, (nowhere,)),
+        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, ()),
+        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, (nowhere,)),
+        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, again),
+        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, (Run(1 << 20, 0, 1),)),
+        OrderRecord(RecordKind.PARENT, digest_of(last), said.parent_next, again),
+        OrderRecord(RecordKind.FREEZE, digest_of(last), said.parent_next, (nowhere,)),
     )
     raw = encode(records[(bits >> 6) % len(records)])
     return raw[:-1] if bits >> 12 & 7 == 0 else raw

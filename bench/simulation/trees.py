@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from topology.tree import Collector, Log, Objective, Plan, Subscription, log_name
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription, log_name
 
 TOPIC = "A"
 STREAMS = 9
@@ -103,7 +103,7 @@ def random_plan(
     streams = rng.sample(range(STREAMS), len(bags))
     names = [f"K{number}" for number in range(1, len(bags) + 1)]
     collectors = [
-        Collector(
+        CollectorSpec(
             names[place],
             tuple(sorted(bag)),
             None if parents[place] is None else names[parents[place] or 0],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bench.simulation.judge import Judge
-from bench.simulation.nodes import Nodes
+from bench.simulation.nodes import SimulatedNodes
 from bench.simulation.schedule import Fate
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, READ_ALL, World
@@ -54,7 +54,7 @@ class Session:
 class Producers:
     """A few producers, each with its own, perhaps old, view of the plan."""
 
-    def __init__(self, world: World, judge: Judge, nodes: Nodes) -> None:
+    def __init__(self, world: World, judge: Judge, nodes: SimulatedNodes) -> None:
         self._world = world
         self._judge = judge
         self._nodes = nodes

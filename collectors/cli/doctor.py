@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.cli.main import Output, OutputOption
 from collectors.doctor.checks import Finding, Weight, findings
 from collectors.doctor.facts import (
     FOR_EVER,
@@ -31,10 +30,11 @@ from collectors.doctor.facts import (
     length,
 )
 from collectors.doctor.inspection import look
-from multicast.cli.send_receive import Bootstrap, Topic
+from multicast.cli.options import Bootstrap, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.settings import settings
+from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "dim"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 import sys
@@ -14,27 +13,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multicast.cli.send_receive import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.order import OrderStream
 from multicast.settings import Settings, settings
+from topology.output import Output, OutputOption
 from topology.tree import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and see how they fare.")
 _READ_S = 10.0
-
-
-class Output(enum.StrEnum):
-    """How a result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
 
 
 @app.command()

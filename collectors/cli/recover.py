@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from collectors.cli.main import Output, OutputOption
 from collectors.reconfiguration.recovery import Recovered, recover
-from multicast.cli.send_receive import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.settings import settings
+from topology.output import Output, OutputOption
 
 
 def recover_damaged(

@@ -17,12 +17,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.cli.main import Output, OutputOption, control_of, describe
+from collectors.cli.main import control_of, describe
 from collectors.cli.recover import recover_damaged
 from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
 from collectors.reconfiguration.drain import some
 from collectors.reconfiguration.probes import Probes, Seen
-from multicast.cli.send_receive import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -30,6 +30,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import Settings, settings
 from topology.files import FileExists, write_text
+from topology.output import Output, OutputOption
 from topology.planner.solver import Infeasible
 from topology.rollback import back
 from topology.tree import InvalidPlan, Plan

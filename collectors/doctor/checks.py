@@ -22,8 +22,8 @@ from collectors.doctor.facts import (
     CollectorFacts,
     Facts,
     GroupFacts,
+    GroupPosition,
     HeldLog,
-    Place,
     Role,
     Stamp,
     TopicFacts,
@@ -419,7 +419,7 @@ def of_groups(
     return found
 
 
-def _overtaken(place: Place, topic: TopicFacts, now_ms: int) -> str | None:
+def _overtaken(place: GroupPosition, topic: TopicFacts, now_ms: int) -> str | None:
     if place.position < place.begin:
         return (
             f"reads on at offset {place.position} of {place.log}, which begins at {place.begin}: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from collectors.doctor.facts import FOR_EVER, GroupFacts, Place, TopicFacts
+from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
 from collectors.doctor.streams import READ_S, now_ms
 from multicast.control import (
     ALONE,
@@ -141,11 +141,15 @@ def _added(
     return added
 
 
-def _places(driver: Driver, logs: Sequence[Log], positions: Mapping[str, int]) -> tuple[Place, ...]:
+def _places(
+    driver: Driver, logs: Sequence[Log], positions: Mapping[str, int]
+) -> tuple[GroupPosition, ...]:
     at = {log.name: log_partition(log) for log in logs}
     begins, ends = driver.begins(list(at.values())), driver.ends(list(at.values()))
     return tuple(
-        Place(log.name, log.topic, positions[log.name], begins[at[log.name]], ends[at[log.name]])
+        GroupPosition(
+            log.name, log.topic, positions[log.name], begins[at[log.name]], ends[at[log.name]]
+        )
         for log in logs
     )
 
@@ -177,10 +181,10 @@ def _with_left(
 
 def _late(
     driver: Driver,
-    places: Iterable[Place],
+    places: Iterable[GroupPosition],
     at: Mapping[str, TopicPartition],
     topics: Mapping[str, TopicFacts],
-) -> list[Place]:
+) -> list[GroupPosition]:
     """Pick those whose next record is older than half its topic's retention: no payload is read."""
     now = now_ms()
     found = []

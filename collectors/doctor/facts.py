@@ -149,7 +149,7 @@ class HeldLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupPosition:
     """Where a consumer group reads on in one log (or in an order stream), and what is left there.
 
     `oldest_ms` is the stamp of the first record it has not read; `bytes_left` an estimate, known
@@ -177,7 +177,7 @@ class GroupFacts:
     group: str
     cursor: str
     epoch: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[GroupPosition, ...] = ()
     guessed: bool = False
     problem: str | None = None
 

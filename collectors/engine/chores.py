@@ -23,7 +23,7 @@ from multicast.drivers.protocol import Appender, Direct, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
 
 if TYPE_CHECKING:
-    from collectors.engine.instance import Node
+    from collectors.engine.instance import CollectorInstance
 
 _T = TypeVar("_T")
 _MEND_EVERY_S = 0.25
@@ -46,32 +46,34 @@ class Chores:
         self._appender = appender
         self._direct = direct
         self._control = control
-        self._to_open: queue.SimpleQueue[Node] = queue.SimpleQueue()
-        self._to_begin: queue.SimpleQueue[Node] = queue.SimpleQueue()
-        self._to_fill: queue.SimpleQueue[tuple[Node, Fill]] = queue.SimpleQueue()
-        self._moved: dict[Node, set[str]] = {}  # topics that grew since they were looked at
+        self._to_open: queue.SimpleQueue[CollectorInstance] = queue.SimpleQueue()
+        self._to_begin: queue.SimpleQueue[CollectorInstance] = queue.SimpleQueue()
+        self._to_fill: queue.SimpleQueue[tuple[CollectorInstance, Fill]] = queue.SimpleQueue()
+        self._moved: dict[
+            CollectorInstance, set[str]
+        ] = {}  # topics that grew since they were looked at
         self._moved_lock = threading.Lock()
         self._wanted = threading.Event()
         self._mend_at = 0.0
         self._same_at = time.monotonic() + _SAME_EVERY_S
         self.loop = Loop("chores", self._turn, wake=self._wanted.set, failed=failed)
 
-    def open(self, node: Node) -> None:
+    def open(self, node: CollectorInstance) -> None:
         """Open this one soon, with all others that come at the same time."""
         self._to_open.put(node)
         self._wanted.set()
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: CollectorInstance) -> None:
         """Begin with this one soon; its epoch has begun."""
         self._to_begin.put(node)
         self._wanted.set()
 
-    def fill(self, node: Node, action: Fill) -> None:
+    def fill(self, node: CollectorInstance, action: Fill) -> None:
         """Carry out a `Fill`; the node hears how it ended."""
         self._to_fill.put((node, action))
         self._wanted.set()
 
-    def moved(self, node: Node, topics: set[str]) -> None:
+    def moved(self, node: CollectorInstance, topics: set[str]) -> None:
         """Look within a second whether these topics still are the node's."""
         with self._moved_lock:
             self._moved.setdefault(node, set()).update(topics)
@@ -93,7 +95,7 @@ class Chores:
             self._direct.mend()
             self._mend_at = time.monotonic() + _MEND_EVERY_S
 
-    def _open_all(self, nodes: Sequence[Node]) -> None:
+    def _open_all(self, nodes: Sequence[CollectorInstance]) -> None:
         topics = sorted({topic for node in nodes for topic in node.topics})
         if not nodes:
             return
@@ -107,7 +109,7 @@ class Chores:
             node.open(ids)
         self._mend_at = 0.0
 
-    def _begin_all(self, nodes: Sequence[Node]) -> None:
+    def _begin_all(self, nodes: Sequence[CollectorInstance]) -> None:
         left = [node for node in nodes if not node.over]
         while left:
             try:
@@ -123,7 +125,7 @@ class Chores:
                 node.begin(state, ends[node.own_at])
             return
 
-    def _fill(self, node: Node, action: Fill) -> None:
+    def _fill(self, node: CollectorInstance, action: Fill) -> None:
         if node.over:
             return
 

@@ -6,9 +6,9 @@
     clock      ticks (`clock.py`)
     chores     what blocks: opening collectors, skips, topics that were made again (`chores.py`)
 
-and one appender. A `Node` has none of these of its own: it is handed events, and asks here for what
-is to be done. The state of the control topic is read once, and given to everybody as a snapshot
-that nobody changes any more.
+and one appender. A `CollectorInstance` has none of these of its own: it is handed events, and asks
+here for what is to be done. The state of the control topic is read once, and given to everybody as
+a snapshot that nobody changes any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self
 
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
-from collectors.engine.instance import Node
+from collectors.engine.instance import CollectorInstance
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_denied
 from collectors.engine.socket_loop import SocketLoop
@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(self, driver: Driver, topic: str, *, listen: str | None = None) -> None:
         self.control: ControlState
-        self._nodes: dict[Node, None] = {}
+        self._nodes: dict[CollectorInstance, None] = {}
         self._lock = threading.Lock()  # of the nodes
         with ExitStack() as opened:
             reader = ControlReader(driver, topic)
@@ -83,7 +83,7 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, node: Node) -> None:
+    def add(self, node: CollectorInstance) -> None:
         """Run a node until it ends, whatever it ends of; returns at once."""
         with self._lock:
             self._nodes[node] = None
@@ -102,7 +102,7 @@ class Engine:
 
     # -- for nodes ----------------------------------------------------------------------------
 
-    def listen(self, node: Node) -> Address | None:
+    def listen(self, node: CollectorInstance) -> Address | None:
         """Give a node an address for announcements; None where none are taken."""
         return None if self._sockets is None else self._sockets.listen(node)
 
@@ -111,7 +111,9 @@ class Engine:
         if self._direct is not None:
             self._direct.add([at])
 
-    def leave(self, node: Node, address: Address | None, own_at: TopicPartition) -> None:
+    def leave(
+        self, node: CollectorInstance, address: Address | None, own_at: TopicPartition
+    ) -> None:
         """Forget a node that has ended."""
         with self._lock:
             self._nodes.pop(node, None)
@@ -151,7 +153,7 @@ class Engine:
         for node in self._all():
             node.fail(error)
 
-    def _all(self) -> list[Node]:
+    def _all(self) -> list[CollectorInstance]:
         with self._lock:
             return list(self._nodes)
 

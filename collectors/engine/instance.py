@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collectors.collector import Append, Collector, Fill, Limits, SaveCheckpoint
+from collectors.collector import Append, Collector, CollectorLimits, Fill, SaveCheckpoint
 from collectors.engine.status import describe, warn
 from collectors.epoch_change import freeze_positions
 from collectors.standby import PATIENCE_S, Standby
@@ -53,7 +53,7 @@ _ALONE = 64
 _REST_TICKS = 8  # without an event; longer than any debt is remembered (`Promises`)
 
 
-class Node:
+class CollectorInstance:
     """Runs one collector of one epoch until the epoch is over, it fails, or `stop` is called.
 
     `epoch` None takes the newest; `plan` is the one that the collector began with. Where the epoch
@@ -70,7 +70,7 @@ class Node:
         name: str,
         *,
         epoch: int | None = None,
-        limits: Limits | None = None,
+        limits: CollectorLimits | None = None,
         checkpoints: bool = True,
         standby: bool = False,
         patience_s: float = PATIENCE_S,

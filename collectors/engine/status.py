@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collectors.engine.instance import Node
+    from collectors.engine.instance import CollectorInstance
 
 _log = logging.getLogger("amcast.collectors")
 
 
-def troubles(node: Node) -> tuple[str, ...]:
+def troubles(node: CollectorInstance) -> tuple[str, ...]:
     """Say what wrong order records have done to an instance's stream, and what mends it."""
     found = [
         f"log {node.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which is too "
@@ -23,7 +23,7 @@ def troubles(node: Node) -> tuple[str, ...]:
     return tuple(f"collector {node.name}: {one}; run 'amcast topology recover'" for one in found)
 
 
-def warn(node: Node) -> None:
+def warn(node: CollectorInstance) -> None:
     """Log the troubles of an instance where there are more than were logged."""
     found = troubles(node)
     if len(found) > len(node.said):
@@ -32,7 +32,7 @@ def warn(node: Node) -> None:
     node.said = found
 
 
-def describe(node: Node, *, reads_back: bool) -> dict[str, Any]:
+def describe(node: CollectorInstance, *, reads_back: bool) -> dict[str, Any]:
     """Describe an instance while its loop runs."""
     told: dict[str, Any] = {
         "node": node.name,

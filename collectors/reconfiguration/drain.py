@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from collectors.engine.engine import Engine
-from collectors.engine.instance import Node
+from collectors.engine.instance import CollectorInstance
 from collectors.engine.skips import fill_up, missing
 from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import ordered_to, resumed
@@ -229,9 +229,9 @@ class Drain:
         self._say(f"{some(names)} did not freeze in time; an instance of each runs here")
         engine = opened.enter_context(Engine(self._driver, self._plan.topic))
         for name in names:
-            node = Node(engine, name, epoch=self._plan.epoch)
+            node = CollectorInstance(engine, name, epoch=self._plan.epoch)
 
-            def ended(node: Node = node) -> None:
+            def ended(node: CollectorInstance = node) -> None:
                 if isinstance(node.error, AccessDenied):
                     self._denied = node.error
                 elif node.error is not None:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from collectors.doctor.streams import READ_S, open_near_end
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.epoch_change import freeze_positions
@@ -195,7 +195,7 @@ def refuse_damaged(driver: Driver, state: ControlState) -> None:
 # -- ending a damaged epoch -----------------------------------------------------------------
 
 
-class Recovery(Drain):
+class RecoveringDrain(Drain):
     """A drain that copes with every state of the streams."""
 
     lossy = False
@@ -378,7 +378,7 @@ def _fill(
     plan = state.plan(state.begun_epoch)
     targets = ordered_to(read.stream for read in streams.values())
     short = missing(driver, plan, targets)
-    short = {name: count for name, count in short.items() if count > Limits().fill_max}
+    short = {name: count for name, count in short.items() if count > CollectorLimits().fill_max}
     targets = {name: targets[name] for name in short}
     needed = sum(short.values())
     if needed > SKIPS_MAX and not yes:
@@ -405,7 +405,7 @@ def _end(
     say: Callable[[str], None],
 ) -> None:
     with ExitStack() as opened:
-        steps = Recovery(driver, control, epoch, deadline=deadline, say=say)
+        steps = RecoveringDrain(driver, control, epoch, deadline=deadline, say=say)
         steps.lossy = lossy
         opened.callback(steps.appender.close)
         steps.run(opened)

@@ -6,7 +6,6 @@ stdout is the bootstrap address, the status or the log; stderr says what happens
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 import logging
 from pathlib import Path
@@ -24,6 +23,7 @@ from multicast.local.cluster import (
     LocalCluster,
 )
 from multicast.local.jars import versions
+from topology.output import Output
 
 app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
 
@@ -36,13 +36,6 @@ Directory = Annotated[
         file_okay=False,
     ),
 ]
-
-
-class Output(enum.StrEnum):
-    """How the status is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import enum
 import json
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import IO, Annotated, Any, NamedTuple, Self
 import typer
 
 from multicast import history
+from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.consumer import Consumer, Message
 from multicast.delivery import Batch, Cursor
 from multicast.drivers.protocol import Appended, AppendFailed
@@ -25,30 +25,15 @@ from multicast.producer import Producer, Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in
 from topology.documents import NotReadable, json_object
+from topology.output import Output
 
 app = typer.Typer()
 _COMMIT_EVERY_S = 1.0
 _PROGRESS_EVERY_S = 0.2
 
-Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
-]
-Topic = Annotated[
-    str | None, typer.Option("--topic", "-t", help="The topic to multicast on [A; AMCAST_TOPIC]")
-]
-DriverName = Annotated[
-    str | None, typer.Option("--driver", help="librdkafka or kafka-python [AMCAST_DRIVER]")
-]
 HistoryFile = Annotated[
     Path | None, typer.Option("--history", help="Add a history for 'amcast verify' to this file.")
 ]
-
-
-class Output(enum.StrEnum):
-    """How a summary is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class _Line(NamedTuple):

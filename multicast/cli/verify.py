@@ -11,7 +11,6 @@ is `properties.py`'s business; only files are opened here.
 
 from __future__ import annotations
 
-import enum
 import gzip
 import json
 import sys
@@ -23,13 +22,14 @@ from typing import IO, Annotated
 
 import typer
 
-from multicast.cli.send_receive import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
 from multicast.properties import OrderViolation, Report, Verdict, check_all
 from multicast.settings import settings
-from multicast.verification.from_cluster import Seat, replayed
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from topology.output import Output
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer()
@@ -41,13 +41,6 @@ _COLOURS = {
     "violated": typer.colors.RED,
     "not checked": typer.colors.YELLOW,
 }
-
-
-class Output(enum.StrEnum):
-    """How the verdicts are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @app.command()
@@ -97,8 +90,8 @@ def verify(
     The history is read from FILES, as 'amcast send' and 'amcast receive' write them with --history;
     or, with --name and --interest, replayed from a running system.
     """
-    seats = [Seat(one, None) for one in name or ()]
-    seats += [Seat(None, tuple(sorted(set(one.split(","))))) for one in interest or ()]
+    seats = [ReplayedConsumer(one, None) for one in name or ()]
+    seats += [ReplayedConsumer(None, tuple(sorted(set(one.split(","))))) for one in interest or ()]
     if bool(files) == bool(seats):
         raise UsageError(
             "name the histories to verify (- for stdin), or consumers of a running system "

@@ -186,7 +186,7 @@ def new_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class BrokerHost:
     """Where one broker runs, if not simply on the loopback: such as a network namespace.
 
     `run` comes before its Java command (its first word a path) and has to exec it, since the
@@ -200,7 +200,7 @@ class Host:
     controller_port: int = 9093
 
 
-LOOPBACK = Host(HOST)
+LOOPBACK = BrokerHost(HOST)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class Broker:
     directory: Path
     process: ProcessId | None = None
     log_from: int = field(default=0)  # where in the log the present start begins, in bytes
-    host: Host = LOOPBACK
+    host: BrokerHost = LOOPBACK
 
     @property
     def properties(self) -> Path:
@@ -240,7 +240,7 @@ class Broker:
         """Whether Kafka has closed its logs in order; it removes this mark when it starts."""
         return (self.data / ".kafka_cleanshutdown").exists()
 
-    def move(self, host: Host) -> None:
+    def move(self, host: BrokerHost) -> None:
         """Let it be at this host from its next start on."""
         self.host, self.port, self.controller_port = host, host.port, host.controller_port
 

@@ -36,7 +36,7 @@ from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local.broker import (
     LOOPBACK,
     Broker,
-    Host,
+    BrokerHost,
     Installed,
     PortTaken,
     free_ports,
@@ -119,7 +119,7 @@ class LocalCluster:
         version: str | None = None,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        hosts: Sequence[Host] | None = None,
+        hosts: Sequence[BrokerHost] | None = None,
         heap_mb: int | None = None,
         java: Sequence[str] = (),
         outlives: bool = False,

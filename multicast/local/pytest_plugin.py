@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # every pytest run loads this file; few start a broker
     from multicast.local.cluster import LocalCluster
 
 
-class Cluster(Protocol):
+class TestedCluster(Protocol):
     """What a test may count on of any cluster."""
 
     @property
@@ -34,7 +34,7 @@ class ExistingCluster:
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster() -> Iterator[Cluster]:
+def kafka_cluster() -> Iterator[TestedCluster]:
     """One broker, or the cluster that AMCAST_BOOTSTRAP names. Tests share it: use own topics."""
     bootstrap = os.environ.get("AMCAST_BOOTSTRAP")
     if bootstrap:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from multicast.errors import AmcastError, UsageError
-from multicast.local.broker import LOOPBACK, Broker, Host
+from multicast.local.broker import LOOPBACK, Broker, BrokerHost
 from multicast.local.process import ProcessId
 
 STATE_FILE = "cluster.json"
@@ -120,14 +120,14 @@ class ClusterState:
         )
 
 
-def _host_document(host: Host) -> dict[str, Any]:
+def _host_document(host: BrokerHost) -> dict[str, Any]:
     if host == LOOPBACK:
         return {}
     return {"address": host.address, "run": list(host.run), "settings": dict(host.settings)}
 
 
-def _host(document: dict[str, Any]) -> Host:
+def _host(document: dict[str, Any]) -> BrokerHost:
     if "address" not in document:
         return LOOPBACK
     ports = document["port"], document["controller_port"]
-    return Host(document["address"], tuple(document["run"]), document["settings"], *ports)
+    return BrokerHost(document["address"], tuple(document["run"]), document["settings"], *ports)

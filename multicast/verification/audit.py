@@ -30,7 +30,7 @@ from multicast.subscription import End, Wanted
 from topology.tree import Log
 
 
-class Audit:
+class AuditCollector:
     """Collects a history up to an end. First the deliveries, then what stands in the logs."""
 
     def __init__(self, end: End) -> None:

@@ -15,12 +15,12 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut
 from multicast.history import History
 from multicast.subscription import Wanted
-from multicast.verification.audit import Audit
+from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ReplayedConsumer:
     """Whose deliveries are replayed: a consumer of the plan, or an interest."""
 
     name: str | None
@@ -33,7 +33,12 @@ class Seat:
 
 
 def replayed(
-    driver: Driver, topic: str, seats: Sequence[Seat], *, replays: int = 2, timeout_s: float = 30.0
+    driver: Driver,
+    topic: str,
+    seats: Sequence[ReplayedConsumer],
+    *,
+    replays: int = 2,
+    timeout_s: float = 30.0,
 ) -> History:
     """Replay each seat from its earliest position to the logs' ends as they are now.
 
@@ -43,7 +48,7 @@ def replayed(
     """
     control = ControlReader(driver, topic)
     try:
-        audit = Audit(end_now(driver, control))
+        audit = AuditCollector(end_now(driver, control))
         for seat in seats:
             wanted = Wanted.of(seat.name, seat.interest)
             for number in range(replays):
@@ -67,7 +72,9 @@ def replayed(
     return audit.history(state)
 
 
-def _read(driver: Driver, state: ControlState, log: Log, audit: Audit, timeout_s: float) -> None:
+def _read(
+    driver: Driver, state: ControlState, log: Log, audit: AuditCollector, timeout_s: float
+) -> None:
     """Note every message that stands in a log, up to the audit's end."""
     at = log_partition(log)
     position, end = driver.begins([at])[at], audit.end.positions[log.name]

@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple
 
-from multicast.history import History, Reading
+from multicast.history import History, UnbrokenDeliveries
 from multicast.verification.acyclic import Core, core
 
 OFFSET_DIGITS_MAX = 18  # below 2 ** 63
@@ -212,7 +212,7 @@ class HistoryIndex:
             offset_of.append(offset)
         return Logs(list(names), log_of, offset_of)
 
-    def reading(self, mask: int) -> tuple[int, Reading]:
+    def reading(self, mask: int) -> tuple[int, UnbrokenDeliveries]:
         """Give the first reading of a set of bits, and its place."""
         index = (mask & -mask).bit_length() - 1
         return index, self.history.readings[index]

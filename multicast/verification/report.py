@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from multicast.errors import AmcastError
-from multicast.history import History, Reading, shown
+from multicast.history import History, UnbrokenDeliveries, shown
 from multicast.verification.acyclic import Step
 from multicast.verification.index import HistoryIndex
 
@@ -103,7 +103,7 @@ def said(kind: str, *sentences: str) -> Witness:
     return Witness(kind, sentences)
 
 
-def delivered(history: History, reading: Reading, message: int) -> str:
+def delivered(history: History, reading: UnbrokenDeliveries, message: int) -> str:
     """Begin a sentence: who delivered which message, and at what position."""
     position = reading.first + reading.messages.index(message)
     return f"{reading.name} delivered {history.name(message)} (position {position})"

@@ -41,7 +41,7 @@ class Blocks(Protocol):
         """Give the serialized block; raises `ledger.Pruned` or `ledger.NotYet`."""
 
 
-class Judges(Protocol):
+class ReaderPolicies(Protocol):
     """`policies.Policies`, as far as readers are judged."""
 
     def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
@@ -56,7 +56,7 @@ class Configuration(Protocol):
         """Grows by one with each config update."""
 
     @property
-    def policies(self) -> Judges:
+    def policies(self) -> ReaderPolicies:
         """The channel's policies."""
 
     @property

@@ -28,7 +28,7 @@ from ordering_osn.api.broadcast import Stream
 from ordering_osn.api.channels import Channel, Channels, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import block_answer, read_answer, status_answer
-from ordering_osn.api.seek import Access, Refused, Request, Seek, found, opened, seek_info
+from ordering_osn.api.seek import Refused, Seek, SeekAccess, SeekRequest, found, opened, seek_info
 from ordering_osn.api.send_window import Room
 from ordering_osn.chain.blocks import is_config
 from ordering_osn.ledger.ledger import Pruned
@@ -161,12 +161,12 @@ class Deliver:
             self._metrics.deliver_requests_completed.add(*labels, success)
         return status, why
 
-    async def _blocks(self, stream: Stream, channel: Channel, request: Request) -> Status:
+    async def _blocks(self, stream: Stream, channel: Channel, request: SeekRequest) -> Status:
         info = seek_info(request.data)
         strict = info.error_response == SeekInfo.STRICT
         bare = info.content_type == SeekInfo.HEADER_WITH_SIG
         self._check_up(channel, strict=strict)
-        access = Access(channel, request)
+        access = SeekAccess(channel, request)
         access.check(self._clock())
         ledger = channel.ledger
         seek = Seek(info, base=ledger.base, height=ledger.height)

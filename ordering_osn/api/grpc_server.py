@@ -329,7 +329,7 @@ def _check_address(host: str, port: int) -> None:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
-class Client:
+class NodeClient:
     """A client of one node: `async with Client("host:port") as client`.
 
     `name`: what the server's certificate is to say, where that is not the address's host. Every

@@ -20,7 +20,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Tally(Collector):
+class LabelledCounter(Collector):
     """A counter with labels. Its name is as it stands: Fabric's do not end in `_total`."""
 
     def __init__(self, name: str, text: str, *labels: str, registry: CollectorRegistry) -> None:
@@ -60,7 +60,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._tallies: list[Tally] = []
+        self._tallies: list[LabelledCounter] = []
         self._fabric_api()
         self._fabric_chain()
         self._fabric_node()
@@ -165,8 +165,8 @@ class Metrics:
                 text = text.replace(f"# {head} {tally.name}_total ", f"# {head} {tally.name} ")
         return text.encode()
 
-    def _tally(self, name: str, text: str, *labels: str) -> Tally:
-        tally = Tally(name, text, *labels, registry=self.registry)
+    def _tally(self, name: str, text: str, *labels: str) -> LabelledCounter:
+        tally = LabelledCounter(name, text, *labels, registry=self.registry)
         self._tallies.append(tally)
         return tally
 

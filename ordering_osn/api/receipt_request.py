@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ordering_osn.api.channels import Channels, Status
-from ordering_osn.api.seek import Access, Refused, Request, found, opened
+from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, found, opened
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.config.envelopes import signed_envelope
 from ordering_osn.protos import HeaderType
@@ -55,7 +55,7 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
         request = opened(raw, now=now, tls_hash=tls_hash)
         channel = found(channels, request)
         transaction, timeout_s = _asked(request)
-        Access(channel, request).check(now)
+        SeekAccess(channel, request).check(now)
     except Refused as refused:
         return _answer(refused.status, info=str(refused))
     place = await channels.receipt(channel.name, transaction, timeout_s)
@@ -64,7 +64,7 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
     return _answer(Status.SUCCESS, channel.name, *place)
 
 
-def _asked(request: Request) -> tuple[str, float]:
+def _asked(request: SeekRequest) -> tuple[str, float]:
     try:
         asked: Any = json.loads(request.data)
         transaction, timeout_ms = asked["transaction"], asked["timeout_ms"]

@@ -10,7 +10,7 @@ where a client's own request is made.
 
 Checks, in this order: the envelope can be read, its time is near, it is bound to its TLS client
 (`opened`) · the channel exists, the data can be read, the chain is not errored (the caller's) ·
-Readers policy (in maintenance mode that of the orderer group) and expiry (`Access`) · start and
+Readers policy (in maintenance mode that of the orderer group) and expiry (`SeekAccess`) · start and
 stop (`Seek`).
 
 Invariant: start <= number; numbers are delivered without a gap, each once.
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from ordering_osn.api.channels import Channel, Channels, Status
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.config.envelopes import (
-    Undecodable,
+    BadEnvelope,
     canonical,
     decoded,
     header_of,
@@ -60,7 +60,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Request(NamedTuple):
+class SeekRequest(NamedTuple):
     """A request whose envelope, time and TLS binding are in order. Nobody checked who signed it."""
 
     channel: str
@@ -69,14 +69,14 @@ class Request(NamedTuple):
     expires: datetime | None  # the end of its signer's certificate, where it has one
 
 
-def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> Request:
+def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
     """Give the request in an envelope; raises `Refused`. `tls_hash` is None without mutual TLS."""
     try:
         envelope = decoded(Envelope, raw, "the envelope")
         payload = payload_of(envelope)
         header = header_of(payload)
         signed = signed_data(envelope)
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise Refused(Status.BAD_REQUEST, str(error)) from error
     if not header.HasField("timestamp"):
         raise Refused(Status.BAD_REQUEST, "the channel header has no timestamp")
@@ -89,10 +89,10 @@ def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> Request:
         raise Refused(
             Status.BAD_REQUEST, "the channel header does not hold the hash of the TLS certificate"
         )
-    return Request(header.channel_id, payload.data, signed, expires_at(signed.creator))
+    return SeekRequest(header.channel_id, payload.data, signed, expires_at(signed.creator))
 
 
-def found(channels: Channels, request: Request) -> Channel:
+def found(channels: Channels, request: SeekRequest) -> Channel:
     """Give the channel that a request names; raises `Refused`."""
     channel = channels.get(request.channel)
     if channel is None:
@@ -100,10 +100,10 @@ def found(channels: Channels, request: Request) -> Channel:
     return channel
 
 
-class Access:
+class SeekAccess:
     """Whether a request's signer may read: asked before every block, judged once a config."""
 
-    def __init__(self, channel: Channel, request: Request) -> None:
+    def __init__(self, channel: Channel, request: SeekRequest) -> None:
         self._channel = channel
         self._request = request
         self._sequence = -1
@@ -128,7 +128,7 @@ def seek_info(data: bytes) -> Any:
     """Give the SeekInfo that a request holds; raises `Refused`."""
     try:
         return decoded(SeekInfo, data, "the seek info")
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise Refused(Status.BAD_REQUEST, str(error)) from error
 
 

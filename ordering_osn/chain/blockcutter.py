@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """When a batch is full. Raises `ValueError` where a limit would never let a message in."""
 
     messages_max: int
@@ -46,7 +46,9 @@ class BlockCutter:
         """How many messages wait for their batch to end."""
         return len(self._pending)
 
-    def ordered(self, message: bytes, size: int, limits: Limits) -> tuple[tuple[Batch, ...], bool]:
+    def ordered(
+        self, message: bytes, size: int, limits: BatchLimits
+    ) -> tuple[tuple[Batch, ...], bool]:
         """Take the next message. Gives the batches that it ends, and whether anything is pending.
 
         Where one batch comes back and something is pending, the message is not in the batch.

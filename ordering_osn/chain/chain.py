@@ -38,23 +38,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from ordering_osn.chain.blockcutter import BlockCutter, Limits
-from ordering_osn.chain.blocks import (
-    consenter_of,
-    header_hash,
-    last_config_of,
-    new_block,
-)
+from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
+from ordering_osn.chain.blocks import consenter_of, header_hash, last_config_of, new_block
 from ordering_osn.chain.records import (
     Connect,
-    Kind,
     Regular,
+    RegularKind,
     TimeToCut,
     Unparseable,
     decode,
     encode,
 )
-from ordering_osn.chain.transactions import Malformed, Reading, read, transaction_id
+from ordering_osn.chain.transactions import EnvelopeFacts, Malformed, read, transaction_id
 from ordering_osn.protos import Block, HeaderType, KafkaMetadata
 
 WINDOW_MAX = 100_000
@@ -68,7 +63,7 @@ class Invalid(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """Right behind a record of the order stream.
 
     `cursor` is the cursor's text, or what `str` makes it of: only a block's is ever needed.
@@ -101,7 +96,7 @@ class Rules(Protocol):
     def parameters(self) -> Parameters:
         """What the config says to the orderer."""
 
-    def judge(self, envelope: bytes, kind: Kind) -> bytes:
+    def judge(self, envelope: bytes, kind: RegularKind) -> bytes:
         """Judge a transaction again, now. Gives the envelope to order: a config is made anew.
 
         Raises `Invalid`.
@@ -189,7 +184,7 @@ Action = Write | Repost | Refuse | Ignore
 
 
 @dataclass(slots=True)
-class State:
+class ChainState:
     """A chain right behind a block.
 
     `place` is the block's. `window`: (ID, block, index) of the newest transactions, oldest first.
@@ -198,13 +193,13 @@ class State:
     height: int
     previous_hash: bytes
     last_config: int
-    place: Place
+    place: StreamPosition
     last_original: int
     last_resubmitted_config: int
     window: tuple[tuple[str, int, int], ...]
 
 
-def state_from(newest_first: Iterable[Block], *, window_max: int = WINDOW_MAX) -> State:
+def state_from(newest_first: Iterable[Block], *, window_max: int = WINDOW_MAX) -> ChainState:
     """Give a chain's state right behind its last block, from its blocks, the last one first.
 
     Takes no more blocks than the window needs. Raises `ValueError` where they end too soon: such a
@@ -226,11 +221,11 @@ def state_from(newest_first: Iterable[Block], *, window_max: int = WINDOW_MAX) -
     if oldest and len(window) < window_max:
         raise ValueError(f"{len(window)} transactions from block {oldest} on; {window_max} needed")
     consenter = consenter_of(last)
-    return State(
+    return ChainState(
         height=last.header.number + 1,
         previous_hash=header_hash(last.header),
         last_config=last_config_of(last),
-        place=Place(consenter.last_offset_persisted, consenter.cursor.decode()),
+        place=StreamPosition(consenter.last_offset_persisted, consenter.cursor.decode()),
         last_original=consenter.last_original_offset_processed,
         last_resubmitted_config=consenter.last_resubmitted_config_offset,
         window=tuple(reversed(window[:window_max])),
@@ -245,11 +240,11 @@ class Rest(NamedTuple):
 
     height: int
     previous_hash: bytes
-    place: Place
+    place: StreamPosition
     last_original: int
     last_resubmitted_config: int
 
-    def within(self, state: State) -> State:
+    def within(self, state: ChainState) -> ChainState:
         """Give the state at this place; the one that is given where it is of other blocks."""
         if (self.height, self.previous_hash) != (state.height, state.previous_hash):
             return state
@@ -269,7 +264,7 @@ class _Marks(NamedTuple):
 class Chain:
     """One chain at one node. `window_max` must be the same at all nodes, for the chain's life."""
 
-    def __init__(self, rules: Rules, state: State, *, window_max: int = WINDOW_MAX) -> None:
+    def __init__(self, rules: Rules, state: ChainState, *, window_max: int = WINDOW_MAX) -> None:
         self._take(rules)
         self.height = state.height
         self._previous_hash = state.previous_hash
@@ -286,7 +281,7 @@ class Chain:
     def _take(self, rules: Rules) -> None:
         self.rules = rules
         parameters = rules.parameters
-        self._limits = Limits(parameters.messages_max, parameters.bytes_preferred)
+        self._limits = BatchLimits(parameters.messages_max, parameters.bytes_preferred)
         self._sequence = parameters.sequence
         self._resubmission = parameters.resubmission
 
@@ -322,7 +317,9 @@ class Chain:
         """Give block and index of a transaction in the window. From any thread."""
         return self._window.get(transaction)
 
-    def step(self, place: Place, raw: bytes | None, *, spans: bool = False) -> tuple[Action, ...]:
+    def step(
+        self, place: StreamPosition, raw: bytes | None, *, spans: bool = False
+    ) -> tuple[Action, ...]:
         """Take the next record. `spans`: it stands in a log of several chains."""
         assert place.position == max(self._place.position, 0) + 1, "a record was left out"
         try:
@@ -341,7 +338,7 @@ class Chain:
         self._actions.clear()
         return actions
 
-    def _time_to_cut(self, place: Place, block: int) -> None:
+    def _time_to_cut(self, place: StreamPosition, block: int) -> None:
         if block < self.height:
             self._ignore(f"block {block} is already cut", Cause.CUT_STALE)
         elif block > self.height:
@@ -351,7 +348,7 @@ class Chain:
         else:
             self._write(self._cutter.cut(), place, self._marks)
 
-    def _regular(self, place: Place, record: Regular, *, spans: bool) -> None:
+    def _regular(self, place: StreamPosition, record: Regular, *, spans: bool) -> None:
         try:
             reading = read(record.payload)
         except Malformed as error:
@@ -370,25 +367,32 @@ class Chain:
         else:
             if original:
                 # Whatever becomes of it, no later copy counts, and ingress waits for none.
-                resubmitted = original if kind is Kind.CONFIG else 0
+                resubmitted = original if kind is RegularKind.CONFIG else 0
                 marks = _Marks(original, max(resubmitted, marks.last_resubmitted_config))
             self._marks = self._decide(place, record, reading, kind, marks)
 
-    def _kind(self, place: Place, record: Regular, reading: Reading, *, spans: bool) -> Kind | None:
+    def _kind(
+        self, place: StreamPosition, record: Regular, reading: EnvelopeFacts, *, spans: bool
+    ) -> RegularKind | None:
         """Give a transaction's class; None where none of ours would have posted it so."""
         if not 0 <= record.original < place.position or spans != reading.spans:
             return None
-        if spans and (record.kind is not Kind.NORMAL or record.original):
+        if spans and (record.kind is not RegularKind.NORMAL or record.original):
             return None
         if reading.type == _CONFIG_UPDATE:
             return None
         configs = reading.type in (_CONFIG, _ORDERER_TRANSACTION)
-        kind = Kind.CONFIG if configs else Kind.NORMAL
+        kind = RegularKind.CONFIG if configs else RegularKind.NORMAL
         told = self._resubmission or spans  # without the capability, the type alone tells
-        return kind if record.kind in (kind, Kind.UNKNOWN) or not told else None
+        return kind if record.kind in (kind, RegularKind.UNKNOWN) or not told else None
 
     def _decide(
-        self, place: Place, record: Regular, reading: Reading, kind: Kind, marks: _Marks
+        self,
+        place: StreamPosition,
+        record: Regular,
+        reading: EnvelopeFacts,
+        kind: RegularKind,
+        marks: _Marks,
     ) -> _Marks:
         """Order a transaction, post it again or refuse it. Gives the marks behind it."""
         transaction = reading.transaction
@@ -397,13 +401,13 @@ class Chain:
             return marks
         try:
             if not reading.spans:
-                if record.kind is Kind.UNKNOWN or not self._resubmission:
+                if record.kind is RegularKind.UNKNOWN or not self._resubmission:
                     # It is ordered at once, so no clock may have a say: class UNKNOWN tells so.
                     # What the judge makes of a config is this node's own: all order what is here.
-                    self.rules.judge(record.payload, Kind.UNKNOWN)
+                    self.rules.judge(record.payload, RegularKind.UNKNOWN)
                 elif record.config_seq < self._sequence:
                     return self._repost(place, record, marks)
-            if kind is Kind.CONFIG:
+            if kind is RegularKind.CONFIG:
                 self._config(place, record.payload, reading, marks)
             else:
                 self._normal(place, record.payload, reading, marks)
@@ -411,15 +415,17 @@ class Chain:
             self._refuse(transaction, str(error), Cause.INVALID)
         return marks
 
-    def _repost(self, place: Place, record: Regular, marks: _Marks) -> _Marks:
+    def _repost(self, place: StreamPosition, record: Regular, marks: _Marks) -> _Marks:
         envelope = self.rules.judge(record.payload, record.kind)
         again = Regular(envelope, self._sequence, record.kind, place.position)
         self._actions.append(Repost(encode(again)))
-        if record.kind is Kind.CONFIG:
+        if record.kind is RegularKind.CONFIG:
             return marks._replace(last_resubmitted_config=place.position)
         return marks
 
-    def _normal(self, place: Place, envelope: bytes, reading: Reading, marks: _Marks) -> None:
+    def _normal(
+        self, place: StreamPosition, envelope: bytes, reading: EnvelopeFacts, marks: _Marks
+    ) -> None:
         batches, pending = self._cutter.ordered(envelope, reading.size, self._limits)
         if len(batches) == 2 or (batches and pending):
             # The message is not in the first batch: what starts again there reads it again.
@@ -431,7 +437,9 @@ class Chain:
         for batch in batches:
             self._write(batch, place, marks)
 
-    def _config(self, place: Place, envelope: bytes, reading: Reading, marks: _Marks) -> None:
+    def _config(
+        self, place: StreamPosition, envelope: bytes, reading: EnvelopeFacts, marks: _Marks
+    ) -> None:
         rules = self.rules.after(envelope)
         if self._pending:
             self._write(self._cutter.cut(), self._place, self._marks)
@@ -442,7 +450,12 @@ class Chain:
         self._write((envelope,), place, marks, kind=reading.type)
 
     def _write(
-        self, data: Sequence[bytes], place: Place, marks: _Marks, *, kind: int | None = None
+        self,
+        data: Sequence[bytes],
+        place: StreamPosition,
+        marks: _Marks,
+        *,
+        kind: int | None = None,
     ) -> None:
         """Write the pending transactions, all of them, as the next block."""
         assert len(data) == len(self._pending), "the cutter holds what is pending"
@@ -474,7 +487,7 @@ class Chain:
         self._actions.append(Ignore(reason, counted_as))
 
 
-def _consenter(place: Place, marks: _Marks) -> bytes:
+def _consenter(place: StreamPosition, marks: _Marks) -> bytes:
     raw: bytes = KafkaMetadata(
         last_offset_persisted=place.position,
         last_original_offset_processed=marks.last_original,

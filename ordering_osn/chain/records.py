@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ordering_osn.protos import DecodeError, KafkaMessage
 
 
-class Kind(enum.IntEnum):
+class RegularKind(enum.IntEnum):
     """The class of a regular record; the numbers are Fabric's."""
 
     UNKNOWN = 0  # written by an orderer that knows no classes: judged where it is consumed
@@ -31,7 +31,7 @@ class Regular:
 
     payload: bytes
     config_seq: int
-    kind: Kind
+    kind: RegularKind
     original: int = 0
 
 
@@ -54,7 +54,7 @@ class Unparseable(ValueError):
     """The bytes are no record of a chain."""
 
 
-_KINDS = dict(enumerate(Kind))
+_KINDS = dict(enumerate(RegularKind))
 
 
 def encode(record: Record) -> bytes:

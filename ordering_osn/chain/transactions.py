@@ -1,7 +1,7 @@
 """A transaction's envelope, as far as ordering looks at it: ID, channel, type, size.
 
-Goes in: a serialized `common.Envelope`. Comes out: a `Reading`, or `Malformed`. No I/O, no clock;
-no signature is checked here.
+Goes in: a serialized `common.Envelope`. Comes out: a `EnvelopeFacts`, or `Malformed`. No I/O, no
+clock; no signature is checked here.
 
     transaction ID   hex. The channel header's `tx_id` where it is the SHA-256 of nonce and creator,
                      as Fabric's clients make it; else the SHA-256 of the payload. So nobody can
@@ -42,7 +42,7 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EnvelopeFacts:
     """What ordering reads of an envelope. `type` is a `common.HeaderType`.
 
     `size` is what counts against a batch's bytes: payload and signature.
@@ -59,7 +59,7 @@ class Reading:
         return JOIN in self.channel
 
 
-def read(envelope: bytes) -> Reading:
+def read(envelope: bytes) -> EnvelopeFacts:
     """Read an envelope; raises `Malformed`."""
     try:
         parsed = Envelope.FromString(envelope)
@@ -72,7 +72,7 @@ def read(envelope: bytes) -> Reading:
     if JOIN in channel:
         transaction = f"{transaction}@{channel}"
     size = len(parsed.payload) + len(parsed.signature)
-    return Reading(transaction, channel, header.type, size)
+    return EnvelopeFacts(transaction, channel, header.type, size)
 
 
 def transaction_id(envelope: bytes) -> str:

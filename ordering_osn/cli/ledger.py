@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
 from ordering_osn.ledger.snapshots import restore as restore_ledger
 from ordering_osn.ledger.snapshots import snapshot as take_snapshot
 from ordering_osn.node.joining import joined, ledger_folder
+from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _TOLD_MAX = 50
@@ -31,14 +31,6 @@ _COLUMNS = (
 )
 
 
-class Output(enum.StrEnum):
-    """How a result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
 Folder = Annotated[
     Path, typer.Option("--folder", envvar="AMCAST_OSN_FOLDER", help="Where the node's chains are.")
 ]

@@ -17,21 +17,22 @@ from typing import Annotated, Any
 
 import typer
 
-from multicast.cli.send_receive import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import settings
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import Client, StatusAnswer, TlsFiles
+from ordering_osn.api.grpc_server import NodeClient, StatusAnswer, TlsFiles
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
 from ordering_osn.cli import ledger
 from ordering_osn.cli.inspection import describe
-from ordering_osn.cli.ledger import Channel, Folder, Output, OutputOption
+from ordering_osn.cli.ledger import Channel, Folder
 from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check, pieces
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
 from ordering_osn.node.serving import Address, Options, serve
+from topology.output import Output, OutputOption
 
 app = typer.Typer(
     no_args_is_help=True, help="Order transactions into blocks, as Hyperledger Fabric's orderer."
@@ -202,7 +203,7 @@ def broadcast(
         if msp is None:
             raise UsageError("--wait needs --msp and --msp-id: who may read the channel")
         asker = SigningIdentity.load(msp, msp_id)
-    client = Client(node, tls=tls, name=tls_name)
+    client = NodeClient(node, tls=tls, name=tls_name)
     tls_hash = tls.tls_hash if tls else b""
     sent, refused = asyncio.run(_broadcast(client, file, asker, tls_hash, timeout))
     if output is Output.JSON and asker is None:
@@ -218,7 +219,7 @@ class _Refused(AmcastError):
 
 
 async def _broadcast(
-    client: Client,
+    client: NodeClient,
     file: Path | None,
     asker: SigningIdentity | None,
     tls_hash: bytes,
@@ -308,10 +309,12 @@ def deliver(
         ENDLESS if stop == "never" else _position(stop),
         tls_hash=tls.tls_hash if tls else b"",
     )
-    asyncio.run(_deliver(Client(node, tls=tls, name=tls_name), request, timeout, raw=raw))
+    asyncio.run(_deliver(NodeClient(node, tls=tls, name=tls_name), request, timeout, raw=raw))
 
 
-async def _deliver(client: Client, request: bytes, timeout_s: float | None, *, raw: bool) -> None:
+async def _deliver(
+    client: NodeClient, request: bytes, timeout_s: float | None, *, raw: bool
+) -> None:
     async with client:
         async for answer in client.deliver(request, timeout_s=timeout_s):
             if isinstance(answer, int):

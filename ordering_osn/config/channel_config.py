@@ -19,7 +19,7 @@ from multicast.errors import UsageError
 from ordering_osn.chain.chain import Invalid, Parameters
 from ordering_osn.config.capabilities import CapabilitySet
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id, propose, validate
-from ordering_osn.config.envelopes import Undecodable, decoded, header_of, payload_of
+from ordering_osn.config.envelopes import BadEnvelope, decoded, header_of, payload_of
 from ordering_osn.config.policies import MalformedPolicy, Policies
 from ordering_osn.identity import MalformedMsp, Msp, Msps
 from ordering_osn.protos import (
@@ -107,7 +107,7 @@ class ChannelConfig:
             self.parameters = _parameters(self.sequence, self.orderer, self.capabilities)
             self.organisations, self.msps = _organisations(group, self.capabilities)
             self.policies = Policies(group, self.msps)
-        except (InvalidUpdate, MalformedMsp, MalformedPolicy, Undecodable) as error:
+        except (InvalidUpdate, MalformedMsp, MalformedPolicy, BadEnvelope) as error:
             raise InvalidConfig(f"the config of channel {channel_id!r}: {error}") from error
 
     @classmethod
@@ -115,7 +115,7 @@ class ChannelConfig:
         """Read the config that a serialized genesis or config block holds."""
         try:
             block = decoded(Block, raw, "the block")
-        except Undecodable as error:
+        except BadEnvelope as error:
             raise InvalidConfig(f"no config block: {error}") from error
         if len(block.data.data) != 1:
             raise InvalidConfig(f"no config block: it has {len(block.data.data)} envelopes, not 1")
@@ -126,7 +126,7 @@ class ChannelConfig:
         """Read the config that a serialized CONFIG envelope holds."""
         try:
             channel_id, envelope = config_of(raw)
-        except Undecodable as error:
+        except BadEnvelope as error:
             raise InvalidConfig(f"no config envelope: {error}") from error
         return cls(channel_id, envelope.config)
 
@@ -196,7 +196,7 @@ class ChannelConfig:
             validate(self, proposed)
             following = ChannelConfig(channel_id, proposed.config)
             self.check_next(following)
-        except (InvalidConfig, InvalidUpdate, Undecodable) as error:
+        except (InvalidConfig, InvalidUpdate, BadEnvelope) as error:
             raise Invalid(f"the config does not follow: {error}") from error
         return following
 
@@ -221,12 +221,12 @@ class ChannelConfig:
 def config_of(envelope: bytes) -> tuple[str, Any]:
     """Give the channel and the `ConfigEnvelope` of a serialized CONFIG envelope, unchecked.
 
-    Raises `Undecodable`.
+    Raises `BadEnvelope`.
     """
     payload = payload_of(decoded(Envelope, envelope, "the envelope"))
     header = header_of(payload)
     if header.type != HeaderType.CONFIG:
-        raise Undecodable(f"its header type is {header.type}, not CONFIG")
+        raise BadEnvelope(f"its header type is {header.type}, not CONFIG")
     return header.channel_id, decoded(ConfigEnvelope, payload.data, "the config envelope")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, config_of
 from ordering_osn.config.configtx import InvalidUpdate, update_of
-from ordering_osn.config.envelopes import Undecodable, canonical, decoded, header_of, payload_of
+from ordering_osn.config.envelopes import BadEnvelope, canonical, decoded, header_of, payload_of
 from ordering_osn.protos import (
     Config,
     ConfigGroup,
@@ -34,7 +34,7 @@ def proposed_channel(system: ChannelConfig, update: Any) -> tuple[str, Any]:
     try:
         name = header_of(payload_of(update)).channel_id
         wanted = update_of(update)
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
     if wanted.channel_id != name:
         raise InvalidUpdate(
@@ -67,7 +67,7 @@ def check_creation(system: ChannelConfig, envelope: bytes) -> None:
         if created is None:
             raise InvalidUpdate("it creates no channel")
         name, carried = config_of(created[1])
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
     name_expected, expected = proposed_channel(system, carried.last_update)
     if name != name_expected or canonical(expected.config) != canonical(carried.config):
@@ -87,7 +87,7 @@ def _template(system: ChannelConfig, wanted: Any) -> Any:
         raise InvalidUpdate("the update that creates a channel names no consortium")
     try:
         name = decoded(Consortium, wanted.values["Consortium"].value, "the consortium").name
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise InvalidUpdate(str(error)) from error
     if name not in system.consortiums:
         raise InvalidUpdate(f"there is no consortium {name!r}")

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from multicast.errors import UsageError
-from ordering_osn.config.envelopes import Undecodable, canonical, decoded, header_of, payload_of
+from ordering_osn.config.envelopes import BadEnvelope, canonical, decoded, header_of, payload_of
 from ordering_osn.config.policies import PolicyNotMet, SignedData, resolve
 from ordering_osn.protos import (
     Config,
@@ -44,7 +44,7 @@ class InvalidUpdate(UsageError):
     """A config update that is refused; the text says why."""
 
 
-class Judges(Protocol):
+class UpdatePolicies(Protocol):
     """The channel's policies, as far as an update is judged by them (`policies.Policies`)."""
 
     def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
@@ -63,7 +63,7 @@ class Current(Protocol):
         """The proto `Config`."""
 
     @property
-    def policies(self) -> Judges:
+    def policies(self) -> UpdatePolicies:
         """Its policies."""
 
 
@@ -94,7 +94,7 @@ def propose(current: Current, update: Any) -> Any:
     """
     try:
         group = _result(current, _update_envelope_of(update))
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise InvalidUpdate(f"the config update cannot be read: {error}") from error
     config = Config(sequence=current.config.sequence + 1, channel_group=group)
     return ConfigEnvelope(config=config, last_update=update)
@@ -121,7 +121,7 @@ def elements(group: Any) -> dict[Key, Any]:
 
 
 def update_of(envelope: Any) -> Any:
-    """Read the `ConfigUpdate` inside a CONFIG_UPDATE `Envelope`; raises `Undecodable`."""
+    """Read the `ConfigUpdate` inside a CONFIG_UPDATE `Envelope`; raises `BadEnvelope`."""
     return decoded(ConfigUpdate, _update_envelope_of(envelope).config_update, "the config update")
 
 
@@ -151,7 +151,7 @@ def _update_envelope_of(envelope: Any) -> Any:
     payload = payload_of(envelope)
     kind = header_of(payload).type
     if kind != HeaderType.CONFIG_UPDATE:
-        raise Undecodable(f"its header type is {kind}, not CONFIG_UPDATE")
+        raise BadEnvelope(f"its header type is {kind}, not CONFIG_UPDATE")
     return decoded(ConfigUpdateEnvelope, payload.data, "the config update envelope")
 
 
@@ -202,7 +202,7 @@ def _check_read_set(existing: Mapping[Key, Any], read: Mapping[Key, Any]) -> Non
 def _check_delta(
     existing: Mapping[Key, Any],
     delta: Mapping[Key, Any],
-    policies: Judges,
+    policies: UpdatePolicies,
     signed: Sequence[SignedData],
 ) -> None:
     if not delta:
@@ -228,7 +228,9 @@ def _check_delta(
             met.add(path)
 
 
-def _check_policy(key: Key, path: str, policies: Judges, signed: Sequence[SignedData]) -> None:
+def _check_policy(
+    key: Key, path: str, policies: UpdatePolicies, signed: Sequence[SignedData]
+) -> None:
     try:
         policies.evaluate(path, signed)
     except PolicyNotMet as error:

@@ -24,7 +24,7 @@ from ordering_osn.protos import (
 )
 
 
-class Undecodable(AmcastError):
+class BadEnvelope(AmcastError):
     """An envelope, or a part of one, is not what it must be; the text says which part."""
 
 
@@ -35,11 +35,11 @@ def canonical(message: Any) -> bytes:
 
 
 def decoded(kind: Any, raw: bytes, what: str) -> Any:
-    """Read `raw` as a message of `kind`; raises `Undecodable`, which names `what`."""
+    """Read `raw` as a message of `kind`; raises `BadEnvelope`, which names `what`."""
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise Undecodable(f"{what} cannot be decoded: {error}") from error
+        raise BadEnvelope(f"{what} cannot be decoded: {error}") from error
 
 
 def signed_envelope(
@@ -66,15 +66,15 @@ def signed_envelope(
 
 
 def payload_of(envelope: Any) -> Any:
-    """Read the payload of an `Envelope`; raises `Undecodable` where it has none or no header."""
+    """Read the payload of an `Envelope`; raises `BadEnvelope` where it has none or no header."""
     payload = decoded(Payload, envelope.payload, "the payload")
     if not payload.HasField("header"):
-        raise Undecodable("the payload has no header")
+        raise BadEnvelope("the payload has no header")
     return payload
 
 
 def header_of(payload: Any) -> Any:
-    """Read the channel header of a `Payload`; raises `Undecodable`."""
+    """Read the channel header of a `Payload`; raises `BadEnvelope`."""
     return decoded(ChannelHeader, payload.header.channel_header, "the channel header")
 
 

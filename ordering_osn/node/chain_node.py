@@ -30,11 +30,11 @@ from ordering_osn.chain.blocks import is_config, last_config_of, seal
 from ordering_osn.chain.chain import (
     Action,
     Chain,
+    ChainState,
     Ignore,
-    Place,
     Refuse,
     Repost,
-    State,
+    StreamPosition,
     Write,
     state_from,
 )
@@ -49,7 +49,7 @@ from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.kafka_connection import After
 from ordering_osn.node.order_watch import OrderWatch
 from ordering_osn.node.outbox import Done, Outbox
-from ordering_osn.node.receipts import Receipts
+from ordering_osn.node.receipts import PendingReceipts
 from ordering_osn.protos import Block, KafkaMetadata
 
 _log = logging.getLogger("amcast.osn")
@@ -79,7 +79,7 @@ class ChainNode:
         """
         self.name = name
         self.ledger = ledger
-        self.receipts = Receipts()
+        self.receipts = PendingReceipts()
         self.turn_to_post = asyncio.Lock()  # clients' envelopes go out in the order they came
         self.ingress_open = False  # closed while a config is on its second way through the log
         self.order = OrderWatch(name, stalled_s=around.stalled_s, probe_s=around.probe_s)
@@ -89,7 +89,7 @@ class ChainNode:
         self._around = around
         self._metrics = around.metrics
         self._chain: Chain | None = None
-        self._place = Place(0, "")  # behind the newest record that was stepped
+        self._place = StreamPosition(0, "")  # behind the newest record that was stepped
         self._rest_file = rest
         self._rested = -1  # the position that the file says
         self._rested_at = 0.0
@@ -248,7 +248,7 @@ class ChainNode:
             for batch in self._poll(consumer):
                 spans = len(batch.to) > 1
                 for record in batch.records:
-                    place = Place(self._place.position + 1, After(batch, record.offset))
+                    place = StreamPosition(self._place.position + 1, After(batch, record.offset))
                     for action in chain.step(place, record.value, spans=spans):
                         self._carry_out(action)
                     self._place = place
@@ -405,13 +405,13 @@ class ChainNode:
         state = self._state()
         self._chain = Chain(rules, state, window_max=self._around.window_max)
         self.ingress_open = self._chain.ingress_open
-        self._place = Place(max(0, state.place.position), state.place.cursor)
+        self._place = StreamPosition(max(0, state.place.position), state.place.cursor)
         self._outbox = Outbox(self._post)
         self.order.probe_lost()
         self._wanted = self._asked = None
         self._metrics.ledger_blockchain_height.labels(self.name).set(self.ledger.height)
 
-    def _state(self) -> State:
+    def _state(self) -> ChainState:
         state = state_from(self._newest_blocks(), window_max=self._around.window_max)
         rest = read_rest(self._rest_file)
         return state if rest is None else rest.within(state)

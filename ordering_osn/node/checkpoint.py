@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ordering_osn.chain.chain import Place, Rest
+from ordering_osn.chain.chain import Rest, StreamPosition
 from topology.documents import json_object
 
 SCHEMA_VERSION = 1
@@ -44,7 +44,7 @@ def read_rest(file: Path) -> Rest | None:
         return Rest(
             int(document["height"]),
             bytes.fromhex(document["previous_hash"]),
-            Place(int(document["position"]), str(document["cursor"])),
+            StreamPosition(int(document["position"]), str(document["cursor"])),
             int(document["last_original"]),
             int(document["last_resubmitted_config"]),
         )

@@ -22,13 +22,13 @@ from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.chain.chain import Invalid, Parameters
-from ordering_osn.chain.records import Kind
+from ordering_osn.chain.records import RegularKind
 from ordering_osn.chain.transactions import JOIN
 from ordering_osn.config.channel_config import ChannelConfig, config_of
 from ordering_osn.config.channel_creation import check_creation, created_channel, proposed_channel
 from ordering_osn.config.configtx import InvalidUpdate
 from ordering_osn.config.envelopes import (
-    Undecodable,
+    BadEnvelope,
     canonical,
     decoded,
     header_of,
@@ -43,7 +43,7 @@ from ordering_osn.protos import Envelope, HeaderType
 
 __all__ = [
     "ChannelRules",
-    "MessageClass",
+    "EnvelopeClass",
     "Refusal",
     "admit_creation",
     "admit_normal",
@@ -67,7 +67,7 @@ class Refusal(AmcastError):
         self.retriable = status is Status.SERVICE_UNAVAILABLE
 
 
-class MessageClass(enum.Enum):
+class EnvelopeClass(enum.Enum):
     """How a message is handled, by its header type."""
 
     NORMAL = "normal"
@@ -75,16 +75,16 @@ class MessageClass(enum.Enum):
     CONFIG = "config"  # CONFIG and ORDERER_TRANSACTION: only nodes make these
 
 
-def class_of(header: Any) -> MessageClass:
+def class_of(header: Any) -> EnvelopeClass:
     """Tell the class of a message with this `ChannelHeader`."""
     if header.type == HeaderType.CONFIG_UPDATE:
-        return MessageClass.CONFIG_UPDATE
+        return EnvelopeClass.CONFIG_UPDATE
     if header.type in (HeaderType.CONFIG, HeaderType.ORDERER_TRANSACTION):
-        return MessageClass.CONFIG
-    return MessageClass.NORMAL
+        return EnvelopeClass.CONFIG
+    return EnvelopeClass.NORMAL
 
 
-def route(envelope: bytes) -> tuple[MessageClass, str]:
+def route(envelope: bytes) -> tuple[EnvelopeClass, str]:
     """Tell the class of an envelope, and the channel that it is for.
 
     Raises `Refusal` 400 for what cannot be decoded, for a CONFIG that was sent directly, and for a
@@ -92,10 +92,10 @@ def route(envelope: bytes) -> tuple[MessageClass, str]:
     """
     try:
         header = header_of(payload_of(decoded(Envelope, envelope, "the envelope")))
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, f"could not determine channel ID: {error}") from error
     kind = class_of(header)
-    if kind is MessageClass.CONFIG:
+    if kind is EnvelopeClass.CONFIG:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
     if JOIN in header.channel_id:
         # A peer of Fabric stops for good at a block whose first envelope names another channel
@@ -147,7 +147,7 @@ def decoded_envelope(raw: bytes) -> Any:
     """Read an `Envelope`; raises `Refusal` 400."""
     try:
         return decoded(Envelope, raw, "the envelope")
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error
 
 
@@ -176,7 +176,7 @@ class ChannelRules:
         """What the core needs of the config."""
         return self.config.parameters
 
-    def judge(self, envelope: bytes, kind: Kind) -> bytes:
+    def judge(self, envelope: bytes, kind: RegularKind) -> bytes:
         """Give the envelope to order now; raises `chain.Invalid` where the filters refuse it.
 
         A CONFIG is made and signed again, for it is posted again then. Not so where a message goes
@@ -184,19 +184,19 @@ class ChannelRules:
         the same bytes there, so the envelope stays as it is, and neither the clock nor this node's
         own identity takes part.
         """
-        posted_again = self.parameters.resubmission and kind is not Kind.UNKNOWN
+        posted_again = self.parameters.resubmission and kind is not RegularKind.UNKNOWN
         now = self._clock() if posted_again else None
         try:
             parsed = decoded_envelope(envelope)
             found = _class_as(parsed, kind)
-            if found is MessageClass.NORMAL:
+            if found is EnvelopeClass.NORMAL:
                 _pass_normal(self.config, parsed, now)
             elif posted_again:
                 return self._made_again(envelope, self._clock())
             else:
                 _pass_filters(self.config, parsed, None)
                 self.after(envelope)
-        except (Refusal, Undecodable) as error:
+        except (Refusal, BadEnvelope) as error:
             raise Invalid(str(error)) from error
         return envelope
 
@@ -211,7 +211,7 @@ class ChannelRules:
             if creates:
                 check_creation(self.config, envelope)
                 return self
-        except (InvalidUpdate, Undecodable) as error:
+        except (InvalidUpdate, BadEnvelope) as error:
             raise Invalid(f"the channel's creation does not follow: {error}") from error
         return ChannelRules(
             self.config.after(envelope),
@@ -233,10 +233,13 @@ class ChannelRules:
         )
 
 
-def _class_as(envelope: Any, kind: Kind) -> MessageClass:
+def _class_as(envelope: Any, kind: RegularKind) -> EnvelopeClass:
     """Tell the class of a record's envelope, where it can have been posted with class `kind`."""
     found = class_of(header_of(payload_of(envelope)))
-    if found is MessageClass.CONFIG_UPDATE or kind.name not in (found.name, Kind.UNKNOWN.name):
+    if found is EnvelopeClass.CONFIG_UPDATE or kind.name not in (
+        found.name,
+        RegularKind.UNKNOWN.name,
+    ):
         raise Refusal(Status.BAD_REQUEST, f"a {found.value} message posted as {kind.name}")
     return found
 
@@ -265,7 +268,7 @@ def _pass_filters(config: ChannelConfig, envelope: Any, now: datetime | None) ->
         )
     try:
         signed = signed_data(envelope)
-    except Undecodable as error:
+    except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error
     if now is not None and config.capabilities.resubmission:
         expires = expires_at(signed.creator)

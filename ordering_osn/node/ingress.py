@@ -21,11 +21,11 @@ from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import Signer
-from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.transactions import channel_header
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.filters import (
-    MessageClass,
+    EnvelopeClass,
     Refusal,
     admit_creation,
     admit_normal,
@@ -100,12 +100,12 @@ class Ingress:
 
     # -- judging: nothing here waits ----------------------------------------------------------
 
-    def _admit(self, found: MessageClass, name: str, envelope: bytes) -> _Admitted:
-        if found is MessageClass.CONFIG_UPDATE:
+    def _admit(self, found: EnvelopeClass, name: str, envelope: bytes) -> _Admitted:
+        if found is EnvelopeClass.CONFIG_UPDATE:
             return self._admit_update(name, envelope)
         chain = self._chain(name)
         sequence = admit_normal(chain.config, envelope, now=self._clock())
-        return _Admitted(encode(Regular(envelope, sequence, Kind.NORMAL)), chain)
+        return _Admitted(encode(Regular(envelope, sequence, RegularKind.NORMAL)), chain)
 
     def _admit_update(self, name: str, envelope: bytes) -> _Admitted:
         chain = self._chains.get(name)
@@ -116,9 +116,11 @@ class Ingress:
             made, sequence = admit_creation(
                 chain.config, envelope, now=now, signer=self._signer, channels=len(self._chains)
             )
-            return _Admitted(encode(Regular(made, sequence, Kind.CONFIG)), chain, creates=name)
+            return _Admitted(
+                encode(Regular(made, sequence, RegularKind.CONFIG)), chain, creates=name
+            )
         made, sequence = admit_update(chain.config, envelope, now=now, signer=self._signer)
-        return _Admitted(encode(Regular(made, sequence, Kind.CONFIG)), chain)
+        return _Admitted(encode(Regular(made, sequence, RegularKind.CONFIG)), chain)
 
     def _chain(self, name: str) -> ChainNode:
         chain = self._chains.get(name)

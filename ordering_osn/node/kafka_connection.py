@@ -42,7 +42,7 @@ class After:
         return f"{batch.epoch}/{batch.source}/{batch.record}/{batch.run}/{self._next}"
 
 
-class Cluster:
+class KafkaConnection:
     """A way to one topic. What opens may raise `ClusterUnreachable`, and is called again.
 
     Without `open_replicas` nobody looks whether replicas are in sync.

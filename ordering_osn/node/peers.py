@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as NotInTime
 
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import Client, TlsFiles
+from ordering_osn.api.grpc_server import NodeClient, TlsFiles
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.node.catch_up import NoPeer
@@ -85,7 +85,7 @@ class PeerNodes:
         )
         found: list[bytes] = []
         size = 0
-        async with Client(address, tls=self._tls, name=self._name) as client:
+        async with NodeClient(address, tls=self._tls, name=self._name) as client:
             async for answer in client.deliver(request, timeout_s=_ANSWER_S):
                 if isinstance(answer, int):
                     if answer not in (Status.SUCCESS, Status.NOT_FOUND):

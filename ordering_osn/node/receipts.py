@@ -14,7 +14,7 @@ from collections.abc import Sequence
 Place = tuple[int, int]
 
 
-class Receipts:
+class PendingReceipts:
     """The clients that wait for one chain's transactions."""
 
     def __init__(self) -> None:

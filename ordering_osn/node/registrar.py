@@ -34,7 +34,7 @@ from ordering_osn.node.dependencies import Surroundings
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.ingress import READY_S, Ingress
 from ordering_osn.node.joining import genesis_of, joined, ledger_folder, place_created, rest_file
-from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
 from ordering_osn.node.outbox import Posts
 from ordering_osn.protos import SerializedIdentity
@@ -58,7 +58,7 @@ class Registrar:
     def __init__(
         self,
         folder: Path,
-        cluster: Cluster,
+        cluster: KafkaConnection,
         signer: Signer,
         *,
         peers: Peers | None = None,

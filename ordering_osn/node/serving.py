@@ -23,7 +23,7 @@ from ordering_osn.api.metrics import CountingHandler, Metrics
 from ordering_osn.api.operations import Operations
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.in_sync import Replicas
-from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.peers import PeerNodes
 from ordering_osn.node.registrar import Registrar
 
@@ -56,7 +56,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         loop.add_signal_handler(one, over.set)
     metrics = Metrics()
     logging.getLogger("amcast").addHandler(CountingHandler(metrics))
-    cluster = Cluster(
+    cluster = KafkaConnection(
         lambda: open_driver(
             settings.driver,
             settings.bootstrap,

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench.cli import Output, read_workload
 from bench.cli import compare as bench_compare
+from bench.cli import read_workload
 from bench.cli import run as bench_run
 from bench.comparison import results
 from bench.comparison.compare import Incomparable, compare
 from bench.comparison.layouts import lay_out
-from bench.comparison.stamps import Tally, pack, padding
+from bench.comparison.stamps import RoundTally, pack, padding
 from bench.comparison.workload import ARMS, STAMP_BYTES, InvalidWorkload, from_document, load
 from bench.harness.histogram import Latencies
 from bench.harness.sockets import traffic
@@ -27,6 +27,7 @@ from bench.report.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_smal
 from multicast.drivers.protocol import Record
 from multicast.errors import AmcastError, UsageError
 from topology.check import check
+from topology.output import Output
 
 GOOD = {
     "kind": "one",
@@ -192,7 +193,7 @@ def record(*, intended=0, number=1, sequence=0, log=0):
 
 
 def test_a_latency_counts_from_the_intended_time_and_not_in_the_warm_up():
-    tally = Tally(1, warm_up=1, wanted=None)
+    tally = RoundTally(1, warm_up=1, wanted=None)
     tally.take([record(intended=100, sequence=0)], 150)
     assert (tally.delivered, tally.measured) == (1, 0)
     tally.take([record(intended=200, sequence=1)], 500)
@@ -200,14 +201,14 @@ def test_a_latency_counts_from_the_intended_time_and_not_in_the_warm_up():
     assert list(tally.latencies) == [300, 1200]
     assert (tally.delivered, tally.measured) == (3, 2)
     assert tally.rate == 3e9 / 1400  # from the first intended time to the last delivery
-    backlog = Tally(1, warm_up=1, wanted=None)
+    backlog = RoundTally(1, warm_up=1, wanted=None)
     for sequence, now in enumerate((150, 500, 1500)):
         backlog.count([record(sequence=sequence)], now)
     assert backlog.rate == 1e9 / 1000  # one message in the 1,000 ns after the first poll
 
 
 def test_a_filter_keeps_a_consumers_own_messages_only():
-    tally = Tally(1, warm_up=0, wanted={2})
+    tally = RoundTally(1, warm_up=0, wanted={2})
     tally.take([record(log=1), record(log=2)], 10)
     tally.count([record(log=2, sequence=1), record(log=3)], 20)
     assert tally.delivered == tally.measured == 2

@@ -4,7 +4,7 @@ import pytest
 
 from bench.cli import read_workload
 from bench.report import marks
-from bench.report.marks import P50, PAIRS_MIN, RATE, Verdict, judge
+from bench.report.marks import P50, PAIRS_MIN, RATE, TargetVerdict, judge
 from bench.report.suite import ENTRIES, SMALL
 
 MARKS = [mark for row in marks.TABLE for mark in row.marks]
@@ -67,13 +67,13 @@ def test_a_ratio_is_the_median_of_pairs_with_the_least_and_the_greatest():
     found = judged("one collector, early runs, open loop, against plain Kafka: p50, 100 B at 200/s",
                    {"latency-100B-200": given})  # fmt: skip
     assert (found.figure.median, found.figure.least, found.figure.greatest) == (1.2, 1.0, 4.5)
-    assert (found.figure.pairs, found.verdict) == (7, Verdict.MET)
+    assert (found.figure.pairs, found.verdict) == (7, TargetVerdict.MET)
 
 
 def test_a_level_is_what_the_tree_costs_beyond_one_collector_in_times_of_plain():
     given = document("tree-4", ordered={P50: 5.0}, plain={P50: 0.5}, **{"single-root": {P50: 2.0}})
     found = judged("each further level of the tree, 200/s: p50, a tree of 4", {"tree-4": given})
-    assert (found.figure.median, found.verdict) == (2.0, Verdict.MISSED)  # (5 - 2) / 3 / 0.5
+    assert (found.figure.median, found.verdict) == (2.0, TargetVerdict.MISSED)  # (5 - 2) / 3 / 0.5
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.9, "met"), (0.91, "met"), (0.89, "missed")])
@@ -94,18 +94,18 @@ def test_below_means_below(value, verdict):
 def test_few_pairs_are_not_enough_to_say_met_and_what_is_missing_is_not_measured():
     row = 'against "put it all into one partition"'
     found = judged(row, {"thirds": document("thirds", rounds=6, ordered={RATE: 9.0})})
-    assert (found.verdict, found.figure.median) == (Verdict.TOO_FEW, 9.0)
+    assert (found.verdict, found.figure.median) == (TargetVerdict.TOO_FEW, 9.0)
     found = judged(row, {})
-    assert (found.verdict, found.figure) == (Verdict.NOT_MEASURED, None)
+    assert (found.verdict, found.figure) == (TargetVerdict.NOT_MEASURED, None)
     assert found.command == "amcast bench suite --out DIR --only thirds"
     failed = {"schema_version": 1, "workload": {"name": "thirds"}, "error": "TimedOut: too late"}
     found = judged(row, {"thirds": failed})
-    assert (found.verdict, found.error) == (Verdict.NOT_MEASURED, "TimedOut: too late")
+    assert (found.verdict, found.error) == (TargetVerdict.NOT_MEASURED, "TimedOut: too late")
 
 
 def test_a_document_that_lacks_a_figure_or_divides_by_nothing_is_said_so():
     for lacking in ({"plain": {RATE: 0.0}}, {"plain": {RATE: [1.0]}}):
         found = judged("throughput of ordered delivery from a backlog, `batches()`: 1 kB",
                        {"backlog-1kB": document("backlog-1kB", **lacking)})  # fmt: skip
-        assert found.verdict is Verdict.NOT_MEASURED
+        assert found.verdict is TargetVerdict.NOT_MEASURED
         assert "lacks" in found.error

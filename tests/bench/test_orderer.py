@@ -84,7 +84,7 @@ def test_at_a_rate_each_has_its_own_intended_time_whenever_it_was_taken():
 
 
 def sending(addresses, transactions):
-    order = send.Order(
+    order = send.SendOrder(
         addresses=addresses,
         chains=["chain-a"],
         transactions=transactions,
@@ -103,8 +103,8 @@ async def until(found):
 
 
 def reading(address, folder, mode, transactions):
-    return osn_read.Reading(
-        osn_read.Order(
+    return osn_read.ReaderGroup(
+        osn_read.ReadOrder(
             readers=[(address, "chain-a")],
             mode=mode,
             material=str(FOLDER),

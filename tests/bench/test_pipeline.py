@@ -11,13 +11,20 @@ from dataclasses import dataclass, replace
 import pytest
 import typer
 
-from bench.cli import Output
-from bench.comparison.arms import Arm, Cluster
+from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.workload import from_document
 from bench.pipeline import figures, judge, sources
 from bench.pipeline.cli import pipeline
-from bench.pipeline.rule import Order, Pair, Reader, Reading, Statement, read_control, scan
+from bench.pipeline.rule import (
+    Pair,
+    PlannedOrder,
+    Statement,
+    StreamReader,
+    StreamReading,
+    read_control,
+    scan,
+)
 from bench.pipeline.session import spark
 from multicast.control import plan_record
 from multicast.drivers import open_driver
@@ -25,10 +32,10 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion, UsageError
 from multicast.order import (
-    Kind,
     OrderRecord,
     OrderStream,
     ParentNext,
+    RecordKind,
     Run,
     Void,
     anchor,
@@ -37,6 +44,7 @@ from multicast.order import (
 )
 from tests.helpers.plans import chain, from_start
 from tests.helpers.system import PATIENCE_S, until
+from topology.output import Output
 
 # Little work in many small jobs: compiling it well costs more than it saves.
 SETTINGS = [
@@ -65,7 +73,7 @@ def asks_nobody():
 
 
 def order_of(plan):
-    order = Order()
+    order = PlannedOrder()
     first = plan_record(digest_of(b"amcast genesis\0" + plan.topic.encode()), plan, attempt="a")
     rival = plan_record(digest_of(b"another"), replace(plan, input_hash="x"), attempt="b")
     read_control(plan.topic, [Statement(*rival), Statement(*first), Statement(b"x", None)], order)
@@ -82,7 +90,7 @@ def stream_of(plan, collector, rng, length=60):
         first = state.positions[log] + rng.choice((0, 0, 0, 1))
         records = state.parent_next.records + rng.choice((0, 1))
         record = OrderRecord(
-            rng.choice((Kind.OWN, Kind.OWN, Kind.PARENT, Kind.PARENT)),
+            rng.choice((RecordKind.OWN, RecordKind.OWN, RecordKind.PARENT, RecordKind.PARENT)),
             rng.choice((state.digest, state.digest, anchor(plan, collector))),
             ParentNext(records, state.parent_next.offset + rng.choice((0, 1, 3))),
             (Run(log, first, first + rng.randint(1, 9)),) * rng.choice((1, 1, 0)),
@@ -92,8 +100,10 @@ def stream_of(plan, collector, rng, length=60):
         raw = rng.choice((raw, raw, raw, raw, raw[:-3], raw + b"x", b"no record", *raws[-2:]))
         raws.append(raw)
         said.append(real.read(len(raws) - 1, raw))
-    freeze = OrderRecord(Kind.FREEZE, real.state.digest, real.state.parent_next, ())
-    late = OrderRecord(Kind.OWN, digest_of(encode(freeze)), real.state.parent_next, (Run(0, 0, 1),))
+    freeze = OrderRecord(RecordKind.FREEZE, real.state.digest, real.state.parent_next, ())
+    late = OrderRecord(
+        RecordKind.OWN, digest_of(encode(freeze)), real.state.parent_next, (Run(0, 0, 1),)
+    )
     for raw in (encode(freeze), encode(late)):
         raws.append(raw)
         said.append(real.read(len(raws) - 1, raw))
@@ -116,7 +126,7 @@ def test_two_readings_of_the_rule_agree_on_every_record(seed):
     order = order_of(plan)
     (rule,) = (one for one in order.rules if one.collector == collector)
     raws, said = stream_of(plan, collector, random.Random(seed))
-    reading = Reading(rule)
+    reading = StreamReading(rule)
     for raw, judged in zip(raws, said, strict=True):
         mine = reading.take(raw)
         if isinstance(judged, Void):
@@ -134,15 +144,19 @@ def test_over_all_seeds_every_reason_and_both_kinds_occur():
         for one in stream_of(plan, ("K1", "K2")[seed % 2], random.Random(seed))[1]
     ]
     assert {one for one in said if isinstance(one, Void)} == set(Void)
-    assert {one.kind for one in said if isinstance(one, OrderRecord)} == set(Kind)
+    assert {one.kind for one in said if isinstance(one, OrderRecord)} == set(RecordKind)
 
 
 def test_places_rise_by_one_message_after_the_other_and_void_records_take_none():
     plan = chain()
     first = encode(
-        OrderRecord(Kind.OWN, anchor(plan, "K1"), ParentNext(0, 0), (Run(0, 0, 5), Run(1, 0, 2)))
+        OrderRecord(
+            RecordKind.OWN, anchor(plan, "K1"), ParentNext(0, 0), (Run(0, 0, 5), Run(1, 0, 2))
+        )
     )
-    second = encode(OrderRecord(Kind.OWN, digest_of(first), ParentNext(0, 0), (Run(0, 5, 6),)))
+    second = encode(
+        OrderRecord(RecordKind.OWN, digest_of(first), ParentNext(0, 0), (Run(0, 5, 6),))
+    )
     rows = [("A", 0, at, raw) for at, raw in enumerate((first, first, b"other", second))]
     found = list(scan(order_of(plan).rules, rows))
     epoch = 2**44
@@ -155,7 +169,7 @@ def test_places_rise_by_one_message_after_the_other_and_void_records_take_none()
 
 
 def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ended():
-    plan, order = chain(), Order()
+    plan, order = chain(), PlannedOrder()
     first = plan_record(digest_of(b"amcast genesis\0A"), plan, attempt="a")
     moved = [replace(node, stream=node.stream + 2) for node in plan.collectors]
     after = replace(chain(epoch=2), collectors=tuple(moved))
@@ -173,7 +187,7 @@ def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ende
 
 
 def test_a_collector_that_is_carried_over_goes_on_under_the_plan_in_which_it_began():
-    order = Order()
+    order = PlannedOrder()
     first = plan_record(digest_of(b"amcast genesis\0A"), chain(), attempt="a")
     second = plan_record(digest_of(first[1]), chain(epoch=2), attempt="a")
     nothing = b'{"positions": {}}'
@@ -230,7 +244,7 @@ def measured(kafka_cluster, tmp_path_factory):
     asked = {"kind": "one", "size": 3, "message_bytes": 100, "load": 500}
     workload = from_document({**asked, "messages": MESSAGES, "warm_up": WARM_UP}, name="w")
     driver = open_driver("librdkafka", kafka_cluster.bootstrap)
-    cluster = Cluster(kafka_cluster.bootstrap, driver, (), folder, run=f"w-{folder.name}")
+    cluster = MeasuredCluster(kafka_cluster.bootstrap, driver, (), folder, run=f"w-{folder.name}")
     rounds = {}
     for name in ("ordered", "plain"):
         with Arm(workload, name, cluster) as arm:
@@ -401,7 +415,7 @@ def runs_of(session, *rows):
     )
 
 
-PAIR = Order(pairs=[Pair("A", 1, "K1", "K2")])
+PAIR = PlannedOrder(pairs=[Pair("A", 1, "K1", "K2")])
 
 
 @pytest.mark.timeout(900)
@@ -455,10 +469,12 @@ def test_no_join_compares_everything_with_everything(session, measured, batch):
     topic = found.select("topic").first()["topic"]
     interests = {"C1": ("P1", "P2", "P3")}
     arms = [
-        sources.Arm(measured.run, "ordered", topic, planned=True, clock_offset_ns=0,
+        sources.RecordedArm(measured.run, "ordered", topic, planned=True, clock_offset_ns=0,
                     interests=interests, complete=True)
     ]  # fmt: skip
-    order = Order(readers=[Reader(topic, 1, "K1", "C1")], pairs=[Pair(topic, 1, "K1", "K2")])
+    order = PlannedOrder(
+        readers=[StreamReader(topic, 1, "K1", "C1")], pairs=[Pair(topic, 1, "K1", "K2")]
+    )
     frames = [
         judge.placed(events, found, order, arms, 4),
         judge.agreeing(found, order, 4),

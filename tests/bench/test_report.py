@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench.cli import Output
 from bench.cli import run as measure
 from bench.comparison.workload import from_document
 from bench.harness.histogram import Latencies
@@ -17,6 +16,7 @@ from bench.report.marks import P50, PER_CPU, RATE, judge
 from bench.report.report import write_report
 from bench.report.suite import ENTRIES
 from multicast.errors import UsageError
+from topology.output import Output
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 LATENCIES = Latencies()

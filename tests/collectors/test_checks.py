@@ -10,9 +10,9 @@ from collectors.doctor.facts import (
     CollectorFacts,
     Facts,
     GroupFacts,
+    GroupPosition,
     HeldLog,
     PartitionFacts,
-    Place,
     Role,
     Stamp,
     TopicFacts,
@@ -51,7 +51,7 @@ CONTROL = topic("A.topology", Role.CONTROL, cleanup_policy="compact")
 ABOVE = CollectorFacts("K1", None, told_address=True, records=5, last_ms=NOW - 100)
 BELOW = CollectorFacts("K2", "K1", told_address=True, records=5, last_ms=NOW - 100)
 HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
-PLACE = Place("P1", "A", position=10, begin=0, end=100)
+PLACE = GroupPosition("P1", "A", position=10, begin=0, end=100)
 GROUP = GroupFacts("C1", "1/K1/3/0/10", 1, (PLACE,))
 SOUND = Facts(
     topic="A",

@@ -21,7 +21,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
-from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
+from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.interests import from_document
@@ -223,7 +223,7 @@ def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, e
     (name,) = (one.name for one in system.plan.collectors if "P1" in one.bag)
     stream = OrderStream(system.plan, name, {one.name: one.first for one in system.plan.logs})
     record = OrderRecord(
-        Kind.OWN,
+        RecordKind.OWN,
         stream.state.digest,
         ParentNext(0, stream.state.parent_next.offset),
         (Run(system.plan.number(log.name), 0, 1),),

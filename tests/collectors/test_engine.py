@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from bench.micro.many_collectors import tree_plan
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from collectors.engine.engine import Engine
-from collectors.engine.instance import Node
+from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
 from multicast.control import log_partition, stream_partition
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Trimmed, UnknownVersion
-from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
+from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
 from tests.helpers.plans import chain, from_start
 from tests.helpers.small import Small, until
 
@@ -28,7 +28,7 @@ class Hosted:
     def __init__(self, system, *, listen=None, limits=None):
         self.engine = Engine(system.driver, system.plan.topic, listen=listen)
         self.nodes = {
-            entry.name: Node(self.engine, entry.name, limits=limits)
+            entry.name: CollectorInstance(self.engine, entry.name, limits=limits)
             for entry in system.plan.collectors
         }
         for node in self.nodes.values():
@@ -67,7 +67,9 @@ def test_many_collectors_on_one_engine_all_deliver_with_a_fixed_number_of_thread
 
 @pytest.mark.slow
 def test_many_collectors_deliver_with_tiny_limits():
-    limits = Limits(run_length_max=1, runs_max=1, pending_max=1, relay_max=1, checkpoint_every=3)
+    limits = CollectorLimits(
+        run_length_max=1, runs_max=1, pending_max=1, relay_max=1, checkpoint_every=3
+    )
     plan = tree_plan(9, "A")
     with Small(plan) as system, Hosted(system, limits=limits):
         for _ in range(3):
@@ -82,7 +84,7 @@ def test_a_collector_that_fails_of_its_stream_stops_no_other():
     with Small(plan) as system:
         # K4's stream goes on in a version that is not known yet.
         begin = OrderStream(plan, "K4", from_start(plan)).state.digest
-        raw = bytearray(encode(OrderRecord(Kind.FREEZE, begin, ParentNext(0, 0), ())))
+        raw = bytearray(encode(OrderRecord(RecordKind.FREEZE, begin, ParentNext(0, 0), ())))
         raw[2] = 9
         system.log.write(stream_partition(plan, "K4"), bytes(raw))
         with Hosted(system) as hosted:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
     ControlState,
@@ -127,7 +127,7 @@ def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
 
 def test_a_relay_queue_of_one_record_passes_on_what_the_filter_empties():
     stage = Stage()
-    stage.limits = Limits(relay_max=1)
+    stage.limits = CollectorLimits(relay_max=1)
     stage.plan(
         ["P1", "P2", "P3"],
         {"K2": (["P2", "P3"], None), "K1": (["P1", "P2"], "K2")},
@@ -143,7 +143,7 @@ def test_a_relay_queue_of_one_record_passes_on_what_the_filter_empties():
 
 
 def checkpoint_of(stage):
-    stage.limits = Limits(checkpoint_every=1)
+    stage.limits = CollectorLimits(checkpoint_every=1)
     stage.multicast("P1")
     stage.node("K1.a")
     stage.settle()

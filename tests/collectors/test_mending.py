@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.pipeline.rule import Order, Reading, Statement, read_control
-from collectors.collector import Append, Collector, Fill, Limits
+from bench.pipeline.rule import PlannedOrder, Statement, StreamReading, read_control
+from collectors.collector import Append, Collector, CollectorLimits, Fill
 from collectors.mending import (
     Harm,
     StreamRead,
@@ -23,10 +23,10 @@ from multicast.control.documents import Ended
 from multicast.drivers.protocol import Record
 from multicast.order import (
     ORDERED_MAX,
-    Kind,
     OrderRecord,
     OrderStream,
     ParentNext,
+    RecordKind,
     Resumed,
     Run,
     Void,
@@ -51,7 +51,7 @@ def record(stream, kind, *runs, relayed=0):
 def core_of(name, **limits):
     own = opened(name)
     parent = opened("K1") if name == "K2" else None
-    made = Collector(own, parent, writer=1, limits=Limits(**limits))
+    made = Collector(own, parent, writer=1, limits=CollectorLimits(**limits))
     made.own_end(0)
     return made
 
@@ -66,15 +66,15 @@ def appends(core):
 def test_a_record_orders_as_much_as_the_bound_over_all_its_runs_and_not_one_more():
     for more, fits in ((0, True), (1, False)):
         stream = opened("K1")
-        raw = record(stream, Kind.OWN, Run(0, 0, ORDERED_MAX - 5), Run(1, 0, 5 + more))
+        raw = record(stream, RecordKind.OWN, Run(0, 0, ORDERED_MAX - 5), Run(1, 0, 5 + more))
         judged = stream.read(0, raw)
         assert judged == (decode(raw) if fits else Void.IMPOSSIBLE)
 
 
 def test_no_limits_let_an_honest_record_exceed_the_bound():
-    assert Limits().run_length_max * Limits().runs_max * 32 <= ORDERED_MAX
+    assert CollectorLimits().run_length_max * CollectorLimits().runs_max * 32 <= ORDERED_MAX
     with pytest.raises(AssertionError):
-        Limits(run_length_max=ORDERED_MAX // 512 + 1)
+        CollectorLimits(run_length_max=ORDERED_MAX // 512 + 1)
 
 
 def test_who_relays_a_backlog_splits_it_at_the_bound():
@@ -82,7 +82,7 @@ def test_who_relays_a_backlog_splits_it_at_the_bound():
     parent = opened("K1")
     half = ORDERED_MAX // 2 + 1
     for offset in range(3):
-        raw = record(parent, Kind.OWN, Run(1, offset * half, (offset + 1) * half))
+        raw = record(parent, RecordKind.OWN, Run(1, offset * half, (offset + 1) * half))
         parent.read(offset, raw)
         core.parent_read(offset, raw)
     assert [one.runs for one in appends(core)] == [
@@ -94,7 +94,7 @@ def test_a_hole_beyond_the_bound_is_not_filled_and_one_within_it_is():
     core = core_of("K1", early_max=0, fill_max=10)
     core.log_end(0, 0)
     core.log_end(1, 0)
-    core.own_read(0, record(core.own, Kind.OWN, Run(0, 0, 11), Run(1, 0, 10)))
+    core.own_read(0, record(core.own, RecordKind.OWN, Run(0, 0, 11), Run(1, 0, 10)))
     for _ in range(4):
         core.tick()
     assert core.step(0) == (Fill(1, 10),)
@@ -128,16 +128,16 @@ def test_a_collector_that_left_out_a_parents_record_relays_nothing_more_and_does
     core = core_of("K2")
     core.log_end(2, 1)
     parent = opened("K1")
-    core.own_read(0, record(core.own, Kind.PARENT, relayed=1))
+    core.own_read(0, record(core.own, RecordKind.PARENT, relayed=1))
     for offset in range(2):
-        raw = record(parent, Kind.OWN, Run(1, offset, offset + 1))
+        raw = record(parent, RecordKind.OWN, Run(1, offset, offset + 1))
         parent.read(offset, raw)
         core.parent_read(offset, raw)
     assert core.strayed
     (own,) = appends(core)
-    assert (own.kind, own.runs) == (Kind.OWN, (Run(2, 0, 1),))
+    assert (own.kind, own.runs) == (RecordKind.OWN, (Run(2, 0, 1),))
     core.freeze_after({2: 1})
-    assert [one.kind for one in appends(core)] == [Kind.FREEZE]
+    assert [one.kind for one in appends(core)] == [RecordKind.FREEZE]
 
 
 def test_a_collector_that_is_ahead_of_its_parent_leaves_out_what_it_has_ordered():
@@ -147,7 +147,7 @@ def test_a_collector_that_is_ahead_of_its_parent_leaves_out_what_it_has_ordered(
     core.own_end(0)
     parent = opened("K1")
     for offset, end in enumerate((3, 9)):
-        raw = record(parent, Kind.OWN, Run(1, parent.state.positions[1], end))
+        raw = record(parent, RecordKind.OWN, Run(1, parent.state.positions[1], end))
         parent.read(offset, raw)
         core.parent_read(offset, raw)
     assert not core.strayed
@@ -161,7 +161,7 @@ def test_each_kind_of_damage_is_told_apart():
     sound = opened("K1")
     assert damage([StreamRead(sound)], {"P1": 0, "P2": 0}) == ()
     far = opened("K1")
-    far.read(0, record(far, Kind.OWN, Run(0, 0, 5000)))
+    far.read(0, record(far, RecordKind.OWN, Run(0, 0, 5000)))
     (one,) = damage([StreamRead(far)], {"P1": 10, "P2": 0})
     assert (one.harm, "4990 offsets beyond its end" in one.says) == (Harm.TOO_FAR, True)
     frozen = opened("K1")
@@ -170,7 +170,7 @@ def test_each_kind_of_damage_is_told_apart():
         found = damage([StreamRead(frozen, marked=marked)], {})
         assert [one.harm for one in found] == harm
     child = opened("K2")
-    child.read(0, record(child, Kind.PARENT, relayed=1))
+    child.read(0, record(child, RecordKind.PARENT, relayed=1))
     for positions, harm in ((None, [Harm.STRAYED]), ({1: 1}, [Harm.STRAYED]), ({1: 0}, [])):
         found = damage([StreamRead(child, parent_positions=positions)], {})
         assert [one.harm for one in found] == harm
@@ -192,8 +192,8 @@ def recovered():
     above, child = opened("K1"), opened("K2")
     runs = [Run(0, 0, 2), Run(1, 0, 3), Run(0, 2, 3), Run(1, 3, 7)]
     for offset, run in enumerate(runs):
-        above.read(offset, record(above, Kind.OWN, run))
-    child.read(0, record(child, Kind.PARENT, Run(1, 0, 3), relayed=2))
+        above.read(offset, record(above, RecordKind.OWN, run))
+    child.read(0, record(child, RecordKind.PARENT, Run(1, 0, 3), relayed=2))
     for stream in (above, child):
         stream.read(9, encode(freeze_record(stream)))
     ends = {"P1": 3, "P2": 7, "P3": 0, "P4": 0}
@@ -207,12 +207,12 @@ def test_a_child_gets_first_what_it_is_owed_and_a_top_what_is_ordered_below_it()
     following = recovery_plan(chain(), ["K2"])
     stream = OrderStream(following, "K2", ends, resumed=begins["K2"])
     made = owed_record(stream, runs)
-    assert (made.kind, made.runs) == (Kind.PARENT, (Run(1, 3, 7),))
+    assert (made.kind, made.runs) == (RecordKind.PARENT, (Run(1, 3, 7),))
     assert stream.read(0, encode(made)) == made
     assert owed_record(stream, runs) is None
     top = OrderStream(following, "K1", ends)
     made = ahead_record(top, {"P1": 3, "P2": 11})
-    assert (made.kind, made.runs) == (Kind.OWN, (Run(1, 7, 11),))
+    assert (made.kind, made.runs) == (RecordKind.OWN, (Run(1, 7, 11),))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -220,7 +220,7 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
     _, ends, begins = recovered()
     plan = chain()
     following = recovery_plan(plan, ["K2"])
-    state, order, said = ControlState("A"), Order(), []
+    state, order, said = ControlState("A"), PlannedOrder(), []
     said.append(plan_record(genesis("A"), plan, attempt="a"))
     state.read(Record(0, said[0][1], said[0][0]))
     said.append(plan_record(state.previous, following, attempt="b"))
@@ -232,7 +232,7 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
     read_control("A", [Statement(*one) for one in said], order)
     rules = {(one.epoch, one.collector): one for one in order.rules}
     assert (rules[1, "K1"].stop, rules[1, "K2"].stop, rules[2, "K2"].stop) == (40, 4, None)
-    real, mine = state.opened(2, "K2"), Reading(rules[2, "K2"])
+    real, mine = state.opened(2, "K2"), StreamReading(rules[2, "K2"])
     rng = random.Random(seed)
     counted = 0
     for offset in range(60):
@@ -240,7 +240,7 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
         first = real.state.positions[log]
         run = Run(log, first, first + rng.choice((1, 2, ORDERED_MAX, ORDERED_MAX + 1)))
         relayed = rng.choice((0, 0, 1))
-        raw = record(real, rng.choice((Kind.OWN, Kind.PARENT)), run, relayed=relayed)
+        raw = record(real, rng.choice((RecordKind.OWN, RecordKind.PARENT)), run, relayed=relayed)
         judged = real.read(offset, raw)
         found = mine.take(raw)
         if isinstance(judged, Void):
@@ -254,7 +254,7 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
 def test_a_stream_that_was_said_to_be_over_ends_there_whatever_stands_there():
     plan = chain()
     stream = OrderStream(plan, "K1", from_start(plan), stop=1)
-    raw = bytearray(record(stream, Kind.OWN, Run(0, 0, 1)))
+    raw = bytearray(record(stream, RecordKind.OWN, Run(0, 0, 1)))
     assert isinstance(stream.read(0, bytes(raw)), OrderRecord)
     assert stream.state.frozen
     raw[2] = 9

@@ -20,7 +20,7 @@ from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
 from multicast.order import OrderStream
 from multicast.properties import check_all
-from multicast.verification.from_cluster import Seat, replayed
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small
 from tests.helpers.small import until as soon
@@ -278,7 +278,7 @@ def send(system, count):
 
 
 def judged(system):
-    seats = [Seat(f"C{number}", None) for number in (1, 2, 3)]
+    seats = [ReplayedConsumer(f"C{number}", None) for number in (1, 2, 3)]
     report = check_all(replayed(system.driver, system.topic, seats))
     assert not report.violations, [str(one.witness) for one in report.violations]
     return report.messages

@@ -5,16 +5,16 @@ import json
 
 import pytest
 
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.recovery import recover
 from multicast import Consumer, Producer
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import Conflict
-from multicast.order import ORDERED_MAX, Kind
+from multicast.order import ORDERED_MAX, RecordKind
 from multicast.properties import check_all
-from multicast.verification.from_cluster import Seat, replayed
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import append, far, forge, freeze, jump, newer, streams_of
 from tests.helpers.plans import poster
@@ -23,7 +23,12 @@ from tests.helpers.system import PATIENCE_S, System, amcast, until
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
-SEATS = [Seat("C1", None), Seat("C2", None), Seat("C3", None), Seat(None, ("P1",))]
+SEATS = [
+    ReplayedConsumer("C1", None),
+    ReplayedConsumer("C2", None),
+    ReplayedConsumer("C3", None),
+    ReplayedConsumer(None, ("P1",)),
+]
 
 
 @pytest.fixture
@@ -133,7 +138,7 @@ def _at(stream, raw):
     [
         ("root", freeze),
         ("root", newer),
-        ("child", jump(3, kind=Kind.FREEZE)),
+        ("child", jump(3, kind=RecordKind.FREEZE)),
     ],
     ids=["a root frozen", "a root in a newer version", "a child frozen and jumped"],
 )
@@ -232,5 +237,5 @@ def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(system, 
         host.start(name)
     host.wait_healthy(PATIENCE_S)
     ordered_again(system)
-    assert Limits().fill_max < 7000
+    assert CollectorLimits().fill_max < 7000
     judged(system)

@@ -13,7 +13,7 @@ from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
 from multicast.properties import check_all
-from multicast.verification.from_cluster import Seat, replayed
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
@@ -120,7 +120,9 @@ class Load:
 
 
 def judged(system, *names):
-    report = check_all(replayed(system.driver, system.topic, [Seat(name, None) for name in names]))
+    report = check_all(
+        replayed(system.driver, system.topic, [ReplayedConsumer(name, None) for name in names])
+    )
     assert not report.violations, [str(one.witness) for one in report.violations]
     return report
 

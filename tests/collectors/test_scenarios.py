@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
@@ -54,7 +54,7 @@ class Story:
         return [f"epoch {plan.epoch}"]
 
     def do_limits(self, **options):
-        self.stage.limits = Limits(**{name: int(value) for name, value in options.items()})
+        self.stage.limits = CollectorLimits(**{name: int(value) for name, value in options.items()})
         return ["ok"]
 
     def do_bounds(self, **options):

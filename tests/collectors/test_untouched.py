@@ -8,7 +8,7 @@ from multicast import Consumer, Producer
 from multicast.control import ControlReader
 from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
-from multicast.verification.from_cluster import Seat, replayed
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
@@ -122,6 +122,8 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     assert done.returncode == 0, done.stdout
     for consumer in consumers.values():
         consumer.close()
-    seats = [Seat(name, None) for name in ("C1", "C2", "C5", "C6")]  # C2 has had two interests
+    seats = [
+        ReplayedConsumer(name, None) for name in ("C1", "C2", "C5", "C6")
+    ]  # C2 has had two interests
     report = check_all(replayed(system.driver, system.topic, seats))
     assert not report.violations, [str(one.witness) for one in report.violations]

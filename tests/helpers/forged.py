@@ -5,7 +5,7 @@ from __future__ import annotations
 from collectors.reconfiguration.recovery import read_streams
 from multicast.control import ControlReader, stream_partition
 from multicast.drivers.protocol import Appended
-from multicast.order import Kind, OrderRecord, ParentNext, Run, digest_of, encode
+from multicast.order import OrderRecord, ParentNext, RecordKind, Run, digest_of, encode
 from tests.helpers.system import PATIENCE_S, until
 
 
@@ -50,17 +50,17 @@ def far(log, by):
         number = stream.plan.number(log)
         position = stream.state.positions[number]
         run = Run(number, position, position + by)
-        return _raw(stream, Kind.OWN, stream.state.parent_next, (run,))
+        return _raw(stream, RecordKind.OWN, stream.state.parent_next, (run,))
 
     return make
 
 
 def freeze(stream):
     """A freeze that no plan asks for."""
-    return _raw(stream, Kind.FREEZE, stream.state.parent_next)
+    return _raw(stream, RecordKind.FREEZE, stream.state.parent_next)
 
 
-def jump(records, *, kind=Kind.PARENT, log=None, by=0):
+def jump(records, *, kind=RecordKind.PARENT, log=None, by=0):
     """A record that claims to have relayed more of the parent's, perhaps with a run of its own."""
 
     def make(stream):
@@ -77,7 +77,7 @@ def jump(records, *, kind=Kind.PARENT, log=None, by=0):
 
 def newer(stream):
     """A record of a version to come."""
-    raw = bytearray(_raw(stream, Kind.FREEZE, stream.state.parent_next))
+    raw = bytearray(_raw(stream, RecordKind.FREEZE, stream.state.parent_next))
     raw[2] = 2
     return bytes(raw)
 

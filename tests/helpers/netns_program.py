@@ -24,7 +24,7 @@ from bench.nemesis.network import DESK, Network, own_namespace
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.kafka_python.connection import kafka_python_settings
 from multicast.errors import AmcastError, UsageError
-from multicast.local.broker import Host
+from multicast.local.broker import BrokerHost
 from multicast.local.cluster import LocalCluster
 from tests.helpers.system import until
 
@@ -312,7 +312,9 @@ def held(bootstrap, topic):
 
 def three_brokers_serve_and_one_is_isolated(folder):
     with Network([*BROKERS, "c1"]) as network:
-        hosts = [Host(network.address(name), tuple(network.command(name, []))) for name in BROKERS]
+        hosts = [
+            BrokerHost(network.address(name), tuple(network.command(name, []))) for name in BROKERS
+        ]
         with LocalCluster(folder / "cluster", hosts=hosts) as cluster:
             assert cluster.bootstrap == "10.77.0.11:9092,10.77.0.12:9092,10.77.0.13:9092"
             with Admin(cluster.bootstrap) as admin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
-from topology.tree import Collector, Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 NOTHING = Objective(0.0, 0.0, 0.0, 0.0)
 
@@ -39,8 +39,8 @@ def chain(*, epoch=1, topic="A") -> Plan:
         partitions=partitions,
         logs=tuple(Log(name, topic, number) for number, name in enumerate(partitions)),
         collectors=(
-            Collector("K1", ("P1", "P2"), None, 0),
-            Collector("K2", ("P2", "P3"), "K1", 1),
+            CollectorSpec("K1", ("P1", "P2"), None, 0),
+            CollectorSpec("K2", ("P2", "P3"), "K1", 1),
         ),
         consumers=(
             Subscription("C1", ("P1", "P2"), "K1"),

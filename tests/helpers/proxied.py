@@ -9,7 +9,7 @@ from bench.nemesis.proxy import Proxy
 from multicast import Consumer, Producer
 from multicast.drivers.protocol import Appended
 from multicast.history import HistoryBuilder
-from multicast.local.broker import Host, free_ports
+from multicast.local.broker import BrokerHost, free_ports
 from multicast.local.cluster import LocalCluster
 from multicast.properties import check_all
 from tests.helpers.system import PATIENCE_S, System, verdicts
@@ -76,7 +76,7 @@ def proxied_broker():
                 "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT"
             ),
         }
-        host = Host(HOST, settings=settings, port=direct, controller_port=controller)
+        host = BrokerHost(HOST, settings=settings, port=direct, controller_port=controller)
         with LocalCluster(hosts=[host]) as cluster:
             yield cluster, proxy, sightings
 

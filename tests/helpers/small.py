@@ -4,7 +4,7 @@ import threading
 import time
 
 from collectors.engine.engine import Engine
-from collectors.engine.instance import Node
+from collectors.engine.instance import CollectorInstance
 from multicast import Consumer, Producer
 from multicast.control import (
     ControlReader,
@@ -71,7 +71,7 @@ class Small:
         Gives the node, and a thread that ends when it has. Raises what stops it from the start.
         """
         engine = Engine(self.driver, self.plan.topic, listen=listen)
-        node = Node(engine, name, limits=self._limits, **options)
+        node = CollectorInstance(engine, name, limits=self._limits, **options)
 
         def ended():
             if isinstance(node.error, AmcastError):

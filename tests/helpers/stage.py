@@ -6,7 +6,7 @@ actions that the cores answer with. Nothing happens here that was not asked for.
 
 from dataclasses import replace
 
-from collectors.collector import Append, Collector, Limits
+from collectors.collector import Append, Collector, CollectorLimits
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
     ControlState,
@@ -24,9 +24,9 @@ from multicast.control import (
 from multicast.delivery import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
-from multicast.order import Kind, OrderRecord, OrderStream, decode
+from multicast.order import OrderRecord, OrderStream, RecordKind, decode
 from multicast.subscription import Bounds, Wanted, earliest, follow, resume
-from topology.tree import Collector as Node
+from topology.tree import CollectorSpec as Node
 from topology.tree import Log, Objective, Plan, Subscription
 
 TOPIC = "A"
@@ -46,7 +46,7 @@ class Stage:
         self.nodes = {}
         self.consumers = {}
         self.bounds = Bounds()
-        self.limits = Limits()
+        self.limits = CollectorLimits()
         self.transactions = {}
         self._attempts = 0
         self._writers = 0
@@ -363,9 +363,9 @@ def in_words(plan, record):
     """Spell an order record: its kind, and its runs as LOG[first,next)."""
     runs = " ".join(f"{plan.logs[log].name}[{first},{end})" for log, first, end in record.runs)
     match record.kind:
-        case Kind.OWN:
+        case RecordKind.OWN:
             return f"own {runs}"
-        case Kind.PARENT:
+        case RecordKind.PARENT:
             return f"parent's {record.parent_next.records}: {runs}"
         case _:
             return "freeze"

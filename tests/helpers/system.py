@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bench.demo import Collectors
+from bench.demo import CollectorProcesses
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.drivers import open_driver
@@ -74,11 +74,11 @@ class System:
     def __exit__(self, *_):
         self._stack.close()
 
-    def collectors(self, copy: str = "a") -> Collectors:
+    def collectors(self, copy: str = "a") -> CollectorProcesses:
         """Start one instance of every collector."""
         folder = self.folder / copy
         folder.mkdir()
-        host = Collectors(self.bootstrap, self.topic, self.driver_name, self.plan, folder)
+        host = CollectorProcesses(self.bootstrap, self.topic, self.driver_name, self.plan, folder)
         self._stack.enter_context(host)
         return host
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.collector import Append, Collector, Fill, Limits
+from collectors.collector import Append, Collector, CollectorLimits, Fill
 from multicast.announcements import (
     DEBT_TICKS,
     LOGS_MAX,
@@ -135,7 +135,7 @@ class Stand:
     def __init__(self, **limits):
         plan = chain()
         stream = OrderStream(plan, "K1", from_start(plan))
-        self.core = Collector(stream, None, writer=1, limits=Limits(**limits))
+        self.core = Collector(stream, None, writer=1, limits=CollectorLimits(**limits))
         self.core.own_end(0)
         self.sent = 0
         self.stored = 0

@@ -9,7 +9,7 @@ from multicast.errors import ClusterUnreachable
 from multicast.messages import epoch_header
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
-from topology.tree import Collector, Subscription
+from topology.tree import CollectorSpec, Subscription
 
 ASKED = ("ends", "topic_ids")
 
@@ -43,7 +43,7 @@ def two_epochs(system):
     system.log.write(at, b"one")
     system.log.write(at, None, headers=[epoch_header("P4", 2)])
     system.log.write(at, b"two")
-    collectors = (plan.collectors[0], Collector("K2", ("P2", "P3", "P4"), "K1", 1))
+    collectors = (plan.collectors[0], CollectorSpec("K2", ("P2", "P3", "P4"), "K1", 1))
     consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
     system.propose(replace(chain(epoch=2), collectors=collectors, consumers=consumers))
     system.write(markers_record(1, {"P4": 2}, attempt="1"))

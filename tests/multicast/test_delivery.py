@@ -10,7 +10,7 @@ from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
-from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, Run, encode
+from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
 from tests.helpers.plans import chain, from_start, poster
 
 PLAN = chain()
@@ -21,7 +21,7 @@ def stream_of(*steps: list[Run]) -> list[bytes]:
     stream = OrderStream(PLAN, "K1", from_start(PLAN))
     raws = []
     for runs in steps:
-        kind = Kind.OWN if runs else Kind.FREEZE
+        kind = RecordKind.OWN if runs else RecordKind.FREEZE
         record = OrderRecord(kind, stream.state.digest, ParentNext(0, 0), tuple(runs))
         raws.append(encode(record))
         stream.read(len(raws) - 1, raws[-1])
@@ -92,9 +92,9 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
     for interest, expected in ((("P1", "P2", "P3"), ["P2+P3+P4:0", "P2+P3+P4:1"]),):
         node = plan.collector_for(interest)
         order = OrderStream(plan, node.name, from_start(plan))
-        kind, after = Kind.OWN, ParentNext(0, 0)
+        kind, after = RecordKind.OWN, ParentNext(0, 0)
         if number not in order.own:
-            kind, after = Kind.PARENT, ParentNext(1, 1)
+            kind, after = RecordKind.PARENT, ParentNext(1, 1)
         raw = encode(OrderRecord(kind, order.state.digest, after, (Run(number, 0, 3),)))
         core = Delivery(plan, interest, order, start_cursor(plan, node.name))
         core.order_read(0, raw)

@@ -16,7 +16,7 @@ from multicast.control import log_partition
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
 from multicast.subscription import End, logs_wanted, missing
-from multicast.verification.audit import Audit
+from multicast.verification.audit import AuditCollector
 from tests.helpers.stage import ALL, Stage
 from tests.helpers.system import PATIENCE_S, amcast
 
@@ -180,7 +180,7 @@ def test_an_audit_owes_nobody_what_its_interest_had_not_yet_or_came_after_the_en
         stage.multicast(to)
     replanned(stage, LOGS, LOGS, {**C1, "C2": (("P1", "P2"), "K1")})
     stage.multicast("P1")
-    audit = Audit(end_of(stage))
+    audit = AuditCollector(end_of(stage))
     stage.multicast("P1")
     order(stage)
     report = audit_of(stage, audit, "C1", "C2")
@@ -199,7 +199,7 @@ def test_an_audit_misses_what_a_grown_interest_should_have_delivered():
     replanned(stage, LOGS, LOGS, {**C1, "C2": (("P1", "P2"), "K1")})
     lost = stage.multicast("P1")
     order(stage)
-    audit = Audit(end_of(stage))
+    audit = AuditCollector(end_of(stage))
     consumer = stage.consumer("C2")
     audit.begins("C2", consumer.wanted, 1)
     audit.ended("C2", "1")

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.collector import Append, Collector, Limits
+from collectors.collector import Append, Collector, CollectorLimits
 from multicast.errors import ProtocolViolation, UnknownVersion
 from multicast.order import (
     OFFSET_MAX,
-    Kind,
     OrderRecord,
     OrderStream,
     ParentNext,
+    RecordKind,
     Run,
-    Undecodable,
+    UndecodableRecord,
     Void,
     anchor,
     coalesce,
@@ -28,7 +28,7 @@ from tests.helpers.plans import chain, from_start
 offsets = st.integers(0, OFFSET_MAX)
 records = st.builds(
     OrderRecord,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(RecordKind),
     previous=st.binary(min_size=16, max_size=16),
     parent_next=st.builds(ParentNext, offsets, offsets),
     runs=st.lists(
@@ -46,7 +46,7 @@ records = st.builds(
 
 
 def own(previous: bytes, *runs: Run, writer: int = 0) -> bytes:
-    return encode(OrderRecord(Kind.OWN, previous, ParentNext(0, 0), runs, writer))
+    return encode(OrderRecord(RecordKind.OWN, previous, ParentNext(0, 0), runs, writer))
 
 
 def stream(name: str = "K1") -> OrderStream:
@@ -63,7 +63,7 @@ def test_what_is_encoded_is_decoded_to_the_same_record(record):
 def test_any_bytes_decode_to_what_encodes_to_them_or_are_refused(raw):
     try:
         record = decode(raw)
-    except Undecodable:
+    except UndecodableRecord:
         return
     assert encode(record) == raw
 
@@ -73,12 +73,12 @@ def test_a_record_cut_short_or_made_longer_is_refused(record, data):
     raw = encode(record)
     cut = data.draw(st.integers(0, len(raw) - 1))
     for wrong in (raw[:cut], raw + b"\0"):
-        with pytest.raises(Undecodable):
+        with pytest.raises(UndecodableRecord):
             decode(wrong)
 
 
 def test_the_layout_is_the_one_in_the_protocol_document():
-    record = OrderRecord(Kind.OWN, bytes(range(16)), ParentNext(5, 9), (Run(7, 1, 4),), 2, 3)
+    record = OrderRecord(RecordKind.OWN, bytes(range(16)), ParentNext(5, 9), (Run(7, 1, 4),), 2, 3)
     assert encode(record).hex() == (
         "544f"  # magic "TO"
         "01"  # version
@@ -130,14 +130,26 @@ def test_a_doubled_record_counts_once():
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        (OrderRecord(Kind.OWN, b"", ParentNext(0, 0), (Run(0, 1, 2),)), "a gap"),
-        (OrderRecord(Kind.OWN, b"", ParentNext(0, 0), (Run(2, 0, 1),)), "a log of another bag"),
-        (OrderRecord(Kind.OWN, b"", ParentNext(0, 0), ()), "an own record without runs"),
-        (OrderRecord(Kind.OWN, b"", ParentNext(1, 1), (Run(0, 0, 1),)), "own, with a parent moved"),
-        (OrderRecord(Kind.PARENT, b"", ParentNext(1, 1), (Run(0, 0, 1),)), "a root has no parent"),
-        (OrderRecord(Kind.FREEZE, b"", ParentNext(0, 0), (Run(0, 0, 1),)), "a freeze with runs"),
+        (OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), (Run(0, 1, 2),)), "a gap"),
         (
-            OrderRecord(Kind.OWN, b"", ParentNext(0, 0), (Run(0, 0, 2), Run(0, 1, 3))),
+            OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), (Run(2, 0, 1),)),
+            "a log of another bag",
+        ),
+        (OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), ()), "an own record without runs"),
+        (
+            OrderRecord(RecordKind.OWN, b"", ParentNext(1, 1), (Run(0, 0, 1),)),
+            "own, with a parent moved",
+        ),
+        (
+            OrderRecord(RecordKind.PARENT, b"", ParentNext(1, 1), (Run(0, 0, 1),)),
+            "a root has no parent",
+        ),
+        (
+            OrderRecord(RecordKind.FREEZE, b"", ParentNext(0, 0), (Run(0, 0, 1),)),
+            "a freeze with runs",
+        ),
+        (
+            OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), (Run(0, 0, 2), Run(0, 1, 3))),
             "an overlap in one record",
         ),
     ],
@@ -154,15 +166,15 @@ def test_a_child_may_not_order_what_its_parent_decides_nor_the_reverse():
     read = stream("K2")
     begin = read.state.digest
     assert read.read(0, own(begin, Run(1, 0, 1))) is Void.IMPOSSIBLE
-    relay = OrderRecord(Kind.PARENT, begin, ParentNext(1, 1), (Run(2, 0, 1),))
+    relay = OrderRecord(RecordKind.PARENT, begin, ParentNext(1, 1), (Run(2, 0, 1),))
     assert read.read(1, encode(relay)) is Void.IMPOSSIBLE
-    relay = OrderRecord(Kind.PARENT, begin, ParentNext(1, 1), (Run(1, 0, 1),))
+    relay = OrderRecord(RecordKind.PARENT, begin, ParentNext(1, 1), (Run(1, 0, 1),))
     assert isinstance(read.read(2, encode(relay)), OrderRecord)
 
 
 def test_nothing_counts_after_a_freeze():
     read = stream()
-    freeze = encode(OrderRecord(Kind.FREEZE, read.state.digest, ParentNext(0, 0), ()))
+    freeze = encode(OrderRecord(RecordKind.FREEZE, read.state.digest, ParentNext(0, 0), ()))
     assert isinstance(read.read(0, freeze), OrderRecord)
     assert read.read(1, own(digest_of(freeze), Run(0, 0, 1))) is Void.FROZEN
 
@@ -234,7 +246,9 @@ def test_competing_writers_with_lost_doubled_and_late_appends_make_one_gapless_o
     rng = random.Random(seed)
     log: list[bytes] = []
     ends = {0: 0, 1: 0}
-    limits = Limits(run_length_max=rng.randint(1, 4), pending_max=pending, checkpoint_every=3)
+    limits = CollectorLimits(
+        run_length_max=rng.randint(1, 4), pending_max=pending, checkpoint_every=3
+    )
 
     def instance() -> Collector:
         born = Collector(stream(), None, writer=rng.getrandbits(64), limits=limits)

@@ -18,7 +18,7 @@ from tests.helpers.driver_worlds import read
 from tests.helpers.plans import chain
 from tests.helpers.poisoned import append, record
 from tests.helpers.small import Small, until
-from topology.tree import Collector, Subscription
+from topology.tree import CollectorSpec, Subscription
 
 PLAIN = 500
 SKIP = (b"amcast.skip", b"P1")
@@ -99,7 +99,7 @@ def write(system, *what):
 def next_plan(system):
     """Plan epoch 2, in which P4 is another collector's."""
     plan = chain(epoch=2)
-    collectors = (plan.collectors[0], Collector("K2", ("P2", "P3", "P4"), "K1", 1))
+    collectors = (plan.collectors[0], CollectorSpec("K2", ("P2", "P3", "P4"), "K1", 1))
     consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
     system.propose(replace(plan, collectors=collectors, consumers=consumers))
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from bench.nemesis.isolated.catalogue import ASIDES
-from bench.nemesis.isolated.deployment import Deployment, Ended, Stage, Unexpected, expect
+from bench.nemesis.isolated.deployment import (
+    Deployment,
+    EndedProgram,
+    FaultStage,
+    Unexpected,
+    expect,
+)
 from bench.nemesis.isolated.topics import fill_again, make_again, named
 from bench.nemesis.skewed import skew
 from multicast.errors import AmcastError
@@ -25,7 +31,7 @@ patient = pytest.mark.timeout(900)
 
 @pytest.fixture
 def stage(kafka_cluster, tmp_path):
-    return Stage(kafka_cluster.bootstrap, tmp_path)
+    return FaultStage(kafka_cluster.bootstrap, tmp_path)
 
 
 @kafka
@@ -92,11 +98,13 @@ def test_a_fault_with_another_effect_is_told():
 )
 def test_a_program_that_fails_otherwise_than_by_one_sentence_is_told(code, err):
     with pytest.raises(Unexpected, match="was to end with code 1"):
-        Ended(code, "", err).refused("the disk is full")
+        EndedProgram(code, "", err).refused("the disk is full")
 
 
 def test_the_one_sentence_of_a_program_is_given_without_its_counts():
-    ended = Ended(1, "", "sent 3: 3 accepted, 0 failed, 0 unknown\namcast: the disk is full\n")
+    ended = EndedProgram(
+        1, "", "sent 3: 3 accepted, 0 failed, 0 unknown\namcast: the disk is full\n"
+    )
     assert ended.refused("disk") == "the disk is full"
 
 

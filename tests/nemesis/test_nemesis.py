@@ -18,7 +18,7 @@ from rich.console import Console
 from bench.nemesis import report
 from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.network import obstacle
-from bench.nemesis.run import Outcome, judge
+from bench.nemesis.run import RunOutcome, judge
 from bench.nemesis.running import Canary, Program
 from multicast.errors import AmcastError
 from tests.helpers.plans import poster
@@ -58,7 +58,7 @@ ONE, BOTH, TWO = (["P1"], "P1:0"), (["P1", "P3"], "P1+P3:0"), (["P3"], "P3:0")
 
 
 def judged(folder):
-    outcome = Outcome()
+    outcome = RunOutcome()
     judge(outcome, folder, [poster()], {("K1", "P3"): 2})
     return outcome
 

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from bench.nemesis.histories import read_histories
-from bench.nemesis.programs import Audit, Consume, Notes, Produce, command
+from bench.nemesis.programs import Consume, ConsumerAudit, Notes, Produce, command
 from bench.nemesis.recovery import Fault, recoveries
 from collectors.reconfiguration.apply import apply
 from multicast.drivers.kafka_python import Admin
@@ -113,7 +113,7 @@ class Clients:
         for name in NAMES:
             file = self.folder / f"{name}-audit"
             done = subprocess.run(
-                command(Audit(name=name, history=str(file), **self._where)),
+                command(ConsumerAudit(name=name, history=str(file), **self._where)),
                 stderr=subprocess.PIPE,
                 text=True,
                 timeout=STOP_S,

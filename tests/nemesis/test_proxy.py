@@ -15,7 +15,7 @@ from bench.nemesis.frames import (
     Action,
     Api,
     Frames,
-    Rule,
+    RequestFault,
     number_of_answer,
     read_request,
 )
@@ -96,9 +96,9 @@ def test_a_frame_without_a_head_is_refused(body):
 
 def test_a_rule_that_has_no_meaning_is_refused():
     with pytest.raises(UsageError, match="from 1 on"):
-        Rule(api=Api.FETCH, action=Action.CUT, nth=0)
+        RequestFault(api=Api.FETCH, action=Action.CUT, nth=0)
     with pytest.raises(UsageError, match="delay"):
-        Rule(api=Api.FETCH, action=Action.CUT, delay_s=1.0)
+        RequestFault(api=Api.FETCH, action=Action.CUT, delay_s=1.0)
 
 
 # -- one connection, raw, to a real broker ------------------------------------------------------
@@ -144,7 +144,7 @@ class Raw:
 
 
 def second(action, **more):
-    return Rule(api=Api.API_VERSIONS, action=action, client_id="raw", nth=2, **more)
+    return RequestFault(api=Api.API_VERSIONS, action=action, client_id="raw", nth=2, **more)
 
 
 @pytest.mark.kafka

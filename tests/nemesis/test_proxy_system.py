@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bench.nemesis.frames import Action, Api, Rule
+from bench.nemesis.frames import Action, Api, RequestFault
 from multicast.errors import AmcastError, AppendUnknown
 from tests.helpers.proxied import proxied_broker, running
 from tests.helpers.system import PATIENCE_S, until
@@ -26,7 +26,7 @@ def world(behind, request, tmp_path_factory):
 
 
 def produces(action, **more):
-    return Rule(api=Api.PRODUCE, action=action, client_id="p1", **more)
+    return RequestFault(api=Api.PRODUCE, action=action, client_id="p1", **more)
 
 
 def test_a_message_whose_produce_is_doubled_stands_in_its_log_once(world):
@@ -41,7 +41,7 @@ def test_a_message_whose_produce_is_doubled_stands_in_its_log_once(world):
 def test_of_an_order_record_whose_produce_is_doubled_one_copy_counts(world):
     # A collector's own line is not idempotent: both copies are stored, the second one is void.
     records = world.proxy.arm(
-        Rule(
+        RequestFault(
             api=Api.PRODUCE,
             action=Action.DOUBLE,
             nth=None,
@@ -102,7 +102,9 @@ def test_a_spoilt_fetch_loses_and_repeats_nothing(world):
         for action in (Action.CUT, Action.LOSE_ANSWER, Action.DOUBLE, Action.STRAND):
             # The first may be a consumer's, the fourth a collector's: both ways are gone.
             spoilt = [
-                world.proxy.arm(Rule(api=Api.FETCH, action=action, nth=nth, client_id=client))
+                world.proxy.arm(
+                    RequestFault(api=Api.FETCH, action=action, nth=nth, client_id=client)
+                )
                 for client in ("consumer-C1", "consumer-C2", "amcast")
                 for nth in (1, 4)
             ]
@@ -117,7 +119,7 @@ def test_a_spoilt_fetch_loses_and_repeats_nothing(world):
 
 
 def commits(action, **more):
-    return Rule(api=Api.OFFSET_COMMIT, action=action, client_id="consumer-C1", **more)
+    return RequestFault(api=Api.OFFSET_COMMIT, action=action, client_id="consumer-C1", **more)
 
 
 @pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER, Action.DOUBLE])

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from bench.simulation.judge import Violation
-from bench.simulation.schedule import MULTICASTS, Kind, draw
+from bench.simulation.schedule import MULTICASTS, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.trees import random_plan, random_scene, random_sets
 from bench.simulator import campaign, main, run
@@ -55,7 +55,7 @@ def test_no_schedule_breaks_a_guarantee():
 def test_every_schedule_has_a_hundred_multicasts():
     for seed in range(40):
         kinds = [op.kind for op in draw(seed).ops]
-        assert kinds.count(Kind.MULTICAST) == MULTICASTS >= 100
+        assert kinds.count(TurnKind.MULTICAST) == MULTICASTS >= 100
 
 
 def test_schedules_have_one_two_and_three_epochs_and_rival_plans():
@@ -107,13 +107,16 @@ def test_a_failure_is_shrunk_to_the_turns_that_it_needs():
     def run_badly(candidate):
         # Stands in for a bug that needs two turns: a multicast, and after it an operator's.
         kinds = [op.kind for op in candidate.ops]
-        if Kind.MULTICAST in kinds and Kind.OPERATOR in kinds[kinds.index(Kind.MULTICAST) :]:
+        if (
+            TurnKind.MULTICAST in kinds
+            and TurnKind.OPERATOR in kinds[kinds.index(TurnKind.MULTICAST) :]
+        ):
             return Violation("validity", f"{len(kinds)} turns")
         return None
 
     shrinker = Shrinker(schedule, Violation("validity", "many"), run=run_badly)
     shrinker.shrink()
-    assert [op.kind for op in shrinker.best.ops] == [Kind.MULTICAST, Kind.OPERATOR]
+    assert [op.kind for op in shrinker.best.ops] == [TurnKind.MULTICAST, TurnKind.OPERATOR]
     assert shrinker.violation.witness == "2 turns"
     told = tell(shrinker.best, run(shrinker.best).trace)
     assert any(line.startswith("turns: multicast:") for line in told)

@@ -24,7 +24,7 @@ import pytest
 from collectors.reconfiguration.apply import apply
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import (
@@ -141,7 +141,7 @@ def node(command, log):
 async def receipts(address, tls, chain, transactions):
     """Wait for the transactions, by the IDs that the client knows them by."""
     found = {}
-    async with Client(address, tls=tls) as client:
+    async with NodeClient(address, tls=tls) as client:
         for transaction in transactions:
             request = receipt_envelope(USER, chain, transaction, 120_000, tls_hash=tls.tls_hash)
             answer = await client.wait(request)

@@ -24,7 +24,7 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
 from ordering_osn.node.in_sync import Replicas
-from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.kafka_connection import KafkaConnection
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.driver_worlds import append_all
 from tests.helpers.small import until
@@ -421,7 +421,7 @@ def test_an_ordering_node_reaches_the_log_or_says_which_right_it_misses(broker, 
     client = broker.user(*named(rights, system.topic, "g"))
     said = []
     with closing(
-        Cluster(
+        KafkaConnection(
             lambda: open_driver("librdkafka", broker.users, client),
             system.topic,
             open_replicas=lambda: Replicas(broker.users, client),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.collector import Limits
+from collectors.collector import CollectorLimits
 from collectors.epoch_change import ends_of, logs_to_mark
 from multicast.control import (
     ControlReader,
@@ -16,10 +16,10 @@ from multicast.control import (
 )
 from multicast.errors import TimedOut, Trimmed, UnknownVersion
 from multicast.messages import epoch_header
-from multicast.order import Kind, OrderRecord, OrderStream, ParentNext, encode
+from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
 from multicast.properties import check_all
 from multicast.subscription import Bounds
-from multicast.verification.from_cluster import Seat, replayed
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small, until
 from topology.carry_over import carried
@@ -34,7 +34,9 @@ def send(system, count=200):
 
 @pytest.mark.slow
 def test_the_whole_path_with_tiny_limits_everywhere():
-    limits = Limits(run_length_max=2, runs_max=2, pending_max=1, relay_max=2, checkpoint_every=5)
+    limits = CollectorLimits(
+        run_length_max=2, runs_max=2, pending_max=1, relay_max=2, checkpoint_every=5
+    )
     with Small(poster(), limits=limits) as system:
         system.run_all()
         sent = send(system)
@@ -47,7 +49,7 @@ def test_the_whole_path_with_tiny_limits_everywhere():
 
 @pytest.mark.slow
 def test_a_collector_that_begins_at_a_checkpoint_goes_on_and_one_that_is_belied_begins_anew():
-    with Small(chain(), limits=Limits(run_length_max=1, checkpoint_every=4)) as system:
+    with Small(chain(), limits=CollectorLimits(run_length_max=1, checkpoint_every=4)) as system:
         node, thread = system.run("K1")
         with system.producer() as producer:
             for number in range(20):
@@ -145,7 +147,7 @@ def test_reading_below_a_trimmed_start_is_a_named_error():
 def test_a_newer_version_in_the_stream_stops_the_consumer_with_a_sentence():
     with Small(chain()) as system:
         begin = OrderStream(system.plan, "K1", from_start(system.plan)).state.digest
-        raw = bytearray(encode(OrderRecord(Kind.FREEZE, begin, ParentNext(0, 0), ())))
+        raw = bytearray(encode(OrderRecord(RecordKind.FREEZE, begin, ParentNext(0, 0), ())))
         raw[2] = 9
         system.log.write(stream_partition(system.plan, "K1"), bytes(raw))
         with system.consumer("C1") as consumer, pytest.raises(UnknownVersion, match="version 9"):
@@ -208,7 +210,7 @@ def test_a_running_system_is_replayed_and_judged():
     with Small(poster()) as system:
         system.run_all()
         send(system, 60)
-        seats = [Seat("C1", None), Seat(None, ("P4", "P5"))]
+        seats = [ReplayedConsumer("C1", None), ReplayedConsumer(None, ("P4", "P5"))]
         report = check_all(replayed(system.driver, "A", seats))
         found = {verdict.guarantee: verdict.verdict for verdict in report.verdicts}
         assert found.pop("genuineness") == "not checked"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from topology.carry_over import carried
-from topology.tree import Collector, Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 TWO_TREES = Plan(
     topic="A",
@@ -19,9 +19,9 @@ TWO_TREES = Plan(
         Log("P1+P2", "A.groups", 0),
     ),
     collectors=(
-        Collector("K1", ("P1", "P1+P2", "P2"), None, 0),
-        Collector("K2", ("P1", "P1+P2"), "K1", 1),
-        Collector("K3", ("P3", "P4"), None, 2),
+        CollectorSpec("K1", ("P1", "P1+P2", "P2"), None, 0),
+        CollectorSpec("K2", ("P1", "P1+P2"), "K1", 1),
+        CollectorSpec("K3", ("P3", "P4"), None, 2),
     ),
     consumers=(
         Subscription("C1", ("P1", "P2"), "K1"),

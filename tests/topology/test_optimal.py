@@ -13,8 +13,8 @@ from tests.topology.test_plan import interests
 from topology.check import check
 from topology.interests import Hosts, InterestFile
 from topology.planner.bound import bounded
-from topology.planner.cost import Measure, Node
-from topology.planner.exact import State, best_choices, choices, join_tree, packed
+from topology.planner.cost import Measure, TreeNode
+from topology.planner.exact import SearchState, best_choices, choices, join_tree, packed
 from topology.planner.heuristic import constructed, greedy
 from topology.planner.hypergraph import reduced
 from topology.planner.solver import solve
@@ -198,7 +198,7 @@ def test_packing_every_choice_and_the_bound_agree_where_all_can_be_had(seed):
     for measure in measures(random_file(seed, logs=9, count=6)):
         exact = measure.priced(packed(measure))
         found = choices(measure)
-        root = State(measure.component.everyone, -1, None)
+        root = SearchState(measure.component.everyone, -1, None)
         assert best_choices(found)[root][0] == exact
         any_set = choices(measure, any_set=True)
         assert measure.cost(best_choices(any_set)[root][0]) == measure.cost(exact)
@@ -212,7 +212,7 @@ def test_the_heuristic_is_near_the_optimum_and_no_worse_than_one_root_or_the_gre
         exact = measure.cost(measure.priced(packed(measure)))
         made = measure.cost(measure.priced(constructed(measure)))
         everyone = measure.component.everyone
-        one = Node(everyone, everyone, ())
+        one = TreeNode(everyone, everyone, ())
         assert exact <= made <= 1.25 * exact
         assert made <= measure.cost(measure.priced(one))
         assert made <= measure.cost(measure.priced(greedy(measure)))

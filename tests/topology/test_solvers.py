@@ -11,10 +11,10 @@ import pulp
 import pytest
 
 from tests.topology.test_plan import POSTER, interests
-from topology.interests import Limits
+from topology.interests import PlanLimits
 from topology.planner import integer_program
 from topology.planner.cost import Measure
-from topology.planner.exact import State, choices, packed
+from topology.planner.exact import SearchState, choices, packed
 from topology.planner.hypergraph import logs_met, reduced
 from topology.planner.solver import plan
 
@@ -34,8 +34,10 @@ def test_every_solver_finds_what_dynamic_programming_finds(file, solver):
     for part in problem.components:
         measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=10.0)
         found = choices(measure)
-        root = State(part.everyone, -1, None)
-        answer = integer_program.solved([(measure, root, found)], limits=Limits(), solver=solver)
+        root = SearchState(part.everyone, -1, None)
+        answer = integer_program.solved(
+            [(measure, root, found)], limits=PlanLimits(), solver=solver
+        )
         exact = measure.priced(packed(measure))
         assert answer.status == "optimal"
         assert answer.objective == pytest.approx(measure.value(exact))

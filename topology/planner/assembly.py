@@ -12,14 +12,14 @@ from fractions import Fraction
 from typing import Any
 
 from topology.interests import InterestFile
-from topology.planner.cost import NOWHERE, Measure, Node, bits
+from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.hypergraph import declared_logs
-from topology.tree import Collector, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Objective, Plan, Subscription
 
 
 def assembled(
     interests: InterestFile,
-    trees: Sequence[tuple[Measure, Node]],
+    trees: Sequence[tuple[Measure, TreeNode]],
     *,
     phi: float,
     gap: float,
@@ -28,10 +28,10 @@ def assembled(
     epoch: int,
 ) -> Plan:
     """Name the collectors breadth first, K1 the first component's root, and write the plan."""
-    collectors: list[Collector] = []
+    collectors: list[CollectorSpec] = []
     reading: dict[str, str] = {}
     hops = foreign = excess = Fraction()
-    pending: list[tuple[Measure, Node, str | None, int]] = [
+    pending: list[tuple[Measure, TreeNode, str | None, int]] = [
         (measure, node, None, NOWHERE) for measure, node in trees
     ]
     while pending:
@@ -42,7 +42,7 @@ def assembled(
         names = tuple(sorted(log for number in bag for log in component.classes[number].logs))
         host = None if node.host == NOWHERE or not interests.hosts else interests.hosts.names
         collectors.append(
-            Collector(
+            CollectorSpec(
                 name=name,
                 bag=names,
                 parent=parent,

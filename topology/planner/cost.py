@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from topology.interests import Hosts, Limits
+from topology.interests import Hosts, PlanLimits
 from topology.planner.hypergraph import Component, exact
 
 NOWHERE = -1  # the host of a collector when no hosts are given, and of a root's parent
@@ -52,15 +52,15 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TreeNode:
     """A collector of a searched tree, with everything under it."""
 
     below: int
     served: int
-    children: tuple[Node, ...]
+    children: tuple[TreeNode, ...]
     host: int = NOWHERE
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[TreeNode]:
         """List this node and all under it, parents before children."""
         pending = [self]
         while pending:
@@ -79,10 +79,10 @@ class Measure:
         rates: int,
         weights: int,
         phi: float | Fraction,
-        limits: Limits | None = None,
+        limits: PlanLimits | None = None,
         hosts: Hosts | None = None,
     ) -> None:
-        limits = limits or Limits()
+        limits = limits or PlanLimits()
         self.component = component
         self.readers = [entry.readers for entry in component.classes]
         self.rate = [entry.rate for entry in component.classes]
@@ -193,7 +193,7 @@ class Measure:
         """Give a price as the integer program sees it: ties broken, in the objective's unit."""
         return float(Fraction(price, self.tie_work * self.scale.cost))
 
-    def priced(self, node: Node, parent: int = NOWHERE) -> int:
+    def priced(self, node: TreeNode, parent: int = NOWHERE) -> int:
         """Price a whole tree."""
         total, pending = 0, [(node, parent)]
         while pending:
@@ -203,7 +203,7 @@ class Measure:
             pending.extend((child, entry.host) for child in entry.children)
         return total
 
-    def heaviest(self, node: Node) -> int:
+    def heaviest(self, node: TreeNode) -> int:
         """Give the load of the busiest collector of a tree."""
         return max(
             self.load(self.bag(entry.below, [child.below for child in entry.children]))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from topology.planner.cost import NOWHERE, Measure, Node, bits
+from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 
 FAMILIES_DEMANDS_MAX = 7  # 4,140 families for the largest set of 7: a second of Python at most
 STEPS = 15_000_000
@@ -65,7 +65,7 @@ def hanging_together(measure: Measure, *, limit: int) -> list[int] | None:
     return sorted(found, key=lambda mask: (mask.bit_count(), mask))
 
 
-def packed(measure: Measure, *, steps: int = STEPS, sets_max: int = SETS_MAX) -> Node | None:
+def packed(measure: Measure, *, steps: int = STEPS, sets_max: int = SETS_MAX) -> TreeNode | None:
     """Find the cheapest tree where prices are plain; None where the budget does not suffice."""
     assert measure.plain, "limits and hosts bend prices: use families()"
     sets = hanging_together(measure, limit=sets_max)
@@ -116,7 +116,7 @@ class _Packing:
         self.chosen: dict[int, tuple[int, ...]] = {}
         self.saving: dict[int, tuple[int, int]] = {}
 
-    def solve(self) -> Node:
+    def solve(self) -> TreeNode:
         measure = self.measure
         for below in self.sets:
             self.budget.spend()
@@ -192,10 +192,10 @@ class _Packing:
             memo[rest] = best, taken
             pending.pop()
 
-    def _tree(self, below: int) -> Node:
+    def _tree(self, below: int) -> TreeNode:
         children = self.chosen[below]
         served = below & ~sum(children)
-        return Node(below, served, tuple(self._tree(child) for child in children))
+        return TreeNode(below, served, tuple(self._tree(child) for child in children))
 
 
 class _TreePacking(_Packing):
@@ -205,7 +205,7 @@ class _TreePacking(_Packing):
     subtree is chosen apart. (They are an independent set of a chordal graph.)
     """
 
-    def solve(self) -> Node:
+    def solve(self) -> TreeNode:
         demands = len(self.above)
         self.under: list[list[int]] = [[] for _ in range(demands)]
         order = [0]
@@ -305,7 +305,7 @@ class _TreePacking(_Packing):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SearchState:
     """Demands that need an order below a parent on some host, with so many levels left."""
 
     below: int
@@ -317,10 +317,10 @@ class State:
 class Choice:
     """One way to make a state's collector: its host, its bag, and what is left to its children."""
 
-    state: State
+    state: SearchState
     host: int
     bag: tuple[int, ...]
-    children: tuple[State, ...]
+    children: tuple[SearchState, ...]
     price: int
     load: int
 
@@ -332,7 +332,7 @@ class Choice:
 
 def choices(
     measure: Measure, *, load_max: int | None = None, any_set: bool = False
-) -> dict[State, list[Choice]]:
+) -> dict[SearchState, list[Choice]]:
     """List every choice of every state that can be reached from the root, the root first.
 
     Empty lists tell of states that no collector within the limits can serve. With `any_set`
@@ -342,8 +342,8 @@ def choices(
     sets = hanging_together(measure, limit=1 << everyone.bit_length()) or []
     if any_set:
         sets = list(range(1, everyone + 1))
-    root = State(everyone, NOWHERE, measure.levels_max)
-    found: dict[State, list[Choice]] = {}
+    root = SearchState(everyone, NOWHERE, measure.levels_max)
+    found: dict[SearchState, list[Choice]] = {}
     pending = [root]
     while pending:
         state = pending.pop()
@@ -356,7 +356,7 @@ def choices(
 
 
 def _choices_of(
-    measure: Measure, state: State, sets: list[int], load_max: int | None
+    measure: Measure, state: SearchState, sets: list[int], load_max: int | None
 ) -> Iterator[Choice]:
     below = state.below
     within = [child for child in sets if child != below and not child & ~below]
@@ -373,7 +373,7 @@ def _choices_of(
                 state=state,
                 host=host,
                 bag=tuple(bag),
-                children=tuple(State(child, host, left) for child in family),
+                children=tuple(SearchState(child, host, left) for child in family),
                 price=measure.price(below, bag, host=host, parent=state.parent),
                 load=load,
             )
@@ -398,9 +398,9 @@ def families(below: int, within: list[int]) -> Iterator[tuple[int, ...]]:
     return rest_of(below)
 
 
-def best_choices(found: dict[State, list[Choice]]) -> dict[State, tuple[int, Choice]]:
+def best_choices(found: dict[SearchState, list[Choice]]) -> dict[SearchState, tuple[int, Choice]]:
     """Give each state's best price with its choice; states that cannot be served are absent."""
-    best: dict[State, tuple[int, Choice]] = {}
+    best: dict[SearchState, tuple[int, Choice]] = {}
     for state in sorted(found, key=lambda s: (s.below.bit_count(), s.levels or 0)):
         for choice in found[state]:
             if all(child in best for child in choice.children):
@@ -410,9 +410,9 @@ def best_choices(found: dict[State, list[Choice]]) -> dict[State, tuple[int, Cho
     return best
 
 
-def least_load(found: dict[State, list[Choice]]) -> int | None:
+def least_load(found: dict[SearchState, list[Choice]]) -> int | None:
     """Give the load that the busiest collector has at least, in any tree; None: no tree at all."""
-    best: dict[State, int] = {}
+    best: dict[SearchState, int] = {}
     for state in sorted(found, key=lambda s: (s.below.bit_count(), s.levels or 0)):
         for choice in found[state]:
             if all(child in best for child in choice.children):
@@ -422,10 +422,10 @@ def least_load(found: dict[State, list[Choice]]) -> int | None:
     return best.get(widest)
 
 
-def chosen_tree(picked: dict[State, Choice], root: State) -> Node:
+def chosen_tree(picked: dict[SearchState, Choice], root: SearchState) -> TreeNode:
     """Assemble the tree that a choice for every reached state describes."""
     choice = picked[root]
-    return Node(
+    return TreeNode(
         below=root.below,
         served=choice.served,
         children=tuple(chosen_tree(picked, child) for child in choice.children),

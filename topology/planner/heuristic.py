@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from topology.planner.cost import NOWHERE, Measure, Node, bits
+from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.exact import families
 
 EXACT_MAX = 5
@@ -48,9 +48,9 @@ class Separators:
         self.host = measure.hosts[0]
         self.steps = int(CLIMB_STEPS * effort)
         self.tried_out = max(1, round(TRIED_OUT * effort))
-        self.known: dict[tuple[int, int | None, bool], tuple[int, Node] | None] = {}
+        self.known: dict[tuple[int, int | None, bool], tuple[int, TreeNode] | None] = {}
 
-    def tree(self) -> Node | None:
+    def tree(self) -> TreeNode | None:
         """Build the tree for everyone; None where the limits leave nothing."""
         everyone = self.measure.component.everyone
         found = self.best(everyone, self.measure.levels_max, depth=0, try_out=True)
@@ -58,7 +58,7 @@ class Separators:
 
     def best(
         self, below: int, levels: int | None, *, depth: int, try_out: bool
-    ) -> tuple[int, Node] | None:
+    ) -> tuple[int, TreeNode] | None:
         """Give the best tree found for a set with so many levels left, and its price."""
         key = below, levels, try_out
         if key not in self.known:
@@ -67,7 +67,7 @@ class Separators:
 
     def _search(
         self, below: int, levels: int | None, *, depth: int, try_out: bool
-    ) -> tuple[int, Node] | None:
+    ) -> tuple[int, TreeNode] | None:
         count = below.bit_count()
         splits = list(self._exactly(below) if count <= EXACT_MAX else self._splits(below))
         if levels == 1 or depth > DEPTH_MAX:
@@ -80,7 +80,7 @@ class Separators:
             wanted = self.tried_out if try_out and count <= TRIED_OUT_MAX else 1
         left = None if levels is None else levels - 1
         further = try_out and wanted == 1
-        answers: list[tuple[tuple[int, Node], Split]] = []
+        answers: list[tuple[tuple[int, TreeNode], Split]] = []
         for split in splits:
             made = self._made(split, left, depth=depth + 1, try_out=further)
             if made is not None:
@@ -96,8 +96,8 @@ class Separators:
         return min((made for made, _ in answers), key=lambda made: made[0], default=None)
 
     def _climbed(
-        self, answer: tuple[int, Node], chosen: Split, levels: int | None, *, depth: int
-    ) -> tuple[tuple[int, Node], Split]:
+        self, answer: tuple[int, TreeNode], chosen: Split, levels: int | None, *, depth: int
+    ) -> tuple[tuple[int, TreeNode], Split]:
         """Move one log at a time into the bag or out of it, as long as that helps."""
         below, readers = chosen.below, self.measure.readers
         inner = self.measure.inner(below)
@@ -118,7 +118,7 @@ class Separators:
 
     def _made(
         self, split: Split, levels: int | None, *, depth: int, try_out: bool
-    ) -> tuple[int, Node] | None:
+    ) -> tuple[int, TreeNode] | None:
         price, children = split.price, []
         for child in split.children:
             found = self.best(child, levels, depth=depth, try_out=try_out)
@@ -127,7 +127,7 @@ class Separators:
             price += found[0]
             children.append(found[1])
         served = split.below & ~sum(split.children)
-        return price, Node(split.below, served, tuple(children), self.host)
+        return price, TreeNode(split.below, served, tuple(children), self.host)
 
     # -- candidates -------------------------------------------------------------------------
 
@@ -316,12 +316,12 @@ class Separators:
 # -- the greedy start, and hosts ---------------------------------------------------------------
 
 
-def greedy(measure: Measure, *, load_max: int | None = None) -> Node | None:
+def greedy(measure: Measure, *, load_max: int | None = None) -> TreeNode | None:
     """Hang the demands in a spanning tree of greatest overlap; try its likeliest roots."""
     demands = len(measure.weight)
     joined = _spanning(demands, _overlaps(measure))
     central = sorted(range(demands), key=lambda d: (-len(joined[d]), d))[:ROOTS_TRIED]
-    best: tuple[int, Node] | None = None
+    best: tuple[int, TreeNode] | None = None
     for root in central:
         tree = _hung(measure, joined, root)
         if measure.levels_max is not None and _levels(tree) > measure.levels_max:
@@ -363,31 +363,31 @@ def _spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[
     return joined
 
 
-def _hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> Node:
+def _hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> TreeNode:
     order, above = [root], {root: NOWHERE}
     for number in order:
         following = [n for n in joined[number] if n not in above]
         above.update(dict.fromkeys(following, number))
         order.extend(following)
-    made: dict[int, Node] = {}
+    made: dict[int, TreeNode] = {}
     for number in reversed(order):
         children = tuple(made[n] for n in joined[number] if above.get(n) == number)
         below = (1 << number) | sum(child.below for child in children)
-        made[number] = Node(below, 1 << number, children, measure.hosts[0])
+        made[number] = TreeNode(below, 1 << number, children, measure.hosts[0])
     return made[root]
 
 
-def _levels(tree: Node) -> int:
+def _levels(tree: TreeNode) -> int:
     return 1 + max((_levels(child) for child in tree.children), default=0)
 
 
-def placed(measure: Measure, tree: Node) -> Node:
+def placed(measure: Measure, tree: TreeNode) -> TreeNode:
     """Put every collector on the host that is best for the tree: exact, given the tree."""
     if measure.hosts == (NOWHERE,):
         return tree
-    memo: dict[tuple[int, int], tuple[int, Node]] = {}
+    memo: dict[tuple[int, int], tuple[int, TreeNode]] = {}
 
-    def best(node: Node, parent: int) -> tuple[int, Node]:
+    def best(node: TreeNode, parent: int) -> tuple[int, TreeNode]:
         key = node.below, parent
         if key not in memo:
             bag = measure.bag(node.below, [child.below for child in node.children])
@@ -396,7 +396,7 @@ def placed(measure: Measure, tree: Node) -> Node:
                 below = [best(child, host) for child in node.children]
                 price = measure.price(node.below, bag, host=host, parent=parent)
                 total = price + sum(value for value, _ in below)
-                made = Node(node.below, node.served, tuple(child for _, child in below), host)
+                made = TreeNode(node.below, node.served, tuple(child for _, child in below), host)
                 options.append((total, made))
             memo[key] = min(options, key=lambda option: option[0])
         return memo[key]
@@ -406,10 +406,10 @@ def placed(measure: Measure, tree: Node) -> Node:
 
 def constructed(
     measure: Measure, *, load_max: int | None = None, effort: float = 1.0
-) -> Node | None:
+) -> TreeNode | None:
     """Give the best tree of all constructions; None where none keeps the limits."""
     everyone = measure.component.everyone
-    one = Node(everyone, everyone, (), measure.hosts[0])
+    one = TreeNode(everyone, everyone, (), measure.hosts[0])
     separated = Separators(measure, load_max=load_max, effort=effort).tree()
     trees = [separated, greedy(measure, load_max=load_max)]
     if load_max is None or measure.heaviest(one) <= load_max:

@@ -35,9 +35,9 @@ from typing import Any
 
 import pulp
 
-from topology.interests import Limits
+from topology.interests import PlanLimits
 from topology.planner.cost import NOWHERE, Measure
-from topology.planner.exact import Choice, State
+from topology.planner.exact import Choice, SearchState
 
 SEED = 1
 COEFFICIENT_MAX = 1_000.0  # prices are scaled so that the solver's tolerances suit them
@@ -51,13 +51,13 @@ class Answer:
 
     status: str
     objective: float
-    picked: tuple[dict[State, Choice], ...]
+    picked: tuple[dict[SearchState, Choice], ...]
 
 
 def solved(
-    parts: Sequence[tuple[Measure, State, Mapping[State, Sequence[Choice]]]],
+    parts: Sequence[tuple[Measure, SearchState, Mapping[SearchState, Sequence[Choice]]]],
     *,
-    limits: Limits,
+    limits: PlanLimits,
     solver: str = "cbc",
     time_limit_s: float | None = None,
 ) -> Answer:
@@ -70,8 +70,8 @@ def solved(
     ]
     unit = max(values, default=1.0) / COEFFICIENT_MAX or 1.0
     for number, (measure, root, found) in enumerate(parts):
-        entering: dict[State, list[Any]] = {state: [] for state in found}
-        leaving: dict[State, list[Any]] = {state: [] for state in found}
+        entering: dict[SearchState, list[Any]] = {state: [] for state in found}
+        leaving: dict[SearchState, list[Any]] = {state: [] for state in found}
         for state, options in found.items():
             for choice in options:
                 variable = problem.add_variable(f"z{len(columns)}", 0, 1, pulp.LpBinary)
@@ -86,7 +86,7 @@ def solved(
     problem.setObjective(pulp.LpAffineExpression(terms))
     _limit_counts(problem, columns, limits)
     status, objective, answers = _run(problem, solver=solver, time_limit_s=time_limit_s)
-    picked: tuple[dict[State, Choice], ...] = tuple({} for _ in parts)
+    picked: tuple[dict[SearchState, Choice], ...] = tuple({} for _ in parts)
     if status == "optimal":
         for number, choice, variable in columns:
             if answers[variable.name] > 0.5:
@@ -94,7 +94,9 @@ def solved(
     return Answer(status, objective * unit, picked)
 
 
-def _limit_counts(problem: Any, columns: Sequence[tuple[int, Choice, Any]], limits: Limits) -> None:
+def _limit_counts(
+    problem: Any, columns: Sequence[tuple[int, Choice, Any]], limits: PlanLimits
+) -> None:
     if limits.collectors_max is not None:
         problem += pulp.lpSum(z for _, _, z in columns) <= limits.collectors_max, "collectors_max"
     if limits.collectors_per_host_max is not None:

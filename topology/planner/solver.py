@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
 from topology.planner.bound import GROUP_STEPS, bounded
-from topology.planner.cost import NOWHERE, Measure, Node
+from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     FAMILIES_DEMANDS_MAX,
     SETS_MAX,
     STEPS,
     Choice,
-    State,
+    SearchState,
     best_choices,
     choices,
     chosen_tree,
@@ -137,18 +137,18 @@ class _Part:
     measure: Measure
     load_max: int | None
     coupled: bool
-    found: dict[State, list[Choice]] | None = None
-    tree: Node | None = None
+    found: dict[SearchState, list[Choice]] | None = None
+    tree: TreeNode | None = None
     price: int = 0
     bound: int = 0
     how: str = ""
 
     @property
-    def root(self) -> State:
+    def root(self) -> SearchState:
         """The state that the component's root collector answers."""
-        return State(self.measure.component.everyone, NOWHERE, self.measure.levels_max)
+        return SearchState(self.measure.component.everyone, NOWHERE, self.measure.levels_max)
 
-    def best(self) -> Node:
+    def best(self) -> TreeNode:
         """Give the tree; only after it was found."""
         assert self.tree is not None, "a part was not solved"
         return self.tree

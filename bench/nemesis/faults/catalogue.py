@@ -11,9 +11,9 @@ from bench.nemesis.faults import (  # noqa: F401  (entering its kinds is what ea
     programs,
     proxy,
 )
-from bench.nemesis.faults.kinds import KINDS, Kind
+from bench.nemesis.faults.kinds import KINDS, FaultKind
 
 
-def usable(having: frozenset[str]) -> list[Kind]:
+def usable(having: frozenset[str]) -> list[FaultKind]:
     """Give the kinds that a system can be struck by that has these, in the order of their names."""
     return [one for _, one in sorted(KINDS.items()) if one.needs <= having]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.nemesis.faults.kinds import Act, kind
-from bench.nemesis.isolated.catalogue import ASIDES, Stage
+from bench.nemesis.isolated.catalogue import ASIDES, FaultStage
 from bench.nemesis.system import System
 
 # It kills and starts a broker, and it mounts a small disk: never where mounts are the machine's.
@@ -22,7 +22,7 @@ _FULL_BROKER = "full-broker"
 def _aside(name: str) -> Act:
     def act(system: System, _: random.Random) -> Iterator[str]:
         folder = Path(tempfile.mkdtemp(prefix=f"aside-{name}-", dir=system.folder))
-        told = ASIDES[name](Stage(system.cluster.bootstrap, folder, system.cluster))
+        told = ASIDES[name](FaultStage(system.cluster.bootstrap, folder, system.cluster))
         yield told.says
 
     return act

@@ -22,7 +22,7 @@ Act = Callable[[System, random.Random], Iterator[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """One kind; `needs` names what the system must have for it: "network", "proxy"."""
 
     name: str
@@ -39,7 +39,7 @@ class Kind:
         return Card(self.name, self.hold_s, self.times)
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, FaultKind] = {}
 
 
 def kind(
@@ -55,7 +55,7 @@ def kind(
 
     def enter(act: Act) -> Act:
         assert name not in KINDS, f"two kinds are called {name}"
-        KINDS[name] = Kind(
+        KINDS[name] = FaultKind(
             name,
             contextmanager(act),
             hold_s,

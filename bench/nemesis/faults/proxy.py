@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.nemesis.faults.kinds import kind
-from bench.nemesis.frames import Action, Api, Rule
+from bench.nemesis.frames import Action, Api, RequestFault
 from bench.nemesis.proxy import Armed
 from bench.nemesis.system import System
 from multicast.errors import TimedOut
@@ -20,7 +20,7 @@ _PRODUCER, _CONSUMER = "p2", "C2"
 
 
 @contextmanager
-def _armed(system: System, rule: Rule) -> Iterator[Armed]:
+def _armed(system: System, rule: RequestFault) -> Iterator[Armed]:
     """Arm a rule, and wait until it has caught a request."""
     armed = system.proxy.arm(rule)
     try:
@@ -32,7 +32,7 @@ def _armed(system: System, rule: Rule) -> Iterator[Armed]:
 
 
 def _spoiled(system: System, api: Api, action: Action, nth: int | None) -> Iterator[str]:
-    with _armed(system, Rule(api=api, action=action, nth=nth)) as armed:
+    with _armed(system, RequestFault(api=api, action=action, nth=nth)) as armed:
         yield f"{api.name} {action.value}"
         assert armed.count
 
@@ -89,7 +89,7 @@ def fetch_held(system: System, _: random.Random) -> Iterator[str]:
 def commit_lost(system: System, _: random.Random) -> Iterator[str]:
     """Lose every commit of a cursor, then kill the consumer: it goes on from an older one."""
     program = system.programs[_CONSUMER]
-    rule = Rule(api=Api.OFFSET_COMMIT, action=Action.CUT, nth=None, client_id=_CONSUMER)
+    rule = RequestFault(api=Api.OFFSET_COMMIT, action=Action.CUT, nth=None, client_id=_CONSUMER)
     with _armed(system, rule) as armed:
         yield program.name
         program.kill()
@@ -105,7 +105,7 @@ def producer_killed_announced(system: System, _: random.Random) -> Iterator[str]
     that were ordered ahead stay empty until somebody fills them.
     """
     program = system.programs[_PRODUCER]
-    rule = Rule(api=Api.PRODUCE, action=Action.CUT, nth=None, client_id=_PRODUCER)
+    rule = RequestFault(api=Api.PRODUCE, action=Action.CUT, nth=None, client_id=_PRODUCER)
     with _armed(system, rule):
         program.kill()
     yield program.name

@@ -24,15 +24,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.nemesis.isolated.clocks import away_two_epochs, lying_announcements, skewed_clocks
-from bench.nemesis.isolated.deployment import Stage, Told, Unexpected
+from bench.nemesis.isolated.deployment import FaultEffect, FaultStage, Unexpected
 from bench.nemesis.isolated.disks import full_broker, full_client
 from bench.nemesis.isolated.topics import foreign, remade, trimmed
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster
 
-__all__ = ["ASIDES", "Stage", "Told", "Unexpected"]
+__all__ = ["ASIDES", "FaultEffect", "FaultStage", "Unexpected"]
 
-ASIDES: Mapping[str, Callable[[Stage], Told]] = {
+ASIDES: Mapping[str, Callable[[FaultStage], FaultEffect]] = {
     "trimmed": trimmed,
     "remade": remade,
     "foreign": foreign,
@@ -60,10 +60,10 @@ def main(arguments: Sequence[str]) -> None:
         os.execvp("unshare", ["unshare", "--mount", "--", *again])  # noqa: S606, S607
     with tempfile.TemporaryDirectory(prefix="amcast-aside-") as folder:
         if asked.bootstrap is not None:
-            told = ASIDES[asked.name](Stage(asked.bootstrap, Path(folder)))
+            told = ASIDES[asked.name](FaultStage(asked.bootstrap, Path(folder)))
         else:
             with LocalCluster(brokers=asked.brokers) as own:
-                told = ASIDES[asked.name](Stage(own.bootstrap, Path(folder), own))
+                told = ASIDES[asked.name](FaultStage(own.bootstrap, Path(folder), own))
     sys.stdout.write(json.dumps({"schema_version": 1, **asdict(told)}) + "\n")
 
 

@@ -19,8 +19,8 @@ from bench.nemesis.isolated.deployment import (
     PATIENCE_S,
     SETS,
     Deployment,
-    Stage,
-    Told,
+    FaultEffect,
+    FaultStage,
     expect,
     planned,
     until,
@@ -40,7 +40,7 @@ _SKEWED = "bench.nemesis.skewed"
 _LIES = 200
 
 
-def skewed_clocks(stage: Stage) -> Told:
+def skewed_clocks(stage: FaultStage) -> FaultEffect:
     """Clocks of collectors and producers are an hour ahead, behind, and jump to and fro.
 
     Two processes share out the collectors. That the clocks were wrong is seen in the stamps of
@@ -97,7 +97,7 @@ def _expect_far(whose: str, stamps: Sequence[float]) -> None:
     )
 
 
-def lying_announcements(stage: Stage) -> Told:
+def lying_announcements(stage: FaultStage) -> FaultEffect:
     """Announce what never comes, what has come long ago, twice, too much, and for others.
 
     A stranger who knows the token does it, while messages flow.
@@ -174,7 +174,7 @@ def _load(own: Deployment) -> Iterator[list[Receipt]]:
         raise failed[0]
 
 
-def away_two_epochs(stage: Stage) -> Told:
+def away_two_epochs(stage: FaultStage) -> FaultEffect:
     """Consumers that were away during two epochs catch up through both, under load."""
     with Deployment(stage, "away-two-epochs") as own:
         own.collectors()

@@ -60,7 +60,7 @@ class Unexpected(AmcastError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class FaultStage:
     """Where a fault is made: the brokers, a folder for files, the cluster where it is ours."""
 
     bootstrap: str
@@ -69,7 +69,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FaultEffect:
     """What came of a fault: what was judged, and one sentence on what was seen."""
 
     name: str
@@ -79,7 +79,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedProgram:
     """A program that ran to its end."""
 
     code: int
@@ -118,7 +118,7 @@ def until(holds: Callable[[], object], what: str, timeout_s: float = PATIENCE_S)
 class Deployment:
     """A topic with a plan of its own; a context manager. `collectors` starts what orders it."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: FaultStage, name: str) -> None:
         self.bootstrap = stage.bootstrap
         self.topic = f"aside-{name}-{uuid.uuid4().hex[:8]}"
         self.folder = stage.folder / self.topic
@@ -175,7 +175,7 @@ class Deployment:
         driver: str = "librdkafka",
         stdin: str = "",
         stdout: Path | None = None,
-    ) -> Ended:
+    ) -> EndedProgram:
         """Run a verb of `amcast` to its end; `before` comes before Python, such as a limit."""
         argv = [*before, *self._argv(program, verb, driver), *flags]
         with ExitStack() as opened:
@@ -192,15 +192,15 @@ class Deployment:
                 )
             except subprocess.TimeoutExpired:
                 raise TimedOut(f"'amcast {verb[0]}' has not ended in {PATIENCE_S:g} s") from None
-        return Ended(done.returncode, done.stdout or "", done.stderr)
+        return EndedProgram(done.returncode, done.stdout or "", done.stderr)
 
     def collectors(
         self, *flags: str, program: Sequence[str] = ("multicast",), driver: str = "librdkafka"
-    ) -> Collectors:
+    ) -> CollectorsProgram:
         """Start a process of collectors, of all that it is given; wait until they run."""
         log = self.folder / f"collectors-{uuid.uuid4().hex[:8]}.log"
         argv = self._argv(program, ("collectors", "run"), driver)
-        made = Collectors([*argv, "--web-port", "0", *flags], log)
+        made = CollectorsProgram([*argv, "--web-port", "0", *flags], log)
         self._stack.callback(made.stop)
         until(made.healthy, "a process of healthy collectors")
         return made
@@ -324,9 +324,9 @@ class Deployment:
         expect(not blind, f"{blind and blind[0].guarantee} could not be judged")
         return report
 
-    def told(self, name: str, report: Report, says: str) -> Told:
+    def told(self, name: str, report: Report, says: str) -> FaultEffect:
         """Put together what an aside tells."""
-        return Told(name, report.messages, report.deliveries, says)
+        return FaultEffect(name, report.messages, report.deliveries, says)
 
 
 def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") -> Plan:
@@ -340,7 +340,7 @@ def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") ->
     return solve(from_document(document), prefer=prefer)
 
 
-class Collectors:
+class CollectorsProgram:
     """One process of `amcast collectors run`."""
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from bench.nemesis.isolated.deployment import (
     INTERESTS,
     Deployment,
-    Stage,
-    Told,
+    FaultEffect,
+    FaultStage,
     Unexpected,
     expect,
     until,
@@ -39,7 +39,7 @@ _LINES = "".join(
 )
 
 
-def full_client(stage: Stage) -> Told:
+def full_client(stage: FaultStage) -> FaultEffect:
     """Fill a consumer's and a producer's disk: one sentence, and nothing is lost.
 
     Once there is room the consumer goes on from its cursor, into the same history.
@@ -89,7 +89,7 @@ def _send_to_full_disk(own: Deployment, narrow: tuple[str, ...]) -> None:
         own.accepted("send", f"P1:{offset}", ("P1",))
 
 
-def full_broker(stage: Stage) -> Told:
+def full_broker(stage: FaultStage) -> FaultEffect:
     """One broker's disk is full: the others go on, nothing acknowledged is lost, it comes back.
 
     Needs `stage.cluster`, three brokers, and the right to mount. Raises `UsageError` without.

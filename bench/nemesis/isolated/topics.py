@@ -12,10 +12,10 @@ from bench.nemesis.isolated.deployment import (
     INTERESTS,
     PATIENCE_S,
     SETS,
-    Collectors,
+    CollectorsProgram,
     Deployment,
-    Stage,
-    Told,
+    FaultEffect,
+    FaultStage,
     expect,
     until,
 )
@@ -33,7 +33,7 @@ _SLEEPS_AT = 40
 _TINY = Bounds(buffer_bytes_max=2000, runs_max=2)  # so that a sleeper holds little in memory
 
 
-def trimmed(stage: Stage) -> Told:
+def trimmed(stage: FaultStage) -> FaultEffect:
     """Retention goes past where consumers sleep: each gets `Trimmed`, none a silent gap.
 
     One sleeps in front of payload, one of an order stream, one of a log that it reads alone; one
@@ -118,7 +118,7 @@ def _until_named(
     return seen
 
 
-def remade(stage: Stage) -> Told:
+def remade(stage: FaultStage) -> FaultEffect:
     """Delete a topic and make it again: all name it, no hole is filled, nothing of it delivered."""
     with Deployment(stage, "remade") as own:
         host = own.collectors()
@@ -157,13 +157,13 @@ def _places(own: Deployment) -> list[TopicPartition]:
     return [TopicPartition(own.topic, number) for number in range(len(own.plan.partitions))]
 
 
-def named(host: Collectors) -> bool:
+def named(host: CollectorsProgram) -> bool:
     """Whether a collector says that its topic is not the one of its plan."""
     told = [one.get("error") or "" for one in host.nodes()]
     return any("is not the one that epoch" in error for error in told)
 
 
-def foreign(stage: Stage) -> Told:
+def foreign(stage: FaultStage) -> FaultEffect:
     """Strangers append to data, order and control topics: skipped, counted; the order is the same.
 
     A record of a stranger in a log is a message like any other, whatever its headers pretend.

@@ -38,7 +38,7 @@ _ANSWERED = Struct(">ihqqii")  # partition, error, high watermark, end, aborted,
 _ABORTED_BYTES = 16
 
 
-class Asked(NamedTuple):
+class FetchPartition(NamedTuple):
     """One Kafka partition of a request."""
 
     at: TopicPartition
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
     bytes_max: int
 
 
-class Told(NamedTuple):
+class FetchAnswer(NamedTuple):
     """What an answer says of one Kafka partition; the records themselves are dropped."""
 
     at: TopicPartition
@@ -59,8 +59,8 @@ class Told(NamedTuple):
 class EndsRequest:
     """A request for fixed Kafka partitions; those of one topic must stand together."""
 
-    def __init__(self, client_id: str, asked: Sequence[Asked]) -> None:
-        topics: dict[str, list[Asked]] = defaultdict(list)
+    def __init__(self, client_id: str, asked: Sequence[FetchPartition]) -> None:
+        topics: dict[str, list[FetchPartition]] = defaultdict(list)
         for one in asked:
             topics[one.at.topic].append(one)
         self._number = 0
@@ -99,7 +99,7 @@ class EndsRequest:
         )
         return self._frame
 
-    def answered(self, frame: bytes | bytearray) -> tuple[int, list[Told]]:
+    def answered(self, frame: bytes | bytearray) -> tuple[int, list[FetchAnswer]]:
         """Take the answer to the last request apart: how long to pause, in ms, and what it tells.
 
         Left out are Kafka partitions of which it tells nothing: no error, no record, no open
@@ -114,7 +114,7 @@ class EndsRequest:
         except struct.error as error:
             raise ProtocolViolation(f"A broker's answer ends too early: {error}.") from error
 
-    def _told(self, frame: bytes | bytearray, topics: int) -> Iterator[Told]:
+    def _told(self, frame: bytes | bytearray, topics: int) -> Iterator[FetchAnswer]:
         place = _ANSWER_HEAD.size
         for _ in range(topics):
             (length,) = _TEXT.unpack_from(frame, place)
@@ -138,7 +138,9 @@ class EndsRequest:
                 elif not error and end == offsets.get(partition) and high <= end:
                     continue
                 if partition in offsets:
-                    yield Told(TopicPartition(name.decode(), partition), error, end, size, high)
+                    yield FetchAnswer(
+                        TopicPartition(name.decode(), partition), error, end, size, high
+                    )
 
 
 def frame_size(begun: bytes | bytearray) -> int | None:

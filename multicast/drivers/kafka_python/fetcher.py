@@ -43,7 +43,7 @@ class _Part(FetchRequest.FetchTopic.FetchPartition):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
-class Sink(Protocol):
+class FetchSink(Protocol):
     """Who takes what was fetched; called while the loop is driven."""
 
     def fetched(self, at: TopicPartition, answer: Any) -> None:
@@ -59,7 +59,7 @@ class Fetching:
     def __init__(
         self,
         connection: Connection,
-        sink: Sink,
+        sink: FetchSink,
         *,
         partition_bytes_max: int,
         request_bytes_max: int,

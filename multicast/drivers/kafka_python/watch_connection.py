@@ -26,7 +26,12 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-from multicast.drivers.kafka_python.fetch_request import Asked, EndsRequest, Told, frame_size
+from multicast.drivers.kafka_python.fetch_request import (
+    EndsRequest,
+    FetchAnswer,
+    FetchPartition,
+    frame_size,
+)
 from multicast.drivers.protocol import TopicPartition
 
 _BELL_BYTES_MAX = 1024 * 1024
@@ -44,7 +49,7 @@ class Bell:
     size: int = 0
 
 
-class Line:
+class WatchConnection:
     """A socket to one broker and the logs that are asked for over it; time comes in as `now`."""
 
     def __init__(self, sock: socket.socket, client_id: str, bell: Bell | None = None) -> None:
@@ -83,9 +88,9 @@ class Line:
         """Send the request; raises OSError where the socket does not take it in time."""
         assert not self.due
         if self._stale or self._request is None:
-            asked = [Asked(at, end, 1) for at, end in self.logs.items()]
+            asked = [FetchPartition(at, end, 1) for at, end in self.logs.items()]
             if self.bell is not None:
-                asked.insert(0, Asked(self.bell.at, self.bell.offset, _BELL_BYTES_MAX))
+                asked.insert(0, FetchPartition(self.bell.at, self.bell.offset, _BELL_BYTES_MAX))
             self._request = EndsRequest(self._client_id, asked)
             self._stale = False
         enough = self.bell.size + 1 if self.bell is not None and self.bell.size else 1
@@ -96,7 +101,7 @@ class Line:
         self.asks += 1
         self._send(memoryview(written), timeout_s)
 
-    def receive(self, now: float) -> list[Told] | None:
+    def receive(self, now: float) -> list[FetchAnswer] | None:
         """Take what has come; give what has moved or failed, or None while the answer is not whole.
 
         What has moved is known from then on. Raises OSError where the line is broken.
@@ -128,7 +133,7 @@ class Line:
         """Close the socket."""
         self._socket.close()
 
-    def _news(self, told: list[Told], now: float) -> list[Told]:
+    def _news(self, told: list[FetchAnswer], now: float) -> list[FetchAnswer]:
         news = []
         rung = self.bell is not None and self.bell.size > 0
         for one in told:
@@ -153,7 +158,7 @@ class Line:
             self._judge(bool(news), now - self.asked_at)
         return news
 
-    def _hear(self, bell: Bell, told: Told) -> bool:
+    def _hear(self, bell: Bell, told: FetchAnswer) -> bool:
         """Take the bell's part of an answer; False where the bell was not what we held it for."""
         if told.error or told.end == 0 or told.record_bytes <= 0:
             self._give_up_bell()

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from kafka import errors as kafka_errors
 
 from multicast.drivers.kafka_python.connection import LATEST, RETRY_S, Connection
-from multicast.drivers.kafka_python.fetch_request import FETCH_KEY, FETCH_VERSION, Told
+from multicast.drivers.kafka_python.fetch_request import FETCH_KEY, FETCH_VERSION, FetchAnswer
 from multicast.drivers.kafka_python.sockets import open_socket
-from multicast.drivers.kafka_python.watch_connection import Bell, Line
+from multicast.drivers.kafka_python.watch_connection import Bell, WatchConnection
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
 
@@ -40,7 +40,7 @@ class _Found(NamedTuple):
 
 
 class _Opening(NamedTuple):
-    line: Any  # the package's future of a `Line`
+    line: Any  # the package's future of a `WatchConnection`
     logs: list[TopicPartition]
 
 
@@ -67,7 +67,7 @@ class KafkaPythonWatcher:
         self._seek_at = now
         self._seeking: Any = None  # the package's future of what is `_Found`
         self._openings: dict[int, _Opening] = {}
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, WatchConnection] = {}
         self._gone = (0, 0)  # asks and bytes of lines that were closed
         self._silent_s = 0.0
         self._woken = False
@@ -221,7 +221,7 @@ class KafkaPythonWatcher:
             else:
                 self._tell(one.at, one.end)
 
-    def _failed(self, line: Line, told: Told) -> None:
+    def _failed(self, line: WatchConnection, told: FetchAnswer) -> None:
         """Seek a log anew whose leader does not answer for it."""
         error = kafka_errors.for_code(told.error)
         if issubclass(error, kafka_errors.AuthorizationError):
@@ -282,14 +282,14 @@ class KafkaPythonWatcher:
             elif ready:
                 self._openings[node] = _Opening(self._soon(self._open, node), ready)
 
-    def _add(self, node: int, line: Line, logs: Iterable[TopicPartition]) -> None:
+    def _add(self, node: int, line: WatchConnection, logs: Iterable[TopicPartition]) -> None:
         self.lines_opened += 1
         self._lines[node] = line
         self._reading[line.fileno()] = node
         self._poll.register(line, select.POLLIN)
         self._place(line, logs)
 
-    def _place(self, line: Line, logs: Iterable[TopicPartition]) -> None:
+    def _place(self, line: WatchConnection, logs: Iterable[TopicPartition]) -> None:
         for at in logs:
             line.place(at, self._told[at])
 
@@ -328,7 +328,7 @@ class KafkaPythonWatcher:
         ends = await connection.list_offsets_once(endless) if endless else {}
         return _Found(leaders, ends)
 
-    async def _open(self, node: int) -> Line:
+    async def _open(self, node: int) -> WatchConnection:
         bell = None
         if self._bells is not None:
             try:
@@ -338,4 +338,4 @@ class KafkaPythonWatcher:
             bell = next((Bell(at, end - 1) for at, end in ends.items() if end > 0), None)
         client_id = self._connection.manager.config["client_id"]
         opened = await open_socket(self._connection, node, FETCH_KEY, FETCH_VERSION)
-        return Line(opened, client_id, bell)
+        return WatchConnection(opened, client_id, bell)

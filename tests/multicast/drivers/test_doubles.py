@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from bench.nemesis.frames import Action, Api, Rule
+from bench.nemesis.frames import Action, Api, RequestFault
 from multicast.errors import AppendRefused, AppendUnknown
 from tests.helpers.doubled import Bare, Ours
 from tests.helpers.driver_worlds import PATIENCE_S
@@ -62,7 +62,7 @@ def closed(behind, world):
 def spoil(behind, world, action, at, **more):
     """Spoil what a world's appender sends to one topic."""
     _, proxy, _ = behind
-    rule = Rule(
+    rule = RequestFault(
         api=Api.PRODUCE, action=action, client_id=world.name, contains=at.topic.encode(), **more
     )
     return proxy.arm(rule)

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 
-from bench.nemesis.frames import Action, Api, Rule
+from bench.nemesis.frames import Action, Api, RequestFault
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import AppendUnknown
 from tests.helpers.proxied import proxied_broker, running
@@ -53,7 +53,7 @@ class Bare:
         return self.producer.send(self.name, value)
 
     def spoils(self, proxy, action, **more):
-        return proxy.arm(Rule(api=Api.PRODUCE, action=action, client_id=self.name, **more))
+        return proxy.arm(RequestFault(api=Api.PRODUCE, action=action, client_id=self.name, **more))
 
     def committed(self):
         """Read what a reader with `read_committed` gets, once no transaction is open any longer."""
@@ -97,7 +97,7 @@ def bare(behind):
 def test_with_bare_transactions_a_commit_that_lands_late_commits_the_next_transaction(behind, bare):
     # Init: the first transaction's EndTxn is under way for long; it is asked again, and commits.
     _, proxy, _ = behind
-    late = proxy.arm(Rule(api=Api.END_TXN, action=Action.STRAND, client_id=bare.name))
+    late = proxy.arm(RequestFault(api=Api.END_TXN, action=Action.STRAND, client_id=bare.name))
     bare.producer.begin_transaction()
     bare.send(b"one").get(PATIENCE_S)
     bare.producer.commit_transaction()
@@ -186,12 +186,12 @@ def test_ours_reports_no_append_that_did_not_happen_and_sends_nothing_of_a_trans
     sightings.transactional.clear()
     with running(proxy, driver, tmp_path) as world:
         # Init: every EndTxn would be late; no Produce of anybody's, collectors' too, gets through.
-        late = proxy.arm(Rule(api=Api.END_TXN, action=Action.STRAND, nth=None))
+        late = proxy.arm(RequestFault(api=Api.END_TXN, action=Action.STRAND, nth=None))
         world.send_each(8)
         producer = world.open_producer("p2", delivery_timeout_s=DELIVERY_S)
         with contextlib.closing(producer):
             world.send("P2", producer=producer).ordered(PATIENCE_S)
-            cut = proxy.arm(Rule(api=Api.PRODUCE, action=Action.CUT, nth=None))
+            cut = proxy.arm(RequestFault(api=Api.PRODUCE, action=Action.CUT, nth=None))
             lost = world.send("P2", producer=producer)
 
             # Test: the time of one message runs out, and the next one follows.

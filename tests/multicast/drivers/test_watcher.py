@@ -12,8 +12,13 @@ from collectors.reconfiguration.apply import apply, hang_bells
 from multicast.control import bells_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.kafka_python.fetch_request import Asked, EndsRequest, Told, frame_size
-from multicast.drivers.kafka_python.watch_connection import Bell, Line
+from multicast.drivers.kafka_python.fetch_request import (
+    EndsRequest,
+    FetchAnswer,
+    FetchPartition,
+    frame_size,
+)
+from multicast.drivers.kafka_python.watch_connection import Bell, WatchConnection
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ProtocolViolation
 from tests.helpers.driver_worlds import (
@@ -34,7 +39,9 @@ RUNG = TopicPartition("A.bells", 1)
 
 
 def test_a_request_says_what_the_package_would_say_and_its_offsets_can_be_moved():
-    request = EndsRequest("me", [Asked(RUNG, 7, 1000), Asked(A, 5, 1), Asked(B, 2**40, 1)])
+    request = EndsRequest(
+        "me", [FetchPartition(RUNG, 7, 1000), FetchPartition(A, 5, 1), FetchPartition(B, 2**40, 1)]
+    )
     request.written(wait_ms=1, bytes_min=1, bytes_max=1)
     request.move(A, 6)
     frame = bytes(request.written(wait_ms=500, bytes_min=73, bytes_max=74))
@@ -93,11 +100,14 @@ def answer(number, *parts, throttle_ms=0):
 
 
 def test_an_answer_is_taken_apart_whatever_records_and_aborted_transactions_it_holds():
-    request = EndsRequest("me", [Asked(A, 5, 1), Asked(B, 0, 1)])
+    request = EndsRequest("me", [FetchPartition(A, 5, 1), FetchPartition(B, 0, 1)])
     request.written(wait_ms=500, bytes_min=1, bytes_max=1)
     stranger = TopicPartition("C", 0)
     frame = answer(1, (B, 0, 9, b"x" * 100), (stranger, 0, 4, b""), (A, 6, -1, b""), throttle_ms=8)
-    assert request.answered(frame) == (8, [Told(B, 0, 9, 100, 12), Told(A, 6, -1, 0, 2)])
+    assert request.answered(frame) == (
+        8,
+        [FetchAnswer(B, 0, 9, 100, 12), FetchAnswer(A, 6, -1, 0, 2)],
+    )
     with pytest.raises(ProtocolViolation):
         request.answered(answer(2, (A, 0, 5, b"")))
     with pytest.raises(ProtocolViolation):
@@ -113,7 +123,7 @@ class Played:
     def __init__(self, bell):
         ours, self._theirs = socket.socketpair()
         ours.setblocking(False)
-        self.line = Line(ours, "me", bell)
+        self.line = WatchConnection(ours, "me", bell)
         self.line.place(A, 5)
         self.now = 0.0
 
@@ -167,7 +177,7 @@ def test_an_answer_in_pieces_is_waited_for_and_what_moved_is_asked_from_its_end(
         played._theirs.sendall(piece)
         assert played.line.receive(0.1) is None
     played._theirs.sendall(frame[50:])
-    assert played.line.receive(0.1) == [Told(A, 0, 8, 0, 11)]
+    assert played.line.receive(0.1) == [FetchAnswer(A, 0, 8, 0, 11)]
     assert played.line.bytes_read == len(frame)
     assert offsets(played.asked())[A] == (8, 1)
 

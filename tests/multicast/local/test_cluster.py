@@ -24,7 +24,7 @@ from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.local.broker import (
     Broker,
     BrokerDied,
-    Host,
+    BrokerHost,
     PortTaken,
     _escaped,
     free_ports,
@@ -83,14 +83,16 @@ def test_only_one_broker_or_three(brokers):
         LocalCluster(brokers=brokers)
 
 
-@pytest.mark.parametrize("also", [{"brokers": 1}, {"port": 9092}, {"hosts": [Host("::1")] * 2}])
+@pytest.mark.parametrize(
+    "also", [{"brokers": 1}, {"port": 9092}, {"hosts": [BrokerHost("::1")] * 2}]
+)
 def test_hosts_alone_say_how_many_brokers_there_are_and_at_which_ports(also):
     with pytest.raises(UsageError, match=r"the hosts say|1 broker or 3"):
-        LocalCluster(**{"hosts": [Host("10.0.0.1")]} | also)
+        LocalCluster(**{"hosts": [BrokerHost("10.0.0.1")]} | also)
 
 
 def test_a_host_is_in_the_listeners_and_voters_and_its_settings_are_the_strongest(tmp_path):
-    far = Host("10.0.0.2", settings={"num.io.threads": "3"}, port=1, controller_port=2)
+    far = BrokerHost("10.0.0.2", settings={"num.io.threads": "3"}, port=1, controller_port=2)
     brokers = [Broker(number, 3, 4, directory=tmp_path / f"{number}") for number in (1, 2)]
     brokers[1].move(far)
     written = []
@@ -288,7 +290,7 @@ def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path):
 def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
     first, second, inner, controller = free_ports(4)
     hello = tmp_path / "hello"
-    host = Host(
+    host = BrokerHost(
         "127.0.0.1",
         ("/bin/sh", "-c", f'echo "$0" >> {hello}; exec "$0" "$@"'),
         {
@@ -310,7 +312,7 @@ def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
         assert consume(f"127.0.0.1:{inner}", "kept", 1) == [b"one"]
         assert len(hello.read_text().splitlines()) == 2
 
-    moved = Host("127.0.0.1", port=second, controller_port=controller)
+    moved = BrokerHost("127.0.0.1", port=second, controller_port=controller)
     with LocalCluster(tmp_path / "cluster", hosts=[moved]) as cluster:
         assert cluster.bootstrap == f"127.0.0.1:{second}"
         assert consume(cluster.bootstrap, "kept", 1) == [b"one"]

@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 
 from ordering_osn.api.broadcast import IN_FLIGHT_MAX
-from ordering_osn.api.grpc_server import Client, ConnectionLost
+from ordering_osn.api.grpc_server import ConnectionLost, NodeClient
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.responses import block_answer, read_answer, read_status, status_answer
@@ -325,7 +325,7 @@ def test_a_client_that_leaves_does_not_undo_what_it_sent(runner, channels):
 
 def test_a_server_stops_within_seconds_though_streams_are_open(runner, channels):
     async def ask():
-        async with serving(channels) as server, Client(f"127.0.0.1:{server.port}") as client:
+        async with serving(channels) as server, NodeClient(f"127.0.0.1:{server.port}") as client:
             going = asyncio.Queue()
 
             async def slowly():

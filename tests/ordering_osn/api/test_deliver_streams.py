@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 
 from multicast.errors import UsageError
-from ordering_osn.api.grpc_server import Client, ConnectionLost, Server, TlsFiles
+from ordering_osn.api.grpc_server import ConnectionLost, NodeClient, Server, TlsFiles
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
 from ordering_osn.api.seek import ENDLESS, seek_envelope
@@ -214,7 +214,7 @@ def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, ch
 
 def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
     async def ask():
-        async with serving(channels) as server, Client(f"127.0.0.1:{server.port}") as client:
+        async with serving(channels) as server, NodeClient(f"127.0.0.1:{server.port}") as client:
             request = seek_envelope(USER, "chain-a", 0, ENDLESS)
             streams = [client.deliver(request) for _ in range(50)]
             for stream in streams:

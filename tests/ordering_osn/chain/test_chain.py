@@ -6,8 +6,8 @@ from ordering_osn.chain.blocks import consenter_of, header_hash, is_config
 from ordering_osn.chain.chain import Cause, Chain, Ignore, Refuse, state_from
 from ordering_osn.chain.records import (
     Connect,
-    Kind,
     Regular,
+    RegularKind,
     TimeToCut,
     Unparseable,
     decode,
@@ -42,8 +42,8 @@ def causes(actions):
 @pytest.mark.parametrize(
     "record",
     [
-        Regular(b"payload", 3, Kind.CONFIG, 7),
-        Regular(b"", 0, Kind.UNKNOWN),
+        Regular(b"payload", 3, RegularKind.CONFIG, 7),
+        Regular(b"", 0, RegularKind.UNKNOWN),
         TimeToCut(0),
         TimeToCut(2**64 - 1),
         Connect(),
@@ -357,7 +357,7 @@ def test_k18_a_cut_stays_wanted_while_its_post_fails():
 def test_k13_a_damaged_envelope_is_counted_and_the_chain_goes_on(envelope):
     stepped = Stepped(rules(messages_max=1))
 
-    actions = stepped.step(Regular(envelope, 0, Kind.NORMAL))
+    actions = stepped.step(Regular(envelope, 0, RegularKind.NORMAL))
 
     assert causes(actions) == [Cause.MALFORMED]
     assert isinstance(actions[0], Refuse)
@@ -367,9 +367,9 @@ def test_k13_a_damaged_envelope_is_counted_and_the_chain_goes_on(envelope):
 
 def test_k14_a_record_without_a_class_waits_and_is_cut():
     stepped = Stepped(rules(messages_max=2))
-    stepped.normal("a", kind=Kind.UNKNOWN)
+    stepped.normal("a", kind=RegularKind.UNKNOWN)
     assert not stepped.writes
-    stepped.normal("b", kind=Kind.UNKNOWN)
+    stepped.normal("b", kind=RegularKind.UNKNOWN)
 
     assert stepped.named == [["a", "b"]]
     assert metadata(stepped.writes[0]) == (2, 0, 0)
@@ -389,6 +389,6 @@ def test_k16_an_invalid_record_without_a_class_is_dropped(row):
     refused = [b"bad", payload_data(update("bad"))]
     stepped = Stepped(rules(messages_max=1, refuses=refused))
 
-    assert causes(stepped.step(Regular(envelope, 0, Kind.UNKNOWN))) == [cause]
+    assert causes(stepped.step(Regular(envelope, 0, RegularKind.UNKNOWN))) == [cause]
     assert not stepped.writes
     assert not stepped.chain.pending

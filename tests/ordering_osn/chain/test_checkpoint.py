@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain.chain import Chain, Place, Rest, state_from
+from ordering_osn.chain.chain import Chain, Rest, StreamPosition, state_from
 from ordering_osn.node.checkpoint import read_rest, write_rest
 from tests.ordering_osn.chain.test_restarts import WINDOW, Node, World, fresh
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules
@@ -51,19 +51,19 @@ def test_a_note_is_taken_only_where_nothing_is_pending_and_says_the_marks():
     rest = stepped.chain.at_rest()
     assert (rest.height, rest.place.position, rest.last_original) == (2, 2, 0)
     stepped.normal("b")  # a replay: no block, but it was read
-    assert stepped.chain.at_rest().place == Place(3, "cursor 3")
+    assert stepped.chain.at_rest().place == StreamPosition(3, "cursor 3")
 
 
 def test_a_note_of_other_blocks_says_nothing():
     state = state_from([genesis()])
-    here = Rest(state.height, state.previous_hash, Place(7, "c"), 5, 6)
-    assert here.within(state).place == Place(7, "c")
+    here = Rest(state.height, state.previous_hash, StreamPosition(7, "c"), 5, 6)
+    assert here.within(state).place == StreamPosition(7, "c")
     for other in (here._replace(height=2), here._replace(previous_hash=b"other")):
         assert other.within(state) is state
 
 
 def test_a_note_reads_back_as_it_was_written(tmp_path):
-    rest = Rest(3, b"\xff" * 32, Place(9, "1/K1/4/0/17"), 5, 6)
+    rest = Rest(3, b"\xff" * 32, StreamPosition(9, "1/K1/4/0/17"), 5, 6)
     write_rest(tmp_path / "rest.json", rest)
     assert read_rest(tmp_path / "rest.json") == rest
     assert read_rest(tmp_path / "missing.json") is None

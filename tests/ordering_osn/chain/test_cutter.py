@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordering_osn.chain.blockcutter import BlockCutter, FillTimes, Limits
+from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter, FillTimes
 from tests.ordering_osn.helpers.cores import Stepped, rules, sized
 
 # Row: limits; messages as (name, size); what each comes to: batches, and whether some are pending.
@@ -87,7 +87,7 @@ def test_a_message_ends_the_batches_that_the_table_says(row):
     limits, messages, expected = TABLE[row]
     cutter = BlockCutter()
 
-    found = [cutter.ordered(name.encode(), size, Limits(*limits)) for name, size in messages]
+    found = [cutter.ordered(name.encode(), size, BatchLimits(*limits)) for name, size in messages]
 
     as_text = [([b"".join(batch).decode() for batch in batches], left) for batches, left in found]
     assert as_text == expected
@@ -134,7 +134,7 @@ def test_bc7_no_orderer_config_is_fatal():
 @pytest.mark.parametrize("limits", [(0, 100), (-1, 100), (1, 0)])
 def test_limits_that_let_no_message_in_are_refused(limits):
     with pytest.raises(ValueError, match="room for a message"):
-        Limits(*limits)
+        BatchLimits(*limits)
 
 
 def test_bc14_a_cut_of_nothing_is_an_empty_batch():
@@ -146,7 +146,7 @@ def test_bc14_a_cut_of_nothing_is_an_empty_batch():
 
 
 def test_a_cut_takes_all_that_is_pending_and_its_bytes():
-    cutter, limits = BlockCutter(), Limits(9, 100)
+    cutter, limits = BlockCutter(), BatchLimits(9, 100)
     cutter.ordered(b"a", 60, limits)
     cutter.ordered(b"b", 40, limits)
 
@@ -156,9 +156,9 @@ def test_a_cut_takes_all_that_is_pending_and_its_bytes():
 
 def test_the_limits_are_read_with_each_message():
     cutter = BlockCutter()
-    cutter.ordered(b"a", 10, Limits(9, 100))
+    cutter.ordered(b"a", 10, BatchLimits(9, 100))
 
-    assert cutter.ordered(b"b", 10, Limits(2, 100)) == (((b"a", b"b"),), False)
+    assert cutter.ordered(b"b", 10, BatchLimits(2, 100)) == (((b"a", b"b"),), False)
 
 
 @given(
@@ -170,7 +170,7 @@ def test_the_limits_are_read_with_each_message():
 def test_bc18_the_batches_are_the_messages_and_keep_the_limits(
     sizes, messages_max, preferred, cuts
 ):
-    cutter, limits, found = BlockCutter(), Limits(messages_max, preferred), []
+    cutter, limits, found = BlockCutter(), BatchLimits(messages_max, preferred), []
 
     for number, size in enumerate(sizes):
         before = cutter.pending

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordering_osn.chain.blocks import check_next, last_config_of
-from ordering_osn.chain.chain import Chain, Place, Repost, Write, state_from
-from ordering_osn.chain.records import Connect, Kind, Regular, TimeToCut, encode
+from ordering_osn.chain.chain import Chain, Repost, StreamPosition, Write, state_from
+from ordering_osn.chain.records import Connect, Regular, RegularKind, TimeToCut, encode
 from ordering_osn.protos import KafkaMessage
 from tests.ordering_osn.helpers.cores import (
     config,
@@ -57,7 +57,7 @@ class Node:
         """Step a record and carry out its actions; crash before action `crash_at`."""
         raw, spans = self._log[self.position]
         self.position += 1
-        place = Place(self.position, f"cursor {self.position}")
+        place = StreamPosition(self.position, f"cursor {self.position}")
         for number, action in enumerate(self.chain.step(place, raw, spans=spans)):
             if number == crash_at:
                 break
@@ -102,12 +102,12 @@ FORGED = [
     (None, False),
     (encode(Connect()), False),
     (encode(TimeToCut(2**63)), False),
-    (encode(Regular(b"no envelope", 0, Kind.NORMAL)), False),
-    (encode(Regular(normal("forged"), 0, Kind.NORMAL, 2**62)), False),
-    (encode(Regular(normal("forged"), 0, Kind.NORMAL, -1)), False),
-    (encode(Regular(update("forged"), 0, Kind.NORMAL)), False),
-    (encode(Regular(config(9, update("forged")), 9, Kind.CONFIG)), False),
-    (encode(Regular(made("forged", b"", channel=SPANNING), 0, Kind.NORMAL)), False),
+    (encode(Regular(b"no envelope", 0, RegularKind.NORMAL)), False),
+    (encode(Regular(normal("forged"), 0, RegularKind.NORMAL, 2**62)), False),
+    (encode(Regular(normal("forged"), 0, RegularKind.NORMAL, -1)), False),
+    (encode(Regular(update("forged"), 0, RegularKind.NORMAL)), False),
+    (encode(Regular(config(9, update("forged")), 9, RegularKind.CONFIG)), False),
+    (encode(Regular(made("forged", b"", channel=SPANNING), 0, RegularKind.NORMAL)), False),
     (KafkaMessage(regular={"class": 9}).SerializeToString(), False),
 ]
 
@@ -137,14 +137,14 @@ class World:
         spans = self.chance.randint(0, 5) == 0
         envelope = normal(name, channel=SPANNING) if spans else sized(name, size)
         seq = node.chain.rules.parameters.sequence - self.chance.randint(0, 1)
-        self.post(encode(Regular(envelope, max(0, seq), Kind.NORMAL)), spans=spans)
+        self.post(encode(Regular(envelope, max(0, seq), RegularKind.NORMAL)), spans=spans)
         self.posted.append(name)
 
     def config(self, node):
         changes = self.chance.choice(CHANGES)
         seq = node.chain.rules.parameters.sequence
         of = update(f"c{next(self.count)}", **changes)
-        self.post(encode(Regular(config(seq + 1, of), seq, Kind.CONFIG)))
+        self.post(encode(Regular(config(seq + 1, of), seq, RegularKind.CONFIG)))
 
     def one(self):
         node = self.chance.choice(self.nodes)

@@ -4,7 +4,7 @@ import pytest
 
 from ordering_osn.chain.blocks import header_hash
 from ordering_osn.chain.chain import Cause, Ignore, Repost, state_from
-from ordering_osn.chain.records import Kind, Regular, TimeToCut, decode
+from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, decode
 from tests.ordering_osn.helpers.cores import (
     Stepped,
     config,
@@ -71,7 +71,7 @@ def test_k26_a_stale_message_that_is_valid_is_posted_again_and_ordered_when_read
     (again,) = stepped.normal("a", seq=0)
 
     assert isinstance(again, Repost)
-    assert decode(again.raw) == Regular(normal("a"), 1, Kind.NORMAL, 5)
+    assert decode(again.raw) == Regular(normal("a"), 1, RegularKind.NORMAL, 5)
     assert not stepped.writes
     assert stepped.chain.ingress_open
     stepped.step(again.raw)
@@ -92,7 +92,7 @@ def test_k30_ingress_is_closed_until_the_config_is_read_back():
 
     (again,) = stepped.config("c", seq=0)
 
-    assert decode(again.raw) == Regular(config(2, update("c")), 1, Kind.CONFIG, 5)
+    assert decode(again.raw) == Regular(config(2, update("c")), 1, RegularKind.CONFIG, 5)
     assert not stepped.chain.ingress_open
     stepped.normal("a")
     assert not stepped.chain.ingress_open
@@ -121,7 +121,7 @@ def test_a_copy_that_is_stale_again_is_posted_again_once():
 
     (third,) = stepped.step(again.raw)
 
-    assert decode(third.raw) == Regular(normal("a"), 2, Kind.NORMAL, 3)
+    assert decode(third.raw) == Regular(normal("a"), 2, RegularKind.NORMAL, 3)
     assert causes(stepped.step(again.raw)) == [Cause.COPY], "another node's"
     stepped.step(third.raw)
     assert stepped.named == [["config 2"], ["a"]]
@@ -134,7 +134,7 @@ def test_a_config_that_is_stale_again_keeps_ingress_closed():
 
     (third,) = stepped.step(again.raw)
 
-    assert decode(third.raw) == Regular(config(3, update("c")), 2, Kind.CONFIG, 3)
+    assert decode(third.raw) == Regular(config(3, update("c")), 2, RegularKind.CONFIG, 3)
     assert not stepped.chain.ingress_open
     stepped.step(third.raw)
     assert stepped.chain.ingress_open
@@ -160,7 +160,7 @@ def test_a_record_of_a_config_to_come_is_current(name):
     if name == "normal":
         stepped.normal("a", seq=7)
     else:
-        stepped.step(Regular(config(2, update("c")), 7, Kind.CONFIG))
+        stepped.step(Regular(config(2, update("c")), 7, RegularKind.CONFIG))
 
     assert len(stepped.writes) == 1
 
@@ -173,7 +173,7 @@ def test_a_config_that_is_not_the_next_one_is_refused_and_cuts_nothing(sequence)
     stepped = Stepped(rules(sequence=1))
     stepped.normal("a")
 
-    assert causes(stepped.step(Regular(config(sequence, update("c")), 1, Kind.CONFIG))) == [
+    assert causes(stepped.step(Regular(config(sequence, update("c")), 1, RegularKind.CONFIG))) == [
         Cause.INVALID
     ]
     assert not stepped.writes
@@ -213,7 +213,7 @@ def test_a_config_takes_effect_with_the_next_record():
 def test_a_creation_stands_alone_and_is_no_config_of_its_channel():
     stepped = Stepped(rules())
     stepped.normal("a")
-    stepped.step(Regular(creation(update("new")), 0, Kind.CONFIG))
+    stepped.step(Regular(creation(update("new")), 0, RegularKind.CONFIG))
 
     assert stepped.named == [["a"], ["creation"]]
     assert [(w.config, w.creates, w.last_config) for w in stepped.writes] == [
@@ -226,7 +226,7 @@ def test_a_creation_stands_alone_and_is_no_config_of_its_channel():
 # -- without the capability -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(RegularKind))
 def test_without_the_capability_a_stale_message_is_judged_and_ordered_at_once(kind):
     stepped = Stepped(rules(messages_max=1, sequence=1, resubmission=False, refuses=[b"bad"]))
 
@@ -240,7 +240,7 @@ def test_without_the_capability_a_stale_message_is_judged_and_ordered_at_once(ki
 def test_without_the_capability_the_config_is_ordered_as_it_was_posted():
     stepped = Stepped(rules(resubmission=False))
     posted = config(1, update("c"))
-    stepped.step(Regular(posted, 0, Kind.CONFIG))
+    stepped.step(Regular(posted, 0, RegularKind.CONFIG))
 
     assert list(stepped.writes[0].block.data.data) == [posted]
 
@@ -248,23 +248,23 @@ def test_without_the_capability_the_config_is_ordered_as_it_was_posted():
 def test_without_the_capability_a_config_update_is_refused():
     stepped = Stepped(rules(resubmission=False))
 
-    assert causes(stepped.step(Regular(update("c"), 0, Kind.NORMAL))) == [Cause.MISPLACED]
+    assert causes(stepped.step(Regular(update("c"), 0, RegularKind.NORMAL))) == [Cause.MISPLACED]
 
 
 # -- what none of ours posts ------------------------------------------------------------------
 
 
 FORGED = {
-    "a config as a normal message": Regular(config(2, update("c")), 1, Kind.NORMAL),
-    "a creation as a normal message": Regular(creation(update("c")), 1, Kind.NORMAL),
-    "an update as a normal message": Regular(update("c"), 1, Kind.NORMAL),
-    "an update as a config": Regular(update("c"), 1, Kind.CONFIG),
-    "a normal message as a config": Regular(normal("a"), 1, Kind.CONFIG),
-    "a copy of a record to come": Regular(normal("a"), 1, Kind.NORMAL, 2**63 - 1),
-    "a copy of itself": Regular(normal("a"), 1, Kind.NORMAL, 3),
-    "a copy of less than nothing": Regular(normal("a"), 1, Kind.NORMAL, -1),
+    "a config as a normal message": Regular(config(2, update("c")), 1, RegularKind.NORMAL),
+    "a creation as a normal message": Regular(creation(update("c")), 1, RegularKind.NORMAL),
+    "an update as a normal message": Regular(update("c"), 1, RegularKind.NORMAL),
+    "an update as a config": Regular(update("c"), 1, RegularKind.CONFIG),
+    "a normal message as a config": Regular(normal("a"), 1, RegularKind.CONFIG),
+    "a copy of a record to come": Regular(normal("a"), 1, RegularKind.NORMAL, 2**63 - 1),
+    "a copy of itself": Regular(normal("a"), 1, RegularKind.NORMAL, 3),
+    "a copy of less than nothing": Regular(normal("a"), 1, RegularKind.NORMAL, -1),
     "one of several chains in the log of one": Regular(
-        normal("a", channel=SPANNING), 1, Kind.NORMAL
+        normal("a", channel=SPANNING), 1, RegularKind.NORMAL
     ),
 }
 
@@ -356,7 +356,7 @@ def test_a_window_that_the_blocks_do_not_fill_is_refused():
 # -- several chains ---------------------------------------------------------------------------
 
 
-def spanning(stepped, name, *, seq=0, channel=SPANNING, kind=Kind.NORMAL, original=0):
+def spanning(stepped, name, *, seq=0, channel=SPANNING, kind=RegularKind.NORMAL, original=0):
     record = Regular(normal(name, channel=channel), seq, kind, original)
     return stepped.step(record, spans=True)
 
@@ -375,8 +375,8 @@ def test_a_transaction_of_several_chains_is_never_judged_again():
     "forged",
     [
         {"channel": "chain-a"},
-        {"kind": Kind.CONFIG},
-        {"kind": Kind.UNKNOWN},
+        {"kind": RegularKind.CONFIG},
+        {"kind": RegularKind.UNKNOWN},
         {"original": 1},
     ],
 )
@@ -390,7 +390,9 @@ def test_a_config_in_a_log_of_several_chains_is_refused():
     stepped = Stepped(rules())
     envelope = made("c", b"", kind="CONFIG_UPDATE", channel=SPANNING)
 
-    assert causes(stepped.step(Regular(envelope, 0, Kind.NORMAL), spans=True)) == [Cause.MISPLACED]
+    assert causes(stepped.step(Regular(envelope, 0, RegularKind.NORMAL), spans=True)) == [
+        Cause.MISPLACED
+    ]
 
 
 def test_a_transaction_of_several_chains_is_ordered_once():

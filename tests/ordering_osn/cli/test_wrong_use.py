@@ -15,7 +15,7 @@ from ordering_osn.api.seek import seek_envelope
 from ordering_osn.cli.length_prefixed import check
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
-from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.node.serving import Options, serve
 from tests.helpers.small import Small, until
@@ -96,7 +96,7 @@ def test_a_node_of_an_organisation_that_no_channel_knows_as_orderer_does_not_run
 def test_a_channel_of_other_orderers_that_comes_while_a_node_runs_is_not_run(tmp_path):
     stranger = SigningIdentity.load(ORDERER_FOLDER / "msp", "NobodysMSP")
     with Small(LONE) as small:
-        cluster = Cluster(lambda: small.driver, LONE.topic)
+        cluster = KafkaConnection(lambda: small.driver, LONE.topic)
         node = Registrar(tmp_path, cluster, stranger, look_s=0.02)
         node.start()
         try:

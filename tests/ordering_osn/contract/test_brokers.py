@@ -8,7 +8,7 @@ import pytest
 
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
 from tests.helpers.small import until
@@ -73,7 +73,7 @@ def ordered(net, chain):
 
     async def read():
         request = seek_envelope(configs.org_user(), chain, "oldest", "newest", best_effort=True)
-        async with Client(net.nodes.addresses[0]) as client:
+        async with NodeClient(net.nodes.addresses[0]) as client:
             return [one async for one in client.deliver(request, timeout_s=PATIENCE_S)]
 
     *found, status = asyncio.run(read())
@@ -113,7 +113,7 @@ def test_s1_tens_of_messages_on_three_brokers_while_each_node_is_frozen_in_turn(
 
     async def seek():
         request = seek_envelope(configs.org_user(), "chain-a", "oldest", 2)
-        async with Client(net.nodes.addresses[0]) as client:
+        async with NodeClient(net.nodes.addresses[0]) as client:
             return [one async for one in client.deliver(request, request, timeout_s=PATIENCE_S)]
 
     *found, status = asyncio.run(seek())
@@ -133,7 +133,7 @@ def test_k31_s2_s5_blocks_flow_on_when_the_leader_dies_and_when_all_brokers_were
         """Read ten blocks on one stream; the leader dies after the fifth."""
         request = seek_envelope(configs.org_user(), "chain-b", start, start + 9, best_effort=True)
         found = []
-        async with Client(net.nodes.addresses[1]) as client:
+        async with NodeClient(net.nodes.addresses[1]) as client:
             stream = client.deliver(request, timeout_s=PATIENCE_S)
             for number, one in enumerate([*first, *then]):
                 if number == 5:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.served import served, told
 from tests.ordering_osn.helpers.small import (
@@ -57,7 +57,7 @@ def test_s7_every_node_delivers_all_that_was_acknowledged(tmp_path, row):
         chain = names[number % channels]
         padding = b"x" * size
         sent = [transaction(chain, data=b"%d %d " % (number, n) + padding) for n in range(count)]
-        async with Client(address) as client:
+        async with NodeClient(address) as client:
             assert await told(client, *sent) == [200] * count
         return chain, sent
 

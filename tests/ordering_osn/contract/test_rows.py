@@ -4,10 +4,10 @@ import pytest
 
 from multicast.errors import ClusterUnreachable, TimedOut
 from ordering_osn.chain.blocks import new_block
-from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.joining import join, ledger_folder
-from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Metadata
 from tests.helpers.small import until
@@ -32,7 +32,7 @@ from tests.ordering_osn.helpers.small import (
 pytestmark = pytest.mark.slow
 
 
-class Failing(Cluster):
+class Failing(KafkaConnection):
     """A way to the log of which one step fails until the test ends that."""
 
     def __init__(self, driver, topic, step, error):
@@ -151,7 +151,7 @@ def test_k14_k20_the_gauge_shows_the_position_of_the_newest_block(tmp_path):
 def written(osn):
     """Put a transaction into the log as another node would."""
     envelope = transaction()
-    osn.small.log.write(log_of(osn), encode(Regular(envelope, 0, Kind.NORMAL)))
+    osn.small.log.write(log_of(osn), encode(Regular(envelope, 0, RegularKind.NORMAL)))
     return envelope
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from ordering_osn.api.grpc_server import Client, ConnectionLost
+from ordering_osn.api.grpc_server import ConnectionLost, NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
 from tests.ordering_osn.helpers import configs
@@ -178,7 +178,7 @@ class Parties:
                 continue
             request = seek_envelope(configs.org_user(), "chain-a", len(received), ENDLESS)
             with suppress(ConnectionLost):
-                async with Client(self.addresses[name]) as client:
+                async with NodeClient(self.addresses[name]) as client:
                     async for answer in client.deliver(request, timeout_s=60.0):
                         if isinstance(answer, bytes):
                             received.append(Block.FromString(answer))
@@ -186,7 +186,7 @@ class Parties:
                             break
 
     async def send(self, name, some):
-        async with Client(self.addresses[name]) as client:
+        async with NodeClient(self.addresses[name]) as client:
             assert await told(client, *some) == [200] * len(some)
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from bench.orderer.transactions import FOLDER as FABRIC
-from ordering_osn.api.grpc_server import Client, Server, TlsFiles
+from ordering_osn.api.grpc_server import NodeClient, Server, TlsFiles
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import header_hash, new_block, seal
 from ordering_osn.chain.transactions import transaction_id
@@ -188,7 +188,7 @@ async def served(channels, *, client_tls=None, name="", **options):
     """A client of a server on loopback."""
     async with (
         serving(channels, **options) as server,
-        Client(f"127.0.0.1:{server.port}", tls=client_tls, name=name) as client,
+        NodeClient(f"127.0.0.1:{server.port}", tls=client_tls, name=name) as client,
     ):
         yield client
 

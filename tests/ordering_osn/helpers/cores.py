@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass, replace
 
 from ordering_osn.chain.blocks import new_block, seal
-from ordering_osn.chain.chain import Chain, Invalid, Parameters, Place, Write, state_from
-from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.chain import Chain, Invalid, Parameters, StreamPosition, Write, state_from
+from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.protos import (
     ChannelHeader,
     Config,
@@ -95,7 +95,7 @@ class SmallRules:
         wrapped = _wrapped(envelope)
         made_of = wrapped.last_update.SerializeToString()
         self._refuse(made_of)
-        if kind is Kind.UNKNOWN:
+        if kind is RegularKind.UNKNOWN:
             return envelope
         return config(self.parameters.sequence + 1, made_of)
 
@@ -160,7 +160,7 @@ class Stepped:
     def __init__(self, config=None, *, position=None, window_max=100, **marks):
         state = state_from([genesis()], window_max=window_max)
         if position is not None:
-            state.place = Place(position, f"cursor {position}")
+            state.place = StreamPosition(position, f"cursor {position}")
         for name, value in marks.items():
             assert hasattr(state, name)
             setattr(state, name, value)
@@ -172,7 +172,7 @@ class Stepped:
         """Step a record (or raw bytes); gives the actions."""
         self.position += 1
         raw = record if isinstance(record, bytes | None) else encode(record)
-        place = Place(self.position, f"cursor {self.position}")
+        place = StreamPosition(self.position, f"cursor {self.position}")
         actions = self.chain.step(place, raw, spans=spans)
         self.writes += [action for action in actions if isinstance(action, Write)]
         return actions
@@ -182,12 +182,12 @@ class Stepped:
         """The config in force."""
         return self.chain.rules.parameters.sequence
 
-    def normal(self, name, *, seq=None, original=0, kind=Kind.NORMAL, envelope=None):
+    def normal(self, name, *, seq=None, original=0, kind=RegularKind.NORMAL, envelope=None):
         """Step a transaction; current, where `seq` is not told."""
         seq = self.sequence if seq is None else seq
         return self.step(Regular(envelope or normal(name), seq, kind, original))
 
-    def config(self, name, *, seq=None, original=0, kind=Kind.CONFIG, **changes):
+    def config(self, name, *, seq=None, original=0, kind=RegularKind.CONFIG, **changes):
         """Step a config that is the next one after config `seq`."""
         seq = self.sequence if seq is None else seq
         return self.step(Regular(config(seq + 1, update(name, **changes)), seq, kind, original))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
-from ordering_osn.api.grpc_server import Client, Server
+from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block
@@ -26,16 +26,16 @@ async def served(node: Registrar):
 @asynccontextmanager
 async def client_of(node: Registrar):
     """Serve a node; give a client of it."""
-    async with served(node) as address, Client(address) as client:
+    async with served(node) as address, NodeClient(address) as client:
         yield client
 
 
-async def told(client: Client, *sent: bytes) -> list[int]:
+async def told(client: NodeClient, *sent: bytes) -> list[int]:
     """Broadcast on one stream; give the statuses, as many as came."""
     return [status async for status, _ in client.broadcast(sent, timeout_s=60.0)]
 
 
-async def delivered(client: Client, chain: str, start, stop, *, signer=None, **options) -> list:
+async def delivered(client: NodeClient, chain: str, start, stop, *, signer=None, **options) -> list:
     """Deliver from one position to another; give blocks, and the status that ended it."""
     request = seek_envelope(signer or configs.org_user(), chain, start, stop, **options)
     async with asyncio.timeout(60.0):

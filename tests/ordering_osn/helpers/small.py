@@ -17,7 +17,7 @@ from multicast.errors import AppendUnknown, ClusterUnreachable
 from ordering_osn.chain.blocks import new_block
 from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.node.joining import join
-from ordering_osn.node.kafka_connection import Cluster
+from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block, ConfigEnvelope, HeaderType
 from tests.helpers.small import Small, until
@@ -155,7 +155,7 @@ class Nodes:
             join(folder, raw)
         node = self.nodes[name] = Registrar(
             folder,
-            Cluster(lambda: driver or self.small.driver, self.plan.topic),
+            KafkaConnection(lambda: driver or self.small.driver, self.plan.topic),
             configs.orderer(),
             **{"look_s": 0.02, **self.options, **options},
         )

@@ -10,7 +10,7 @@ import collections
 import json
 import sys
 
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers.chains import USER
@@ -26,7 +26,7 @@ async def follow(client, stop):
 
 
 async def main(port, tails, stop):
-    async with Client(f"127.0.0.1:{port}") as client:
+    async with NodeClient(f"127.0.0.1:{port}") as client:
         found = await asyncio.gather(*(follow(client, stop) for _ in range(tails)))
     counts = collections.Counter(json.dumps(one) for one in found)
     sys.stdout.write(json.dumps(counts) + "\n")

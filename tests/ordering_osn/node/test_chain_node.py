@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from ordering_osn.chain.blocks import consenter_of, last_config_of
-from ordering_osn.chain.records import Kind, Regular, TimeToCut, encode
+from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.node.filters import admit_update
 from ordering_osn.protos import ConsensusType
@@ -258,7 +258,7 @@ def test_the_envelopes_of_one_stream_keep_their_order(tmp_path):
 def configured(config, update):
     """Make the record that a node posts for an update."""
     envelope, sequence = admit_update(config, update, now=configs.NOW, signer=configs.orderer())
-    return encode(Regular(envelope, sequence, Kind.CONFIG))
+    return encode(Regular(envelope, sequence, RegularKind.CONFIG))
 
 
 def test_a_config_update_changes_the_batch_size_of_all_nodes_at_once(tmp_path):
@@ -301,7 +301,7 @@ def test_transactions_that_were_judged_under_an_old_config_are_judged_again_and_
         config = nodes[0].get("chain-a").config
         sent = [transaction() for _ in range(20)]
         # The update stands in the log before those that were let in before it.
-        records = [encode(Regular(one, 0, Kind.NORMAL)) for one in sent]
+        records = [encode(Regular(one, 0, RegularKind.NORMAL)) for one in sent]
         for record in (records[0], configured(config, batch_of(config, 3)), *records[1:]):
             osn.small.log.write(log_of(osn), record)
         for node in nodes:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ordering_osn.chain.records import Kind, Regular, encode
+from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.cli.inspection import verify
 from ordering_osn.config.compute_update import make_creation, update_envelope
@@ -58,7 +58,7 @@ def test_what_an_earlier_version_accepted_for_two_chains_stands_in_both_in_one_o
             if to in nodes[0].names():
                 accepted(nodes[number % 2], one)
             else:
-                stored = encode(Regular(one, 0, Kind.NORMAL))
+                stored = encode(Regular(one, 0, RegularKind.NORMAL))
                 osn.small.log.write(log_of(osn, "chain-a", "chain-b"), stored)
         both = sent["chain-a+chain-b"]
         late = osn.start("n3", *raws)  # reads all that the others wrote blocks of

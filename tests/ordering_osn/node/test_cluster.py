@@ -13,14 +13,14 @@ from itertools import pairwise
 
 import pytest
 
-from bench.orderer.nodes import Nodes, Service
+from bench.orderer.nodes import NodeProcesses, Service
 from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster
-from ordering_osn.api.grpc_server import Client
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.chain.blocks import is_config
@@ -48,7 +48,7 @@ PATIENCE_S = 240.0  # stops a hang, no more
 class Network:
     """Three nodes on a plan that is applied to a real cluster, and a client of them."""
 
-    def __init__(self, system: System, nodes: Nodes) -> None:
+    def __init__(self, system: System, nodes: NodeProcesses) -> None:
         self.system = system
         self.nodes = nodes
 
@@ -57,7 +57,7 @@ class Network:
         found = []
 
         async def go():
-            async with Client(self.nodes.addresses[number]) as client:
+            async with NodeClient(self.nodes.addresses[number]) as client:
                 async for status, _ in client.broadcast(envelopes, timeout_s=PATIENCE_S):
                     found.append(status)
 
@@ -80,7 +80,7 @@ class Network:
 
         async def go():
             request = seek_envelope(osn_configs.org_user(), chain, "oldest", "newest")
-            async with Client(self.nodes.addresses[number]) as client:
+            async with NodeClient(self.nodes.addresses[number]) as client:
                 return [one async for one in client.deliver(request, timeout_s=PATIENCE_S)]
 
         def all_of_them():
@@ -99,7 +99,7 @@ class Network:
             request = receipt_envelope(
                 osn_configs.org_user(), chain, transaction_id(envelope), 60_000
             )
-            async with Client(self.nodes.addresses[number]) as client:
+            async with NodeClient(self.nodes.addresses[number]) as client:
                 return await client.wait(request)
 
         return asyncio.run(go())
@@ -165,7 +165,7 @@ def network(cluster, folder, plan, *genesis_blocks, nodes=3, waits=True, collect
     with System(cluster.bootstrap, plan, folder) as system:
         if collectors:
             system.collectors().wait_healthy(PATIENCE_S)
-        with Nodes(service, cluster.bootstrap, system.topic, folder) as running:
+        with NodeProcesses(service, cluster.bootstrap, system.topic, folder) as running:
             for number in range(nodes):
                 for raw in genesis_blocks:
                     join(folder / f"node-{number}", raw)

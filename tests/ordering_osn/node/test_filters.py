@@ -8,7 +8,7 @@ from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import group_at, set_value
 from ordering_osn.config.envelopes import canonical
 from ordering_osn.node.filters import (
-    MessageClass,
+    EnvelopeClass,
     Refusal,
     admit_normal,
     admit_update,
@@ -78,10 +78,10 @@ def refused(call, *args, **named):
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
-        (HeaderType.MESSAGE, MessageClass.NORMAL),
-        (HeaderType.ENDORSER_TRANSACTION, MessageClass.NORMAL),
-        (HeaderType.CONFIG_UPDATE, MessageClass.CONFIG_UPDATE),
-        (77, MessageClass.NORMAL),
+        (HeaderType.MESSAGE, EnvelopeClass.NORMAL),
+        (HeaderType.ENDORSER_TRANSACTION, EnvelopeClass.NORMAL),
+        (HeaderType.CONFIG_UPDATE, EnvelopeClass.CONFIG_UPDATE),
+        (77, EnvelopeClass.NORMAL),
     ],
 )
 def test_an_envelope_is_classed_by_its_header_type(kind, found):
@@ -110,7 +110,7 @@ def test_an_envelope_whose_channel_header_cannot_be_read_is_a_bad_request(case):
 
 
 def test_an_envelope_for_no_channel_goes_to_the_channel_of_no_name():
-    assert route(transaction("")) == (MessageClass.NORMAL, "")
+    assert route(transaction("")) == (EnvelopeClass.NORMAL, "")
 
 
 @pytest.mark.parametrize("channel", ["chain-a+chain-b", "chain-b+chain-a", "chain-a+", "+"])
@@ -129,7 +129,7 @@ def test_a_channel_id_of_several_chains_is_a_bad_request(channel, kind):
 def test_the_real_transactions_of_both_chains_pass():
     for channel in ("chain-a", "chain-b"):
         for raw in real_envelopes(channel):
-            assert route(raw) == (MessageClass.NORMAL, channel)
+            assert route(raw) == (EnvelopeClass.NORMAL, channel)
             assert admit_normal(genesis(channel), raw, now=NOW) == 0
 
 

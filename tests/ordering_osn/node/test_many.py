@@ -5,10 +5,10 @@ The full run, by hand: `python -m bench.orderer.osn many --transactions 200000`.
 
 import pytest
 
-from bench.orderer.judge import Delivered, judge
+from bench.orderer.judge import DeliveredChain, judge
 from bench.orderer.many import expected_of, many
 from bench.orderer.nodes import Service, staged
-from bench.orderer.send import Order, channels
+from bench.orderer.send import SendOrder, channels
 
 TRANSACTIONS = 10_000
 KILLS = 4
@@ -31,8 +31,8 @@ def test_all_that_was_acknowledged_is_delivered_once_by_all_nodes_though_they_ar
 # -- the judge, on histories that it must find guilty ------------------------------------------
 
 ACKNOWLEDGED = {"t1": "a", "t2": "a", "t3": "b", "t4": "a"}
-GOOD_A = Delivered(["h0", "h1", "h2"], ["t1", "t2", "t4"])
-GOOD_B = Delivered(["g0", "g1"], ["t3"])
+GOOD_A = DeliveredChain(["h0", "h1", "h2"], ["t1", "t2", "t4"])
+GOOD_B = DeliveredChain(["g0", "g1"], ["t3"])
 
 
 def judged(a=GOOD_A, b=GOOD_B, acknowledged=ACKNOWLEDGED):
@@ -51,18 +51,18 @@ def test_a_history_in_which_all_is_well_has_no_witness():
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        (Delivered(GOOD_A.hashes, ["t1", "t4"]), ["lost in a at node 2: t2"]),
-        (Delivered(GOOD_A.hashes, ["t1", "t2", "t4", "t1"]), ["doubled in a at node 2: t1"]),
-        (Delivered(GOOD_A.hashes, ["t1", "t2", "t4", "t9"]), ["strange in a at node 2: t9"]),
+        (DeliveredChain(GOOD_A.hashes, ["t1", "t4"]), ["lost in a at node 2: t2"]),
+        (DeliveredChain(GOOD_A.hashes, ["t1", "t2", "t4", "t1"]), ["doubled in a at node 2: t1"]),
+        (DeliveredChain(GOOD_A.hashes, ["t1", "t2", "t4", "t9"]), ["strange in a at node 2: t9"]),
         (
-            Delivered(["h0", "h1", "x2"], ["t1", "t2", "t4"]),
+            DeliveredChain(["h0", "h1", "x2"], ["t1", "t2", "t4"]),
             ["fork: block 2 of a differs between node 1 and node 2"],
         ),
         (
-            Delivered(["h0", "h1"], ["t1", "t2", "t4"]),
+            DeliveredChain(["h0", "h1"], ["t1", "t2", "t4"]),
             ["fork: a has 3 blocks at node 1 and 2 at node 2"],
         ),
-        (Delivered(GOOD_A.hashes, ["t1", "t2", "t4", "t3"]), ["strange in a at node 2: t3"]),
+        (DeliveredChain(GOOD_A.hashes, ["t1", "t2", "t4", "t3"]), ["strange in a at node 2: t3"]),
     ],
 )
 def test_each_fault_has_its_witness(chain, said):
@@ -84,6 +84,6 @@ def test_many_witnesses_of_one_fault_are_counted():
 
 
 def test_transactions_go_to_the_chains_in_turns():
-    order = Order(addresses=[], chains=["a", "b"], transactions=3, material="")
+    order = SendOrder(addresses=[], chains=["a", "b"], transactions=3, material="")
     assert list(channels(order)) == ["a", "b", "a"]
     assert expected_of(order) == {"a": 2, "b": 1}

@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multicast.order import OrderStream
-from topology.carry_over import Carried
+from topology.carry_over import Retained
 from topology.tree import Plan
 
 
-def logs_to_mark(plan: Plan, carried: Carried) -> tuple[str, ...]:
+def logs_to_mark(plan: Plan, carried: Retained) -> tuple[str, ...]:
     """List the logs that get an epoch marker, in the plan's order.
 
     Of those that are not carried over, these are the logs that some interest meets without meeting
@@ -53,7 +53,7 @@ def ends_of(
     plan: Plan,
     streams: Mapping[str, OrderStream],
     markers: Mapping[str, int],
-    carried: Carried,
+    carried: Retained,
 ) -> dict[str, int] | None:
     """Give the offset at which each log's epoch ends; None while a collector is not frozen.
 

@@ -28,7 +28,7 @@ from multicast.messages import MessageID
 from multicast.subscription import (
     Bounds,
     End,
-    Wanted,
+    SubscriptionRequest,
     earliest,
     follow,
     logs_wanted,
@@ -115,7 +115,7 @@ class Consumer:
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        self._wanted = Wanted.of(name, interest)
+        self._wanted = SubscriptionRequest.of(name, interest)
         self._bounds = bounds or Bounds()
         self._topic = topic
         self._group = f"amcast.{topic}." + (group or name or "+".join(self._wanted.interest or ()))
@@ -437,7 +437,9 @@ class Consumer:
         return False
 
 
-def end_now(driver: Driver, control: ControlReader, wanted: Wanted | None = None) -> End:
+def end_now(
+    driver: Driver, control: ControlReader, wanted: SubscriptionRequest | None = None
+) -> End:
     """Take the end as it is now: of a consumer's logs, or (without one) of every log."""
     state = control.refresh()
     places = {log.name: log_partition(log) for log in logs_wanted(state, wanted)}

@@ -31,14 +31,14 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SubscriptionRequest:
     """What a consumer subscribes to: a name from the plan, an interest, or a name for one."""
 
     name: str | None
     interest: tuple[str, ...] | None
 
     @staticmethod
-    def of(name: str | None, interest: Iterable[str] | None) -> Wanted:
+    def of(name: str | None, interest: Iterable[str] | None) -> SubscriptionRequest:
         """Check the two together; raises `UsageError` where neither is given."""
         if name is None and interest is None:
             raise UsageError("a consumer needs a name from the plan, or an interest")
@@ -47,7 +47,7 @@ class Wanted:
         wanted = None if interest is None else tuple(sorted(set(interest)))
         if wanted == ():
             raise UsageError("an interest names at least one partition")
-        return Wanted(name, wanted)
+        return SubscriptionRequest(name, wanted)
 
     def resolve(self, plan: Plan) -> tuple[tuple[str, ...], str]:
         """Give the interest in that epoch, and its source as cursors name it.
@@ -83,7 +83,9 @@ class Wanted:
         return interest, named
 
 
-def begin(control: ControlState, wanted: Wanted, *, epoch: int, bounds: Bounds) -> Delivery:
+def begin(
+    control: ControlState, wanted: SubscriptionRequest, *, epoch: int, bounds: Bounds
+) -> Delivery:
     """Open an epoch at its start: that of an earlier one, where what serves was carried over."""
     _, source = wanted.resolve(control.plan(epoch))
     epoch = control.first_epoch(epoch, source)
@@ -96,7 +98,7 @@ def begin(control: ControlState, wanted: Wanted, *, epoch: int, bounds: Bounds) 
     return resume(control, wanted, cursor, bounds=bounds)
 
 
-def earliest(control: ControlState, wanted: Wanted, *, bounds: Bounds) -> Delivery:
+def earliest(control: ControlState, wanted: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
     """Open the first of the newest epochs in a row that all cover the interest."""
     first = control.plan().epoch
     wanted.resolve(control.plan(first))
@@ -111,7 +113,7 @@ def earliest(control: ControlState, wanted: Wanted, *, bounds: Bounds) -> Delive
 
 def resume(
     control: ControlState,
-    wanted: Wanted,
+    wanted: SubscriptionRequest,
     cursor: Cursor,
     *,
     bounds: Bounds,
@@ -189,7 +191,7 @@ def pass_marker(
 
 
 def follow(
-    control: ControlState, wanted: Wanted, ended: Delivery, *, bounds: Bounds
+    control: ControlState, wanted: SubscriptionRequest, ended: Delivery, *, bounds: Bounds
 ) -> Delivery | None:
     """Open the epoch after those that are delivered to their end; None while it has not begun.
 
@@ -233,7 +235,7 @@ class End:
     positions: Mapping[str, int]
 
 
-def logs_wanted(control: ControlState, wanted: Wanted | None) -> tuple[Log, ...]:
+def logs_wanted(control: ControlState, wanted: SubscriptionRequest | None) -> tuple[Log, ...]:
     """List the logs of the newest plan that a consumer reads in some epoch; all: None is given."""
     newest = control.plan()
     if wanted is None:
@@ -245,7 +247,9 @@ def logs_wanted(control: ControlState, wanted: Wanted | None) -> tuple[Log, ...]
     return tuple(newest.logs_of(list(partitions)))
 
 
-def missing(control: ControlState, wanted: Wanted, delivery: Delivery, end: End) -> str | None:
+def missing(
+    control: ControlState, wanted: SubscriptionRequest, delivery: Delivery, end: End
+) -> str | None:
     """Say what a consumer still has to deliver or to wait for up to an end; None: nothing.
 
     `control` must have been read at least as far as when the end was taken.
@@ -280,7 +284,7 @@ def _not_begun(epoch: int) -> str:
 
 
 def _joining(
-    control: ControlState, wanted: Wanted, epoch: int, known: Mapping[str, int]
+    control: ControlState, wanted: SubscriptionRequest, epoch: int, known: Mapping[str, int]
 ) -> dict[str, int]:
     """Name the logs that an epoch adds to what a consumer reads, each with its first offset.
 

@@ -25,7 +25,7 @@ from topology.tree import CollectorSpec, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Retained:
     """The names of what goes on from one epoch into the next without a break."""
 
     collectors: frozenset[str]
@@ -40,10 +40,10 @@ class _Part:
     met: frozenset[str]  # the logs on the partitions of its logs
 
 
-def carried(before: Plan, after: Plan) -> Carried:
+def carried(before: Plan, after: Plan) -> Retained:
     """Say what the plan of the next epoch leaves as it is."""
     same = set(_parts(before)) & set(_parts(after))
-    return Carried(
+    return Retained(
         frozenset(node[0] for part in same for node in part.collectors),
         frozenset(log[0] for part in same for log in part.logs),
     )

@@ -56,7 +56,7 @@ from multicast.order import (
     Run,
     UndecodableRecord,
 )
-from multicast.subscription import Bounds, Wanted, earliest, resume
+from multicast.subscription import Bounds, SubscriptionRequest, earliest, resume
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
 from topology.planner.solver import plan as solve
@@ -197,7 +197,7 @@ def _look(state: ControlState) -> None:
     if state.begun_epoch < state.epoch:
         return
     for entry in state.plan().consumers:
-        earliest(state, Wanted.of(entry.name, None), bounds=Bounds())
+        earliest(state, SubscriptionRequest.of(entry.name, None), bounds=Bounds())
     for epoch in range(1, state.begun_epoch + 1):
         for node in state.plan(epoch).collectors:
             state.stream(epoch, node.name, below=2**62)
@@ -309,7 +309,7 @@ def _read_cursor(raw: bytes) -> None:
     state = ControlState("A")
     for record in _STARTED:
         state.read(record)
-    resume(state, Wanted.of("C1", None), cursor, bounds=Bounds())
+    resume(state, SubscriptionRequest.of("C1", None), cursor, bounds=Bounds())
 
 
 # -- files ----------------------------------------------------------------------------------

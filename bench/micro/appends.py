@@ -3,8 +3,8 @@
     python -m bench.micro.appends [--rounds 9] [--records 200]
 
 One broker, one record after another with a pause between, in turns: a record of 60 bytes through
-the driver's appender, then one through `Direct`. The difference is what waking the client's threads
-costs, twice. This is the way of an order record, whose collector sleeps most of the time.
+the driver's appender, then one through `DirectAppender`. The difference is what waking the client's
+threads costs, twice. This is the way of an order record, whose collector sleeps most of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from bench.harness import figures
 from bench.harness.rig import Rig, pause, standing
-from multicast.drivers.protocol import AppendOutcome, Direct
+from multicast.drivers.protocol import AppendOutcome, DirectAppender
 
 _PAUSE_S = 0.004
 _ANSWER_S = 10.0
@@ -73,7 +73,7 @@ def _took_us(append: Callable[[], None], came: threading.Event) -> float:
     return took / 1000
 
 
-def _hear(direct: Direct, came: threading.Event) -> None:
+def _hear(direct: DirectAppender, came: threading.Event) -> None:
     deadline = time.monotonic() + _ANSWER_S
     while not came.is_set():
         left = deadline - time.monotonic()

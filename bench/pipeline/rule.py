@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
-from topology.carry_over import Carried, carried
+from topology.carry_over import Retained, carried
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 
@@ -146,7 +146,7 @@ class Said:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.plans: list[dict[str, Any]] = []
-        self.kept: list[Carried] = []  # by plan, what goes on from it into the next
+        self.kept: list[Retained] = []  # by plan, what goes on from it into the next
         self.markers: dict[int, dict[str, int]] = {}
         self.ends: dict[int, dict[str, int]] = {}
         # By epoch: where streams of the next one are resumed, and where its own are stopped.

@@ -47,7 +47,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Target:
     """One line of the table. `text` and `unit` are for people; `document` is what it is read in."""
 
     text: str
@@ -77,7 +77,7 @@ class TargetRow:
     """One row of the table of marks, and the marks that it stands for."""
 
     text: str
-    marks: Sequence[Mark]
+    marks: Sequence[Target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Judged:
     """A mark as a run has it; `command` repeats its measurement, `error` says why it failed."""
 
     row: str
-    mark: Mark
+    mark: Target
     figure: Figure | None
     verdict: TargetVerdict
     command: str
@@ -139,21 +139,21 @@ SMALL = ("100B", "1kB", "10kB")
 RATES = (200, 2000)
 
 
-def _latency(arm: str, p50: float, p99: float, large: float) -> list[Mark]:
+def _latency(arm: str, p50: float, p99: float, large: float) -> list[Target]:
     found = []
     for size in SMALL:
         for rate in RATES:
             name, where = f"latency-{size}-{rate}", f"{_spaced(size)} at {rate:,}/s"
             for what, figure, limit in (("p50", P50, p50), ("p99", P99, p99)):
                 by = ratio(figure, arm, "plain")
-                found.append(Mark(f"{what}, {where}", name, limit, "times plain", by))
+                found.append(Target(f"{what}, {where}", name, limit, "times plain", by))
     by = ratio(P50, arm, "plain")
-    return [*found, Mark("p50, 1 MB at 20/s", "latency-1MB-20", large, "times plain", by)]
+    return [*found, Target("p50, 1 MB at 20/s", "latency-1MB-20", large, "times plain", by)]
 
 
-def _backlog(size: str, limit: float) -> Mark:
+def _backlog(size: str, limit: float) -> Target:
     by = ratio(RATE, "ordered", "plain")
-    return Mark(_spaced(size), f"backlog-{size}", limit, "times plain", by, at_least=True)
+    return Target(_spaced(size), f"backlog-{size}", limit, "times plain", by, at_least=True)
 
 
 def _spaced(size: str) -> str:
@@ -161,15 +161,15 @@ def _spaced(size: str) -> str:
     return f"{digits} {size[len(digits) :]}"
 
 
-def _over_algorithm1() -> list[Mark]:
+def _over_algorithm1() -> list[Target]:
     rate, p50 = ratio(RATE, "ordered", "algorithm1"), ratio(P50, "ordered", "algorithm1")
     return [
-        Mark("throughput, delivery from a backlog, 100 B", "algorithm1-backlog", 10.0,
+        Target("throughput, delivery from a backlog, 100 B", "algorithm1-backlog", 10.0,
              "times Algorithm 1", rate, at_least=True),
-        Mark("throughput, producer and all saturated, 100 B", "algorithm1-saturate", 10.0,
+        Target("throughput, producer and all saturated, 100 B", "algorithm1-saturate", 10.0,
              "times Algorithm 1", rate, at_least=True),
-        Mark("p50, 100 B at 200/s", "latency-100B-200", 1 / 3, "times Algorithm 1", p50),
-        Mark("p50, saturated, 100 B", "algorithm1-saturate", 1 / 3, "times Algorithm 1", p50),
+        Target("p50, 100 B at 200/s", "latency-100B-200", 1 / 3, "times Algorithm 1", p50),
+        Target("p50, saturated, 100 B", "algorithm1-saturate", 1 / 3, "times Algorithm 1", p50),
     ]  # fmt: skip
 
 
@@ -185,7 +185,7 @@ TABLE = (
     TargetRow(
         "the first row at 10 % of plain Kafka's maximum rate",
         [
-            Mark(f"p50, {_spaced(size)}", f"tenth-{size}", 2.0, "times plain",
+            Target(f"p50, {_spaced(size)}", f"tenth-{size}", 2.0, "times plain",
                  ratio(P50, "ordered", "plain"))
             for size in (*SMALL, "1MB")
         ],
@@ -193,8 +193,8 @@ TABLE = (
     TargetRow(
         "each further level of the tree, 200/s",
         [
-            Mark(f"p50, a tree of {size}", f"tree-{size}", 1.0, "times plain, more a level", level)
-            for size in (2, 4)
+            Target(f"p50, a tree of {size}", f"tree-{size}", 1.0, "times plain, more a level",
+            level) for size in (2, 4)
         ],
     ),
     TargetRow(
@@ -207,14 +207,14 @@ TABLE = (
     TargetRow(
         "ordered delivery, 100 B, fast driver, `batches()`",
         [
-            Mark("all threads of the consumer", "backlog-100B", 400_000.0,
+            Target("all threads of the consumer", "backlog-100B", 400_000.0,
                  "messages per CPU second", own(PER_CPU, "ordered"), at_least=True)
         ],
     ),
     TargetRow(
         "payload bytes that a collector reads, messages of 10 kB and more",
         [
-            Mark(_spaced(size), "payload-bytes", 5.0, "% of the payload",
+            Target(_spaced(size), "payload-bytes", 5.0, "% of the payload",
                  single(f"percent_{size}"), below=True)
             for size in ("10kB", "100kB", "1MB")
         ],
@@ -222,15 +222,15 @@ TABLE = (
     TargetRow(
         "collector CPU",
         [
-            Mark("at 100,000 messages/s of 100 B", "collector-cpu", 0.25, "of a core",
+            Target("at 100,000 messages/s of 100 B", "collector-cpu", 0.25, "of a core",
                  single("share_at_100k")),
-            Mark("idle", "collector-cpu", 0.01, "of a core", single("idle_share"), below=True),
+            Target("idle", "collector-cpu", 0.01, "of a core", single("idle_share"), below=True),
         ],
     ),
     TargetRow(
         "ordering alone: collector core, codec and acceptance, in-memory log, 64 logs",
         [
-            Mark("runs", "ordering", 100_000.0, "runs per CPU second",
+            Target("runs", "ordering", 100_000.0, "runs per CPU second",
                  single("runs_per_cpu_second"), at_least=True)
         ],
     ),
@@ -241,16 +241,16 @@ TABLE = (
     TargetRow(
         'against "put it all into one partition", consumers that want a third of it',
         [
-            Mark("throughput per consumer, 1 kB", "thirds", 1.5, "times one partition",
+            Target("throughput per consumer, 1 kB", "thirds", 1.5, "times one partition",
                  ratio(RATE, "ordered", "one-partition"), at_least=True)
         ],
     ),
     TargetRow(
         "memory, 10 million messages behind, over being 10 thousand behind",
         [
-            Mark("a collector's growth", "memory", 64.0, "MiB",
+            Target("a collector's growth", "memory", 64.0, "MiB",
                  single("collector_growth_mib"), below=True),
-            Mark("a consumer's growth", "memory", 64.0, "MiB",
+            Target("a consumer's growth", "memory", 64.0, "MiB",
                  single("consumer_growth_mib"), below=True),
         ],
     ),
@@ -265,7 +265,7 @@ def judge(documents: Mapping[str, Document]) -> list[Judged]:
     return [_judge(row, mark, documents.get(mark.document)) for row in TABLE for mark in row.marks]
 
 
-def _judge(row: TargetRow, mark: Mark, document: Document | None) -> Judged:
+def _judge(row: TargetRow, mark: Target, document: Document | None) -> Judged:
     command = f"amcast bench suite --out DIR --only {mark.document}"
     figure, error = None, None
     if document is not None:
@@ -279,7 +279,7 @@ def _judge(row: TargetRow, mark: Mark, document: Document | None) -> Judged:
     return Judged(row.text, mark, figure, _verdict(mark, figure), command, error)
 
 
-def _verdict(mark: Mark, figure: Figure | None) -> TargetVerdict:
+def _verdict(mark: Target, figure: Figure | None) -> TargetVerdict:
     if figure is None:
         return TargetVerdict.NOT_MEASURED
     if 0 < figure.pairs < PAIRS_MIN:

@@ -25,7 +25,7 @@ from multicast.control import ControlState, log_partition
 from multicast.delivery import Batch
 from multicast.errors import ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.history import History
-from multicast.subscription import Bounds, End, Wanted, logs_wanted, missing
+from multicast.subscription import Bounds, End, SubscriptionRequest, logs_wanted, missing
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
@@ -66,7 +66,7 @@ class Auditors:
         self._audits: list[_Running] = []
         scene = world.schedule.scene
         self._wanted = {
-            name: Wanted.of(name, None if named else interest)
+            name: SubscriptionRequest.of(name, None if named else interest)
             for (name, interest), named in zip(scene.interests, scene.named, strict=True)
         }
 

@@ -20,7 +20,7 @@ from multicast.control import ALONE, ControlState, log_partition, stream_partiti
 from multicast.delivery import Batch, Cursor, Delivery
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
-from multicast.subscription import Wanted, earliest, follow, pass_marker, resume
+from multicast.subscription import SubscriptionRequest, earliest, follow, pass_marker, resume
 
 
 class SimulatedConsumer:
@@ -191,7 +191,7 @@ class SimulatedConsumer:
 class Sitter:
     """What a seat remembers between its processes."""
 
-    def __init__(self, seat: ConsumerSeat, wanted: Wanted) -> None:
+    def __init__(self, seat: ConsumerSeat, wanted: SubscriptionRequest) -> None:
         self.seat = seat
         self.wanted = wanted
         self.label: Label = (seat.consumer, seat.instance)
@@ -210,7 +210,7 @@ class Consumers:
         self._judge = judge
         scene = world.schedule.scene
         wanted = {
-            name: Wanted.of(name, None if named else interest)
+            name: SubscriptionRequest.of(name, None if named else interest)
             for (name, interest), named in zip(scene.interests, scene.named, strict=True)
         }
         self.sitters = [Sitter(seat, wanted[seat.consumer]) for seat in world.schedule.seats]

@@ -35,7 +35,7 @@ from multicast.drivers.protocol import Appended, AppendOutcome, Headers, TopicPa
 from multicast.errors import AmcastError, TopicChanged
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderStream
-from topology.carry_over import Carried
+from topology.carry_over import Retained
 from topology.tree import Log, Plan
 
 PRODUCERS = 3
@@ -248,7 +248,7 @@ class Operator:
             key, value = ends_record(epoch, ends, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
 
-    def _mark(self, plan: Plan, carried: Carried, bits: int) -> None:
+    def _mark(self, plan: Plan, carried: Retained, bits: int) -> None:
         names = logs_to_mark(plan, carried)
         missing = [name for name in names if name not in self._markers]
         if not missing:

@@ -19,7 +19,7 @@ from collectors.collector import Fill
 from collectors.engine.loops import Loop
 from collectors.engine.skips import fill
 from multicast.control import ControlState
-from multicast.drivers.protocol import Appender, Direct, Driver
+from multicast.drivers.protocol import Appender, DirectAppender, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Chores:
         self,
         driver: Driver,
         appender: Appender,
-        direct: Direct | None,
+        direct: DirectAppender | None,
         control: Callable[[], ControlState],
         *,
         failed: Callable[[Exception], None],

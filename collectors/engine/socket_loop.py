@@ -11,7 +11,7 @@ from typing import Protocol
 from collectors.engine.listener import Listener
 from collectors.engine.loops import Loop
 from multicast.announcements import Address, token_of
-from multicast.drivers.protocol import Direct
+from multicast.drivers.protocol import DirectAppender
 
 _POLL_S = 0.5
 _MANY = 4
@@ -29,7 +29,7 @@ class SocketLoop:
     """Waits on the listener and on the direct appender at once."""
 
     def __init__(
-        self, host: str, direct: Direct | None, *, failed: Callable[[Exception], None]
+        self, host: str, direct: DirectAppender | None, *, failed: Callable[[Exception], None]
     ) -> None:
         self._listener = Listener(host, also=-1 if direct is None else direct.fileno())
         self._direct = direct

@@ -56,7 +56,7 @@ from multicast.errors import (
     UncoveredInterest,
     UsageError,
 )
-from multicast.subscription import Wanted
+from multicast.subscription import SubscriptionRequest
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan
@@ -234,7 +234,7 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
         if uncovered or plan.subscription(entry.name) is not None:
             continue
         try:
-            Wanted(None, entry.interest).resolve(plan)
+            SubscriptionRequest(None, entry.interest).resolve(plan)
         except (UncoveredInterest, UsageError) as error:
             raise UsageError(
                 f"consumer {entry.name} reads {'+'.join(entry.interest)}, which the new plan does "

@@ -30,7 +30,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
-from topology.carry_over import Carried, carried
+from topology.carry_over import Retained, carried
 from topology.tree import Plan
 
 _POLL_S = 0.1
@@ -158,7 +158,7 @@ def _p99(delays: list[float]) -> float | None:
     return delays[int(0.99 * (len(delays) - 1))] if delays else None
 
 
-def _is_kept(probe: _Probe, kept: Carried) -> bool:
+def _is_kept(probe: _Probe, kept: Retained) -> bool:
     source = probe.consumer.position.source
     return source in kept.collectors or source.removeprefix(ALONE) in kept.logs
 

@@ -38,7 +38,7 @@ from multicast.control.topics import ALONE
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest
 from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
-from topology.carry_over import Carried, carried
+from topology.carry_over import Retained, carried
 from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Plan
 
@@ -64,7 +64,7 @@ class ControlState:
     running: dict[str, int] = field(default_factory=dict)  # to the epoch
     recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
-    _carried: list[Carried] = field(default_factory=list)  # [e - 1]: from epoch e into the next
+    _carried: list[Retained] = field(default_factory=list)  # [e - 1]: from epoch e into the next
 
     def __post_init__(self) -> None:
         """Begin where no plan counts yet."""
@@ -211,12 +211,12 @@ class ControlState:
             )
         return self.plans[wanted - 1]
 
-    def carried(self, epoch: int) -> Carried:
+    def carried(self, epoch: int) -> Retained:
         """Say what goes on from an epoch into the next; all of it while there is no next."""
         if epoch < self.epoch:
             return self._carried[epoch - 1]
         plan = self.plan(epoch)
-        return Carried(
+        return Retained(
             frozenset(node.name for node in plan.collectors),
             frozenset(log.name for log in plan.logs),
         )

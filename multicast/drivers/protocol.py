@@ -197,7 +197,7 @@ class Watcher(Protocol):
         """Release sockets and buffers."""
 
 
-class Direct(Protocol):
+class DirectAppender(Protocol):
     """Appends small records to Kafka partitions, sent by the caller's thread itself (acks=all).
 
     Not idempotent: where a connection breaks, a record that is appended again may come to stand
@@ -252,7 +252,7 @@ class Driver(Protocol):
         where it is None or does not exist, at most one batch of messages is read a question.
         """
 
-    def direct(self) -> Direct | None:
+    def direct(self) -> DirectAppender | None:
         """Open what appends without a detour; None where there is none."""
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

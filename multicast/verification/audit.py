@@ -26,7 +26,7 @@ from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.history import History, HistoryBuilder
 from multicast.messages import Covered, special
-from multicast.subscription import End, Wanted
+from multicast.subscription import End, SubscriptionRequest
 from topology.tree import Log
 
 
@@ -36,12 +36,12 @@ class AuditCollector:
     def __init__(self, end: End) -> None:
         self.end = end
         self._builder = HistoryBuilder()
-        self._begun: dict[str, tuple[Wanted, int]] = {}
+        self._begun: dict[str, tuple[SubscriptionRequest, int]] = {}
         # Their epochs are known at last: seat, instance, log, destination set, offsets.
         self._delivered: list[tuple[str, str, str, tuple[str, ...], array[int]]] = []
         self._ended: list[tuple[str, str]] = []
 
-    def begins(self, seat: str, wanted: Wanted, epoch: int) -> None:
+    def begins(self, seat: str, wanted: SubscriptionRequest, epoch: int) -> None:
         """Note that a seat is read, and in which epoch its first position is."""
         self._begun.setdefault(seat, (wanted, epoch))
 

@@ -14,7 +14,7 @@ from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut
 from multicast.history import History
-from multicast.subscription import Wanted
+from multicast.subscription import SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
@@ -50,7 +50,7 @@ def replayed(
     try:
         audit = AuditCollector(end_now(driver, control))
         for seat in seats:
-            wanted = Wanted.of(seat.name, seat.interest)
+            wanted = SubscriptionRequest.of(seat.name, seat.interest)
             for number in range(replays):
                 consumer = Consumer(
                     topic=topic,

@@ -44,7 +44,7 @@ from ordering_osn.config.channel_creation import created_channel
 from ordering_osn.ledger.ledger import Ledger, LedgerFull
 from ordering_osn.node.catch_up import ForgedBlock, NoPeer, verified
 from ordering_osn.node.checkpoint import read_rest, write_rest
-from ordering_osn.node.dependencies import Surroundings
+from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.kafka_connection import After
 from ordering_osn.node.order_watch import OrderWatch
@@ -72,7 +72,7 @@ class _Interrupted(Exception):
 class ChainNode:
     """One chain of this node (a `channels.Channel`): its ledger, and the loop that fills it."""
 
-    def __init__(self, name: str, ledger: Ledger, rest: Path, around: Surroundings) -> None:
+    def __init__(self, name: str, ledger: Ledger, rest: Path, around: Dependencies) -> None:
         """Take a ledger that holds a block at least, and a file; `start` begins.
 
         Raises `InvalidConfig` where its newest config block is none.

@@ -17,7 +17,7 @@ from ordering_osn.node.outbox import Done
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Dependencies:
     """What a chain's loop needs of its node."""
 
     signer: Signer

@@ -30,7 +30,7 @@ from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.catch_up import Alone, Peers
 from ordering_osn.node.chain_node import ChainNode
-from ordering_osn.node.dependencies import Surroundings
+from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.ingress import READY_S, Ingress
 from ordering_osn.node.joining import genesis_of, joined, ledger_folder, place_created, rest_file
@@ -184,8 +184,8 @@ class Registrar:
             raise
         return chain
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self) -> Dependencies:
+        return Dependencies(
             signer=self._signer,
             rules=self._rules,
             connect=self._posts.open,

@@ -18,11 +18,11 @@ from multicast.delivery import start_alone
 from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation
 from multicast.order import OrderStream
-from multicast.subscription import Bounds, Wanted, resume
+from multicast.subscription import Bounds, SubscriptionRequest, resume
 from tests.helpers.stage import CONTROL, Stage
-from topology.carry_over import Carried
+from topology.carry_over import Retained
 
-NOTHING = Carried(frozenset(), frozenset())
+NOTHING = Retained(frozenset(), frozenset())
 
 
 def two_logs():
@@ -181,7 +181,7 @@ def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():
     state = stage.control()
     cursor = start_alone(state.plan(), "P1", 0)
 
-    delivery = resume(state, Wanted.of("C1", None), cursor, bounds=Bounds())
+    delivery = resume(state, SubscriptionRequest.of("C1", None), cursor, bounds=Bounds())
 
     assert delivery.marker is None
     assert stage.consumer("C1.a").drink() == ["P1:0"]

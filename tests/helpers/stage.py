@@ -25,7 +25,7 @@ from multicast.delivery import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderRecord, OrderStream, RecordKind, decode
-from multicast.subscription import Bounds, Wanted, earliest, follow, resume
+from multicast.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
 from topology.tree import CollectorSpec as Node
 from topology.tree import Log, Objective, Plan, Subscription
 
@@ -278,7 +278,7 @@ class OneConsumer:
     def __init__(self, stage, name, interest, at):
         self.stage = stage
         state = stage.control()
-        self.wanted = Wanted.of(None if interest else name.split(".")[0], interest)
+        self.wanted = SubscriptionRequest.of(None if interest else name.split(".")[0], interest)
         if at is None:
             self._take(earliest(state, self.wanted, bounds=stage.bounds))
         else:

@@ -28,7 +28,7 @@ _PATIENCE_S = 20.0
 _ALONE = "P5"  # consumer C4 reads it alone
 
 
-class Stranger:
+class ForeignWriter:
     """A plain producer that writes into the system's topics."""
 
     def __init__(self, system: System) -> None:
@@ -73,7 +73,7 @@ class Stranger:
 @kind("foreign-messages", hold_s=(0.5, 1.0))
 def foreign_messages(system: System, pick: random.Random) -> Iterator[str]:
     """Write odd headers, and markers of epochs that nobody planned, into the logs."""
-    stranger = Stranger(system)
+    stranger = ForeignWriter(system)
     log = stranger.plan.log("+".join(pick.choice(SETS)))
     name = log.name.encode()
     for one in (log, stranger.plan.log(_ALONE)):
@@ -92,7 +92,7 @@ def foreign_messages(system: System, pick: random.Random) -> Iterator[str]:
 @kind("foreign-statements", hold_s=(0.5, 1.0))
 def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
     """Write to the control topic what says nothing sensible: no JSON, no place, no time."""
-    stranger = Stranger(system)
+    stranger = ForeignWriter(system)
     epoch = stranger.plan.epoch
     everywhere = {log.name: 1 << 40 for log in stranger.plan.logs}
     stranger.statement(b"ends/77/x/y", b"[" * 100_000)
@@ -107,7 +107,7 @@ def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
 @kind("foreign-markers-replanned", hold_s=(0.5, 1.0))
 def foreign_markers_replanned(system: System, _: random.Random) -> Iterator[str]:
     """Copy the marker of an epoch that is on its way into the log of a lone reader."""
-    stranger = Stranger(system)
+    stranger = ForeignWriter(system)
     log = stranger.plan.log(_ALONE)
     change = Replanning(system)
     operator = change.begin()

@@ -147,7 +147,7 @@ class _Place(NamedTuple):
     request: ProduceRequest
 
 
-class KafkaPythonDirect:
+class KafkaPythonDirectAppender:
     """Appends to any Kafka partitions that were added; begins without a socket: `mend` opens."""
 
     def __init__(self, open_connection: Callable[[], Connection], *, timeout_s: float) -> None:

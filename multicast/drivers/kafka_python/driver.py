@@ -16,7 +16,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
-from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirect
+from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.kafka_python.watcher import KafkaPythonWatcher
@@ -84,9 +84,9 @@ class KafkaPythonDriver:
         """Open a watcher of its own."""
         return KafkaPythonWatcher(self._open_connection, starts, bells=bells)
 
-    def direct(self) -> KafkaPythonDirect:
+    def direct(self) -> KafkaPythonDirectAppender:
         """Open what appends without a detour."""
-        return KafkaPythonDirect(self._open_connection, timeout_s=self._timeout_s)
+        return KafkaPythonDirectAppender(self._open_connection, timeout_s=self._timeout_s)
 
     def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""

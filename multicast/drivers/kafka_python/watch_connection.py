@@ -41,7 +41,7 @@ _JUDGED_WAIT_S = 0.1  # of a shorter wait an answer in time may seem late
 
 
 @dataclass(slots=True)
-class Bell:
+class SentinelRecord:
     """The record that a broker sends instead of a log's; `size` is 0 until it was measured."""
 
     at: TopicPartition
@@ -52,7 +52,9 @@ class Bell:
 class WatchConnection:
     """A socket to one broker and the logs that are asked for over it; time comes in as `now`."""
 
-    def __init__(self, sock: socket.socket, client_id: str, bell: Bell | None = None) -> None:
+    def __init__(
+        self, sock: socket.socket, client_id: str, bell: SentinelRecord | None = None
+    ) -> None:
         self.bell = bell
         self.logs: dict[TopicPartition, int] = {}  # to the end that is known
         self._highs: dict[TopicPartition, int] = {}  # high watermarks above the end
@@ -158,7 +160,7 @@ class WatchConnection:
             self._judge(bool(news), now - self.asked_at)
         return news
 
-    def _hear(self, bell: Bell, told: FetchAnswer) -> bool:
+    def _hear(self, bell: SentinelRecord, told: FetchAnswer) -> bool:
         """Take the bell's part of an answer; False where the bell was not what we held it for."""
         if told.error or told.end == 0 or told.record_bytes <= 0:
             self._give_up_bell()

@@ -26,7 +26,7 @@ from kafka import errors as kafka_errors
 from multicast.drivers.kafka_python.connection import LATEST, RETRY_S, Connection
 from multicast.drivers.kafka_python.fetch_request import FETCH_KEY, FETCH_VERSION, FetchAnswer
 from multicast.drivers.kafka_python.sockets import open_socket
-from multicast.drivers.kafka_python.watch_connection import Bell, WatchConnection
+from multicast.drivers.kafka_python.watch_connection import SentinelRecord, WatchConnection
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
 
@@ -335,7 +335,7 @@ class KafkaPythonWatcher:
                 ends = await self._connection.ends_led_by(node, self._bells)
             except (kafka_errors.KafkaError, OSError):
                 ends = {}  # then it goes without
-            bell = next((Bell(at, end - 1) for at, end in ends.items() if end > 0), None)
+            bell = next((SentinelRecord(at, end - 1) for at, end in ends.items() if end > 0), None)
         client_id = self._connection.manager.config["client_id"]
         opened = await open_socket(self._connection, node, FETCH_KEY, FETCH_VERSION)
         return WatchConnection(opened, client_id, bell)

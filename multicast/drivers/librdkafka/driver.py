@@ -8,7 +8,7 @@ from typing import Self
 from multicast.drivers.librdkafka.appender import LibrdkafkaAppender
 from multicast.drivers.librdkafka.reader import LibrdkafkaReader
 from multicast.drivers.librdkafka.settings import MESSAGE_BYTES_MAX, librdkafka_settings
-from multicast.drivers.protocol import Direct, Driver, TopicPartition, Watcher
+from multicast.drivers.protocol import DirectAppender, Driver, TopicPartition, Watcher
 
 
 class LibrdkafkaDriver:
@@ -97,7 +97,7 @@ class LibrdkafkaDriver:
         """Open a watcher, the other driver's."""
         return self._questions.watcher(starts, bells=bells)
 
-    def direct(self) -> Direct | None:
+    def direct(self) -> DirectAppender | None:
         """Open what appends without a detour, the other driver's."""
         return self._questions.direct()
 

@@ -18,7 +18,7 @@ from multicast.drivers.kafka_python.fetch_request import (
     FetchPartition,
     frame_size,
 )
-from multicast.drivers.kafka_python.watch_connection import Bell, WatchConnection
+from multicast.drivers.kafka_python.watch_connection import SentinelRecord, WatchConnection
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ProtocolViolation
 from tests.helpers.driver_worlds import (
@@ -145,7 +145,7 @@ class Played:
 
 @pytest.fixture
 def played():
-    made = Played(Bell(RUNG, 0))
+    made = Played(SentinelRecord(RUNG, 0))
     yield made
     made.close()
 

@@ -216,7 +216,7 @@ class Supervisor(Service):
         self.play(primary=False)
         if self.unwanted_since is None:
             self.unwanted_since = now
-        acting = self.node is not None and self.node.part.acting
+        acting = self.node is not None and self.node.role.acting
         return self.over or not acting or now - self.unwanted_since > _LINGER_S
 
     async def on_stop(self) -> None:
@@ -331,7 +331,7 @@ class CollectorHost(Service):
                     return None
                 for name, primary in ours.items():
                     # What goes on into the newest epoch is shared out with that one.
-                    if epoch == state.epoch or name not in state.carried(epoch).collectors:
+                    if epoch == state.epoch or name not in state.retained(epoch).collectors:
                         parts[state.first_epoch(epoch, name), name] = primary
         return parts
 

@@ -296,7 +296,7 @@ class Consumer:
         of the interest's logs, so that Kafka's own tools show the group's lag in messages.
         """
         what = cursor or self.position
-        offsets = self._group_positions.at(what)
+        offsets = self._group_positions.resume_from(what)
         if what == self._delivery.position and self._positions_known:
             offsets.update(self._log_offsets())  # skips and markers after the last message, too
         self._driver.commit(
@@ -334,7 +334,7 @@ class Consumer:
         else:
             place = stream_partition(plan, source)
         if timestamp_ms is None:
-            offset = self._driver.ends([place])[place]
+            offset = self._driver.last_stable_offsets([place])[place]
         else:
             offset = self._driver.offsets_at([place], timestamp_ms)[place]
         # A lone log's end may lie behind an epoch marker: who reads there must know of that epoch.
@@ -366,7 +366,9 @@ class Consumer:
         if self._delivery.order is None and self._places:
             return
         # What was ordered early may not be there yet, and beyond a log's end nobody can read.
-        ends = self._driver.ends(list(places))  # may fail: then the next poll begins with them
+        ends = self._driver.last_stable_offsets(
+            list(places)
+        )  # may fail: then the next poll begins with them
         self._places.update(places)
         self._payloads.add(
             {place: min(starts[number], ends[place]) for place, number in places.items()}
@@ -382,10 +384,10 @@ class Consumer:
         else:
             found = self._payloads.poll(timeout)
         for fetched in found:
-            self._feed(fetched.at, fetched.records, fetched.position)
+            self._feed(fetched.partition, fetched.records, fetched.position)
 
-    def _feed(self, at: TopicPartition, records: Sequence[Record], position: int) -> None:
-        log = self._places.get(at)
+    def _feed(self, partition: TopicPartition, records: Sequence[Record], position: int) -> None:
+        log = self._places.get(partition)
         if log is None:
             return
         if log >= 0:
@@ -443,6 +445,6 @@ def end_now(
     """Take the end as it is now: of a consumer's logs, or (without one) of every log."""
     state = control.refresh()
     places = {log.name: log_partition(log) for log in logs_wanted(state, wanted)}
-    ends = driver.ends(list(places.values()))
+    ends = driver.last_stable_offsets(list(places.values()))
     positions = {name: ends[at] for name, at in places.items()}
     return End(state.epoch, state.begun_epoch, positions)

@@ -19,11 +19,11 @@ class AmcastError(Exception):
     definite: bool = True
     exit_code: int = 1
     # The one Kafka partition that the error is about, where a driver knows it.
-    at: tuple[str, int] | None = None
+    partition: tuple[str, int] | None = None
 
-    def about(self, at: tuple[str, int]) -> Self:
+    def about(self, partition: tuple[str, int]) -> Self:
         """Name the Kafka partition; give the error itself."""
-        self.at = at
+        self.partition = partition
         return self
 
 

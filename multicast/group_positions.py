@@ -50,7 +50,7 @@ class GroupPositions:
         place = (batch.epoch, batch.record, batch.run, after)
         self._add(_Entry(place, {log_partition(batch.log): after}))
 
-    def at(self, cursor: Cursor) -> dict[TopicPartition, int]:
+    def resume_from(self, cursor: Cursor) -> dict[TopicPartition, int]:
         """Give the next offset to deliver of each log at this cursor; forget what is before it.
 
         Empty for a cursor before the last one asked about, or one that was never handed out.

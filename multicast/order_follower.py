@@ -80,7 +80,7 @@ class OrderFollower:
         plan = state.plan(state.begun_epoch)
         starts = state.begun(plan.epoch)
         at = {stream_partition(plan, node.name): node.name for node in plan.collectors}
-        ends = self._driver.ends(list(at))
+        ends = self._driver.last_stable_offsets(list(at))
         streams = {
             place: state.stream(plan.epoch, name, below=ends[place] if self._checkpoints else 0)
             for place, name in at.items()
@@ -100,7 +100,7 @@ class OrderFollower:
         look_at = time.monotonic() + _CONTROL_EVERY_S
         while not self._stop.is_set():
             for fetched in self._reader.poll(0.5):
-                stream = streams[fetched.at]
+                stream = streams[fetched.partition]
                 for record in fetched.records:
                     stream.read(record.offset, record.value)
                 stream.passed(fetched.position)

@@ -187,7 +187,7 @@ class _Route(NamedTuple):
     """Where messages to the set `exact` go; `header` where it is a strict subset of the log's."""
 
     log: Log
-    at: TopicPartition
+    partition: TopicPartition
     exact: tuple[str, ...]
     header: tuple[str, bytes] | None
     announced: LogAnnouncer | None
@@ -289,7 +289,7 @@ class Producer:
         while True:
             try:
                 self._appender.append(
-                    route.at,
+                    route.partition,
                     payload,
                     key=key,
                     headers=pairs,
@@ -320,10 +320,10 @@ class Producer:
             rest = payloads[started:] if started else payloads
             done = partial(receipts._settle, started)  # noqa: SLF001
             if route.header is None:
-                taken = self._appender.append_all(route.at, rest, done=done)
+                taken = self._appender.append_all(route.partition, rest, done=done)
             else:
                 taken = append_each(
-                    self._appender, route.at, rest, headers=[route.header], done=done
+                    self._appender, route.partition, rest, headers=[route.header], done=done
                 )
             started += taken
             if taken and route.announced is not None:

@@ -40,7 +40,7 @@ class _Part:
     met: frozenset[str]  # the logs on the partitions of its logs
 
 
-def carried(before: Plan, after: Plan) -> Retained:
+def retained(before: Plan, after: Plan) -> Retained:
     """Say what the plan of the next epoch leaves as it is."""
     same = set(_parts(before)) & set(_parts(after))
     return Retained(

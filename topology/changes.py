@@ -99,12 +99,12 @@ def compared(old: Plan, new: Plan) -> tuple[FigureChange, ...]:
     )
 
 
-def _hops(found: TreeFigures) -> dict[str, float]:
-    return {share.consumer: share.hops for share in found.shares}
+def _hops(figures: TreeFigures) -> dict[str, float]:
+    return {share.consumer: share.hops for share in figures.shares}
 
 
-def _foreign(found: TreeFigures) -> dict[str, float]:
-    return {share.consumer: share.foreign for share in found.shares}
+def _foreign(figures: TreeFigures) -> dict[str, float]:
+    return {share.consumer: share.foreign for share in figures.shares}
 
 
 def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[FigureChange]:

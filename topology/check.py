@@ -230,10 +230,10 @@ def _check_hosts(plan: Plan) -> None:
             raise PlanRejected(f"{node.name} stands on {node.host}, which is no host of the plan")
 
 
-def _check_limits(plan: Plan, found: TreeFigures) -> None:
+def _check_limits(plan: Plan, figures: TreeFigures) -> None:
     limits = plan.limits
     rate_max = limits.get("collector_rate_max", math.inf)
-    for name, load in found.loads:
+    for name, load in figures.loads:
         if load > rate_max * (1 + TOLERANCE):
             raise PlanRejected(
                 f"capacity: {name} handles {load:g} messages/s, collector_rate_max is {rate_max:g}"
@@ -258,13 +258,13 @@ def _check_limits(plan: Plan, found: TreeFigures) -> None:
             )
 
 
-def _check_promise(plan: Plan, found: TreeFigures) -> None:
+def _check_promise(plan: Plan, figures: TreeFigures) -> None:
     promised = plan.objective
     pairs = (
-        ("hops", promised.hops, found.hops),
-        ("foreign work", promised.foreign, found.foreign),
-        ("excess", promised.excess, found.excess),
-        ("cost", promised.cost, found.cost),
+        ("hops", promised.hops, figures.hops),
+        ("foreign work", promised.foreign, figures.foreign),
+        ("excess", promised.excess, figures.excess),
+        ("cost", promised.cost, figures.cost),
     )
     for what, said, true in pairs:
         if not math.isclose(said, true, rel_tol=TOLERANCE, abs_tol=TOLERANCE):

@@ -255,12 +255,12 @@ def diff_command(
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
-def _print(plan: Plan, found: TreeFigures, output: Output) -> None:
+def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
     if output is Output.JSON:
         report.show(report.written(plan.to_json()))
     else:
-        report.tree(plan, found)
-        report.objective(plan, found)
+        report.tree(plan, figures)
+        report.objective(plan, figures)
 
 
 def _ask_cluster(
@@ -318,14 +318,14 @@ class _Drawings:
         """All of them."""
         return [self.svg, self.mermaid, self.dot]
 
-    def draw(self, plan: Plan, found: TreeFigures) -> None:
+    def draw(self, plan: Plan, figures: TreeFigures) -> None:
         """Write those that were asked for."""
         if self.svg is not None:
-            _write(self.svg, svg(plan, found), force=self.force)
+            _write(self.svg, svg(plan, figures), force=self.force)
         if self.mermaid is not None:
-            _write(self.mermaid, draw.mermaid(plan, found), force=self.force)
+            _write(self.mermaid, draw.mermaid(plan, figures), force=self.force)
         if self.dot is not None:
-            _write(self.dot, draw.dot(plan, found), force=self.force)
+            _write(self.dot, draw.dot(plan, figures), force=self.force)
 
 
 def _refuse_existing(files: Sequence[Path | None], *, force: bool) -> None:

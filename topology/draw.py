@@ -40,31 +40,31 @@ def served(plan: Plan, collector: str) -> tuple[str, ...]:
     return tuple(entry.name for entry in plan.consumers if entry.collector == collector)
 
 
-def _line(plan: Plan, node: CollectorSpec, found: TreeFigures) -> str:
+def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
     place = f" on {node.host}" if node.host else ""
     readers = served(plan, node.name)
     return (
-        f"{node.name}{place}: {len(node.bag)} logs, {dict(found.loads)[node.name]:g}/s"
+        f"{node.name}{place}: {len(node.bag)} logs, {dict(figures.loads)[node.name]:g}/s"
         f" · enters {shortened(plan.own_logs(node.name))}"
         f" · {'serves ' + shortened(readers) if readers else 'serves no one itself'}"
     )
 
 
-def text_tree(plan: Plan, found: TreeFigures) -> str:
+def text_tree(plan: Plan, figures: TreeFigures) -> str:
     """Draw the forest as indented text, one line a collector, roots first."""
     forest = graph(plan)
     for node in plan.collectors:
-        forest.nodes[node.name]["label"] = _line(plan, node, found)
+        forest.nodes[node.name]["label"] = _line(plan, node, figures)
     roots = [node.name for node in plan.collectors if node.parent is None]
     if not roots:
         return "no collectors: every interest meets one log only"
     return "\n".join(nx.generate_network_text(forest, sources=roots))
 
 
-def mermaid(plan: Plan, found: TreeFigures) -> str:
+def mermaid(plan: Plan, figures: TreeFigures) -> str:
     """Draw the forest as a Mermaid flowchart: collectors, and the consumers that read them."""
     lines = ["flowchart TD"]
-    loads = dict(found.loads)
+    loads = dict(figures.loads)
     for node in plan.collectors:
         enters = shortened(plan.own_logs(node.name))
         label = f"<b>{node.name}</b><br/>enters {enters}<br/>{loads[node.name]:g}/s"
@@ -81,11 +81,11 @@ def mermaid(plan: Plan, found: TreeFigures) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(plan: Plan, found: TreeFigures) -> str:
+def dot(plan: Plan, figures: TreeFigures) -> str:
     """Draw the forest in Graphviz's language; the pen's width follows the rate of an edge."""
     lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
-    loads = dict(found.loads)
-    busiest = max((load for _, load in found.loads), default=1.0) or 1.0
+    loads = dict(figures.loads)
+    busiest = max((load for _, load in figures.loads), default=1.0) or 1.0
     for node in plan.collectors:
         enters = shortened(plan.own_logs(node.name))
         label = f"{node.name}\\nenters {enters}\\n{loads[node.name]:g}/s"

@@ -51,9 +51,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(file=sys.stdout, width=WIDTH, highlight=False, color_system=None).print(grid)
 
 
-def tree(plan: Plan, found: TreeFigures) -> None:
+def tree(plan: Plan, figures: TreeFigures) -> None:
     """Print the tree, and what each consumer's order costs."""
-    show(draw.text_tree(plan, found))
+    show(draw.text_tree(plan, figures))
     show("")
     table(
         ("consumer", "reads", "levels", "hops", "foreign", "genuine"),
@@ -66,13 +66,13 @@ def tree(plan: Plan, found: TreeFigures) -> None:
                 f"{share.foreign:g}",
                 f"{share.genuineness:.0%}",
             )
-            for share, entry in zip(found.shares, plan.consumers, strict=True)
+            for share, entry in zip(figures.shares, plan.consumers, strict=True)
         ],
     )
     show("")
 
 
-def objective(plan: Plan, found: TreeFigures) -> None:
+def objective(plan: Plan, figures: TreeFigures) -> None:
     """Print the promise of a plan in one line."""
     promised = plan.objective
     over = f" + {plan.phi:g} * {promised.excess:g} over the wanted rate" if promised.excess else ""
@@ -80,7 +80,7 @@ def objective(plan: Plan, found: TreeFigures) -> None:
     bound = promised.cost * (1 - promised.gap)
     show(
         f"cost {promised.cost:g} = {promised.hops:g} hops + {plan.phi:g} * {promised.foreign:g} "
-        f"foreign{over} · bound {bound:g}, {proof} · {found.genuineness:.0%} genuine"
+        f"foreign{over} · bound {bound:g}, {proof} · {figures.genuineness:.0%} genuine"
     )
 
 
@@ -118,32 +118,32 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def verdict(interests: InterestFile, found: SafetyVerdict) -> None:
+def verdict(interests: InterestFile, safety: SafetyVerdict) -> None:
     """Print whether the interests are safe, and why not."""
     count = len(interests.consumers)
-    if found.acyclic:
+    if safety.acyclic:
         show(f"acyclic: the interests of {count} consumers can be their own collectors (genuine)")
         show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
         return
-    assert found.witness is not None, "what is not acyclic has a witness"
+    assert safety.witness is not None, "what is not acyclic has a witness"
     show("not acyclic: some collector must know logs that not all of its readers take")
-    if found.pairwise_safe:
+    if safety.pairwise_safe:
         show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
     else:
         show("pairwise safe: no, each pair of logs in one place does not prevent a cycle")
-    show(f"because {found.witness.sentence}")
-    show(f"least change: {found.least_change}")
+    show(f"because {safety.witness.sentence}")
+    show(f"least change: {safety.least_change}")
 
 
-def verdict_document(interests: InterestFile, found: SafetyVerdict) -> dict[str, Any]:
+def verdict_document(interests: InterestFile, safety: SafetyVerdict) -> dict[str, Any]:
     """Give the same as an object."""
-    witness = found.witness
+    witness = safety.witness
     return {
         "schema_version": SCHEMA_VERSION,
         "input_hash": interests.input_hash,
         "consumers": len(interests.consumers),
-        "acyclic": found.acyclic,
-        "pairwise_safe": found.pairwise_safe,
+        "acyclic": safety.acyclic,
+        "pairwise_safe": safety.pairwise_safe,
         "witness": None
         if witness is None
         else {
@@ -151,7 +151,7 @@ def verdict_document(interests: InterestFile, found: SafetyVerdict) -> dict[str,
             "consumers": list(witness.consumers),
             "sentence": witness.sentence,
         },
-        "least_change": found.least_change,
+        "least_change": safety.least_change,
     }
 
 

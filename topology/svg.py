@@ -29,16 +29,16 @@ STYLE = (
 )
 
 
-def svg(plan: Plan, found: TreeFigures) -> str:
+def svg(plan: Plan, figures: TreeFigures) -> str:
     """Draw the forest with its roots at the top."""
-    picture = _Picture(plan, found)
+    picture = _Picture(plan, figures)
     return picture.text()
 
 
 class _Picture:
-    def __init__(self, plan: Plan, found: TreeFigures) -> None:
-        self.plan, self.found = plan, found
-        self.loads = dict(found.loads)
+    def __init__(self, plan: Plan, figures: TreeFigures) -> None:
+        self.plan, self.found = plan, figures
+        self.loads = dict(figures.loads)
         self.children: dict[str | None, list[CollectorSpec]] = {}
         for node in plan.collectors:
             self.children.setdefault(node.parent, []).append(node)

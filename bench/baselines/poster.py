@@ -35,7 +35,7 @@ def collect(driver: Driver, topic: str, partitions: int) -> None:
     while True:
         for fetched in reader.poll(1.0):
             for record in fetched.records:
-                message_id = b"%d:%d" % (fetched.at.partition, record.offset)
+                message_id = b"%d:%d" % (fetched.partition.partition, record.offset)
                 while True:
                     try:
                         appender.append(at, message_id, done=_nothing)
@@ -60,14 +60,14 @@ class PosterConsumer:
     def poll(self) -> Iterator[Sequence[Record]]:
         """Give what is ordered and received after one poll."""
         for fetched in self._reader.poll(_POLL_S):
-            if fetched.at == self._order:
+            if fetched.partition == self._order:
                 for record in fetched.records:
                     partition, offset = map(int, (record.value or b"").split(b":"))
                     if partition in self._partitions:
                         self._ordered.append((partition, offset))
             else:
                 for record in fetched.records:
-                    self._received[fetched.at.partition, record.offset] = record
+                    self._received[fetched.partition.partition, record.offset] = record
         delivered = []
         while self._ordered and self._ordered[0] in self._received:
             delivered.append(self._received.pop(self._ordered.popleft()))

@@ -59,7 +59,7 @@ class Stamped:
 
     def append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None = None,
@@ -76,7 +76,7 @@ class Stamped:
                 self.errors += 1
             done(outcome)
 
-        self._inner.append(at, value, key=key, headers=headers, done=acknowledged)
+        self._inner.append(partition, value, key=key, headers=headers, done=acknowledged)
 
     def _note(self, value: bytes | None, began: int, offset: int) -> None:
         now = time.monotonic_ns()
@@ -87,7 +87,7 @@ class Stamped:
 
     def append_all(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
@@ -102,7 +102,7 @@ class Stamped:
                 self.errors += 1
             done(index, outcome)
 
-        return self._inner.append_all(at, values, done=acknowledged)
+        return self._inner.append_all(partition, values, done=acknowledged)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome."""

@@ -243,7 +243,7 @@ class _NotingReader:
     def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
         found = self._inner.poll(timeout_s, records_max)
         now_ns = time.monotonic_ns()
-        self._noted += [(one, now_ns) for one in found if one.at.topic == self._topic]
+        self._noted += [(one, now_ns) for one in found if one.partition.topic == self._topic]
         return found
 
     def __getattr__(self, name: str) -> Any:

@@ -193,7 +193,7 @@ def _stages(driver: Driver, run: str) -> dict[str, dict[str, dict[str, float]]]:
 def _events(driver: Driver, topic: str) -> Iterator[dict[str, Any]]:
     """Read the events to where the topic ends now; raises `TimedOut`."""
     places = [TopicPartition(topic, number) for number in range(1, PARTITIONS)]
-    ends = driver.ends(places)
+    ends = driver.last_stable_offsets(places)
     left = {at for at in places if ends[at]}
     reader = driver.reader(dict.fromkeys(left, 0))
     try:
@@ -204,8 +204,8 @@ def _events(driver: Driver, topic: str) -> Iterator[dict[str, Any]]:
             for fetched in moved:
                 for record in fetched.records:
                     yield json.loads(record.value or b"")
-                if fetched.position >= ends[fetched.at]:
-                    left.discard(fetched.at)
+                if fetched.position >= ends[fetched.partition]:
+                    left.discard(fetched.partition)
     finally:
         reader.close()
 

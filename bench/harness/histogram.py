@@ -42,7 +42,7 @@ class Latencies:
         """Give the histogram in HdrHistogram's own format."""
         return str(self._histogram.encode().decode("ascii"))
 
-    def at(self, percentiles: Iterable[float]) -> list[float]:
+    def percentile(self, percentiles: Iterable[float]) -> list[float]:
         """Give the latencies at these percentiles, in milliseconds."""
         found = self._histogram.get_value_at_percentile
         return [found(percentile) / 1000 for percentile in percentiles]

@@ -81,10 +81,10 @@ def standing(partitions: int) -> Iterator[Rig]:
         yield Rig(cluster.bootstrap, cluster.version, driver, plan, places, folder)
 
 
-def append_all(appender: Appender, at: TopicPartition, values: Sequence[bytes]) -> None:
+def append_all(appender: Appender, partition: TopicPartition, values: Sequence[bytes]) -> None:
     """Append all of these, waiting for room."""
     while values:
-        taken = appender.append_all(at, values, done=_nothing)
+        taken = appender.append_all(partition, values, done=_nothing)
         values = values[taken:]
         if not taken:
             pause(_PAUSE_S)

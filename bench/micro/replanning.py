@@ -34,7 +34,7 @@ from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster
-from topology.carry_over import carried
+from topology.carry_over import retained
 from topology.changes import with_kept_names
 from topology.planner.solver import plan as solve
 from topology.rollback import back
@@ -59,7 +59,7 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
     # Another tree for the same consumers: one root that knows it all.
     other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
     other = with_kept_names(plan, other)
-    assert carried(plan, other).collectors, "the second tree stays as it is"
+    assert retained(plan, other).collectors, "the second tree stays as it is"
     layouts, running = [plan, other], plan
     usual: list[float] = []
     during: list[float] = []

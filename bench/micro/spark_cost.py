@@ -124,10 +124,10 @@ def _order(driver: Driver, plan: Plan, messages: int) -> None:
     appender.close()
 
 
-def _append(appender: Appender, at: TopicPartition, raw: bytes) -> None:
+def _append(appender: Appender, partition: TopicPartition, raw: bytes) -> None:
     while True:
         try:
-            appender.append(at, raw, done=lambda _: None)
+            appender.append(partition, raw, done=lambda _: None)
         except BufferFull:
             appender.flush(1)
         else:

@@ -60,16 +60,16 @@ class VirtualWorld:
         self._made += 1
         heapq.heappush(self._events, (self.now + ticks, self._made, what))
 
-    def tell(self, at: TopicPartition, whom: Callable[[], None]) -> None:
+    def tell(self, partition: TopicPartition, whom: Callable[[], None]) -> None:
         """Call this whenever a record has landed."""
-        self._told.setdefault(at, []).append(whom)
+        self._told.setdefault(partition, []).append(whom)
 
-    def append(self, at: TopicPartition, value: bytes) -> None:
+    def append(self, partition: TopicPartition, value: bytes) -> None:
         """Let a record be stored, and be with its readers, one hop from now."""
 
         def lands() -> None:
-            self.log.write(at, value)
-            for told in self._told.get(at, ()):
+            self.log.write(partition, value)
+            for told in self._told.get(partition, ()):
                 told()
 
         self.after(HOP, lands)
@@ -108,8 +108,8 @@ class VirtualCollector:
         self.core.announced(announcement)
         self._step()
 
-    def _grown(self, number: int, at: TopicPartition) -> None:
-        self.core.log_end(number, self._world.log.ends([at])[at])
+    def _grown(self, number: int, partition: TopicPartition) -> None:
+        self.core.log_end(number, self._world.log.last_stable_offsets([partition])[partition])
         self._step()
 
     def _own(self) -> None:
@@ -157,9 +157,9 @@ class VirtualConsumer:
             self._delivery.order_read(record.offset, record.value)
         self._deliver()
 
-    def _payload(self, number: int, at: TopicPartition) -> None:
-        end = self._world.log.ends([at])[at]
-        fetched = self._world.log.read(at, end - 1, 1)
+    def _payload(self, number: int, partition: TopicPartition) -> None:
+        end = self._world.log.last_stable_offsets([partition])[partition]
+        fetched = self._world.log.read(partition, end - 1, 1)
         assert fetched is not None
         self._delivery.payload_read(number, fetched.records, fetched.position)
         self._deliver()

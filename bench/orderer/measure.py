@@ -177,7 +177,7 @@ def latency(stage: OrdererStage, transactions: int, *, rate: float, warm_up: int
     timed = sorted(intended, key=intended.__getitem__)[warm_up:]
     histogram = Latencies()
     histogram.record(came[one] - intended[one] for one in timed)
-    p50, p99, p999 = histogram.at([50.0, 99.0, 99.9])
+    p50, p99, p999 = histogram.percentile([50.0, 99.0, 99.9])
     return {
         "broadcast_to_block_p50_ms": p50,
         "broadcast_to_block_p99_ms": p99,
@@ -312,17 +312,17 @@ def _append(producer: Producer, maker: Maker, chain: str, transactions: int) -> 
     return some[-1].transaction
 
 
-def _whole(told: send.SendResult, transactions: int) -> send.SendResult:
+def _whole(result: send.SendResult, transactions: int) -> send.SendResult:
     """Give it back where all were acknowledged; a run with refusals has no figures."""
-    if told.acknowledged != transactions:
-        raise AmcastError(f"of {transactions} only {told.acknowledged} went in: {told.refused}")
-    return told
+    if result.acknowledged != transactions:
+        raise AmcastError(f"of {transactions} only {result.acknowledged} went in: {result.refused}")
+    return result
 
 
-def _latencies(name: str, told: send.SendResult) -> Figures:
+def _latencies(name: str, result: send.SendResult) -> Figures:
     histogram = Latencies()
-    histogram.add(told.latencies)
-    p50, p99 = histogram.at([50.0, 99.0])
+    histogram.add(result.latencies)
+    p50, p99 = histogram.percentile([50.0, 99.0])
     return {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99}
 
 

@@ -67,37 +67,37 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def service(asked: argparse.Namespace) -> Service:
+def service(arguments: argparse.Namespace) -> Service:
     """Say what is to stand for a measurement."""
-    many = asked.measurement == "many"
+    many = arguments.measurement == "many"
     return Service(
         chains=("chain-a", "chain-b") if many else ("chain-a",),
         collectors=many,
-        nodes=1 if asked.measurement == "deliver" else 3,
-        messages_max=asked.messages_max,
-        timeout=asked.timeout,
-        material=asked.material,
-        profile=asked.clock if asked.profile else None,
+        nodes=1 if arguments.measurement == "deliver" else 3,
+        messages_max=arguments.messages_max,
+        timeout=arguments.timeout,
+        material=arguments.material,
+        profile=arguments.clock if arguments.profile else None,
     )
 
 
-def measure(stage: OrdererStage, asked: argparse.Namespace) -> osn_measure.Figures:
+def measure(stage: OrdererStage, arguments: argparse.Namespace) -> osn_measure.Figures:
     """Run what is asked for; give its figures."""
-    count, warm_up = asked.transactions, asked.warm_up
-    match asked.measurement:
+    count, warm_up = arguments.transactions, arguments.warm_up
+    match arguments.measurement:
         case "ordering":
             return osn_measure.ordered(stage, count, warm_up=warm_up)
         case "broadcast":
             return osn_measure.broadcast(
-                stage, count, warm_up=warm_up, streams=asked.streams, window=asked.window
+                stage, count, warm_up=warm_up, streams=arguments.streams, window=arguments.window
             )
         case "latency":
-            return osn_measure.latency(stage, count, rate=asked.rate, warm_up=warm_up)
+            return osn_measure.latency(stage, count, rate=arguments.rate, warm_up=warm_up)
         case "deliver":
             return osn_measure.deliver(
-                stage, count, readers=asked.readers, processes=asked.processes
+                stage, count, readers=arguments.readers, processes=arguments.processes
             )
-    return osn_many.many(stage, count, kills=asked.kills).figures()
+    return osn_many.many(stage, count, kills=arguments.kills).figures()
 
 
 def checked(arguments: Sequence[str]) -> argparse.Namespace:

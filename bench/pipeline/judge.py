@@ -77,20 +77,20 @@ def runs(read: DataFrame) -> DataFrame:
     )
 
 
-def bucket_of(found: DataFrame) -> int:
+def bucket_of(streams: DataFrame) -> int:
     """Choose how many offsets a bucket has: a power of two near the mean length of a run."""
-    row = found.agg(F.avg(F.col("next") - F.col("first"))).collect()[0]
+    row = streams.agg(F.avg(F.col("next") - F.col("first"))).collect()[0]
     mean = int(row[0] or 1)
     return min(_BUCKET_MAX, 1 << max(0, mean.bit_length() - 1))
 
 
-def pieces(found: DataFrame, bucket: int) -> DataFrame:
+def pieces(streams: DataFrame, bucket: int) -> DataFrame:
     """Cut runs at the edges of buckets: topic, epoch, collector, log, bucket, first, next, place.
 
     A run is never empty (`rule.py`); else the sequence of its buckets would go backwards.
     """
     edges = F.sequence(F.expr(f"first div {bucket}"), F.expr(f"(next - 1) div {bucket}"))
-    cut = found.withColumn("bucket", F.explode(edges))
+    cut = streams.withColumn("bucket", F.explode(edges))
     low = F.greatest(F.col("first"), F.col("bucket") * bucket)
     high = F.least(F.col("next"), (F.col("bucket") + 1) * bucket)
     return cut.select(
@@ -103,7 +103,7 @@ def pieces(found: DataFrame, bucket: int) -> DataFrame:
 
 def placed(
     events: DataFrame,
-    found: DataFrame,
+    streams: DataFrame,
     order: PlannedOrder,
     described: Sequence[RecordedArm],
     bucket: int,
@@ -133,7 +133,7 @@ def placed(
         .withColumn("scope", F.when(F.col("led"), "").otherwise(F.col("log")))
         .withColumn("bucket", F.expr(f"offset div {bucket}"))
     )
-    ours = pieces(found, bucket).join(F.broadcast(following), ["topic", "epoch", "collector"])
+    ours = pieces(streams, bucket).join(F.broadcast(following), ["topic", "epoch", "collector"])
     within = (
         deliveries.alias("d")
         .join(
@@ -172,13 +172,13 @@ class PipelineVerdict:
 
 
 def verdict(
-    where: DataFrame, found: DataFrame, order: PlannedOrder, bucket: int
+    where: DataFrame, streams: DataFrame, order: PlannedOrder, bucket: int
 ) -> PipelineVerdict:
     """Judge what `placed` gave, and the streams against each other."""
     total = where.agg(F.count("*"), F.count_if(F.col("place").isNull())).collect()[0]
     known = where.where("place is not null")
     inversions = descents(known, keys=_INSTANCE, by="sequence", low="place", high="place")
-    pairs = agreeing(found, order, bucket)
+    pairs = agreeing(streams, order, bucket)
     disagreements = 0
     if pairs is not None:
         disagreements = descents(pairs, keys=_PAIR, by="place", low="low", high="high")
@@ -192,7 +192,7 @@ def verdict(
     return PipelineVerdict(total[0], inversions, total[1], disagreements, tuple(witnesses))
 
 
-def agreeing(found: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame | None:
+def agreeing(streams: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame | None:
     """Lay two streams over each other, for each two that share two logs; None: there are none.
 
     A row is a stretch of messages that both have: its place in the one, low to high in the other.
@@ -200,11 +200,11 @@ def agreeing(found: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame | 
     """
     if not order.pairs:
         return None
-    pairs = found.sparkSession.createDataFrame(
+    pairs = streams.sparkSession.createDataFrame(
         [list(pair) for pair in order.pairs],
         "topic string, epoch bigint, earlier string, later string",
     )
-    cut = pieces(found, bucket)
+    cut = pieces(streams, bucket)
     one = cut.withColumnRenamed("collector", "earlier").join(
         F.broadcast(pairs), ["topic", "epoch", "earlier"]
     )

@@ -40,7 +40,7 @@ class PipelineRequest:
 def report(
     spark: SparkSession,
     source: RunSource,
-    asked: PipelineRequest,
+    request: PipelineRequest,
     *,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def report(
     try:
         progress("reading what the runs are")
         described = arms(spark, source)
-        counts, events, late = _events(spark, source, described, asked, progress)
+        counts, events, late = _events(spark, source, described, request, progress)
         planned = sorted({arm.topic for arm in described if arm.planned})
         said = statements(spark, source, planned)
         order = read_order(said)
@@ -61,7 +61,7 @@ def report(
             records,
             order=order,
             described=described,
-            asked=asked,
+            request=request,
             progress=progress,
         )
     except PySparkException as error:
@@ -69,11 +69,11 @@ def report(
     return {
         "schema_version": SCHEMA_VERSION,
         "runs": list(source.runs),
-        "mode": "batch" if asked.follow_s is None else "stream",
+        "mode": "batch" if request.follow_s is None else "stream",
         "late": late,
         "complete": all(arm.complete for arm in described),
         **document,
-        "out": asked.out,
+        "out": request.out,
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -85,27 +85,27 @@ def examine(
     *,
     order: PlannedOrder,
     described: Sequence[RecordedArm],
-    asked: PipelineRequest,
+    request: PipelineRequest,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Make figures and judge: events and counts as Parquet has them, raw order records."""
     spark = events.sparkSession
     progress("figures")
-    latencies = _kept(figures.latencies(counts), f"{asked.out}/latencies")
-    rates = _kept(figures.rates(counts), f"{asked.out}/rates")
+    latencies = _kept(figures.latencies(counts), f"{request.out}/latencies")
+    rates = _kept(figures.rates(counts), f"{request.out}/rates")
     addressed = figures.interests(spark, described)
-    losses = _kept(figures.losses(events, addressed), f"{asked.out}/losses")
+    losses = _kept(figures.losses(events, addressed), f"{request.out}/losses")
     progress("judging the order")
     if records is None:
         records = spark.createDataFrame(
             [], "topic string, partition int, offset bigint, value binary"
         )
-    read = _kept(judge.read_streams(records, order.rules), f"{asked.out}/order")
+    read = _kept(judge.read_streams(records, order.rules), f"{request.out}/order")
     void = judge.voids(read)
     found = judge.runs(read)
     bucket = judge.bucket_of(found)
     where = judge.placed(events, found, order, described, bucket)
-    verdict = judge.verdict(_kept(where, f"{asked.out}/placed"), found, order, bucket)
+    verdict = judge.verdict(_kept(where, f"{request.out}/placed"), found, order, bucket)
     lost = [row.asDict() for row in losses.collect()]
     complete = {(arm.run, arm.name) for arm in described if arm.complete}
     return {
@@ -140,18 +140,18 @@ def _events(
     spark: SparkSession,
     source: RunSource,
     described: Sequence[RecordedArm],
-    asked: PipelineRequest,
+    request: PipelineRequest,
     progress: Callable[[str], None],
 ) -> tuple[DataFrame, DataFrame, int]:
     """Give counts, events and how many came too late to be counted."""
-    if asked.follow_s is None:
+    if request.follow_s is None:
         progress("reading the events")
         raw = source.batch(spark, source.event_places)
-        events = _kept(typed(raw, described), f"{asked.out}/events")
-        return _kept(figures.counted(events), f"{asked.out}/counts"), events, 0
+        events = _kept(typed(raw, described), f"{request.out}/events")
+        return _kept(figures.counted(events), f"{request.out}/counts"), events, 0
     progress("following the events")
-    found = follow(spark, source, described, f"{asked.out}/live", seconds=asked.follow_s)
-    return _kept(found.counts, f"{asked.out}/counts"), found.events, found.late
+    found = follow(spark, source, described, f"{request.out}/live", seconds=request.follow_s)
+    return _kept(found.counts, f"{request.out}/counts"), found.events, found.late
 
 
 def _kept(frame: DataFrame, path: str) -> DataFrame:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
-from topology.carry_over import Retained, carried
+from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 
@@ -180,7 +180,7 @@ class Said:
         if read.topic != self.topic:
             return
         if self.plans:
-            self.kept.append(carried(Plan.from_json(self.plans[-1]), read))
+            self.kept.append(retained(Plan.from_json(self.plans[-1]), read))
         self.plans.append(plan)
         self._previous = digest(value)
 

@@ -177,7 +177,7 @@ def _cdfs(documents: Mapping[str, Document]) -> Iterator[Plot]:
             latencies = Latencies()
             latencies.add(encoded)
             percentiles = _percentiles(latencies.count)
-            lines.append(PlotLine(arm, percentiles, latencies.at(percentiles)))
+            lines.append(PlotLine(arm, percentiles, latencies.percentile(percentiles)))
         workload = document["workload"]
         yield Plot(
             f"cdf-{name}",

@@ -146,6 +146,6 @@ class Auditors:
 
     def _logged(self, audit: AuditCollector, control: ControlState, log: Log) -> None:
         at = log_partition(log)
-        fetched = self._world.log.read(at, self._world.log.begins([at])[at], READ_ALL)
+        fetched = self._world.log.read(at, self._world.log.log_start_offsets([at])[at], READ_ALL)
         if fetched is not None:
             audit.logged(control, log, fetched.records)

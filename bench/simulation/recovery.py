@@ -135,7 +135,7 @@ class Recoverer(Operator):
 
     def _end(self, state: ControlState, epoch: int, bits: int) -> None:
         plan, following = state.plan(epoch), state.plan(epoch + 1)
-        carried = state.carried(epoch)
+        carried = state.retained(epoch)
         if epoch not in state.markers:
             if self._draining != epoch:
                 self._draining = epoch

@@ -148,7 +148,7 @@ class Strangers:
         if plan.collectors and bits >> 4 & 3:
             stream = plan.collectors[bits % len(plan.collectors)].stream
         at = TopicPartition(order_topic(TOPIC), stream)
-        begin, end = world.log.begins([at])[at], world.end(at)
+        begin, end = world.log.log_start_offsets([at])[at], world.end(at)
         raw: bytes | None = _GARBAGE[(bits >> 8) % len(_GARBAGE)]
         choice = bits >> 12 & 3
         if choice and end > begin:
@@ -224,7 +224,7 @@ class Strangers:
         if world.schedule.trims_order and plan.collectors and bits >> 6 & 1:
             node = plan.collectors[(bits >> 7) % len(plan.collectors)]
             at = stream_partition(plan, node.name)
-        begin, end = world.log.begins([at])[at], world.end(at)
+        begin, end = world.log.log_start_offsets([at])[at], world.end(at)
         world.trim(at, begin + (end - begin) * (bits >> 12 & 3) // 4)
 
 

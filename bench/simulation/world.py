@@ -148,7 +148,7 @@ class World:
 
     def append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         bits: int = 0,
@@ -158,16 +158,16 @@ class World:
     ) -> Fate:
         """Append with the fate that the bits choose; none is bad once the world is calm."""
         self._fate = Fate.STORED if self.calm else self.schedule.fates[bits & 15]
-        if at == CONTROL and self._fate is Fate.DOUBLED:
+        if partition == CONTROL and self._fate is Fate.DOUBLED:
             self._fate = Fate.STORED  # an idempotent producer; keys tell attempts apart
         self._delay = 1 + (bits >> 4) % self.schedule.delay_max
-        self._appender.append(at, value, key=key, headers=headers, done=done)
+        self._appender.append(partition, value, key=key, headers=headers, done=done)
         return self._fate
 
-    def put(self, at: TopicPartition, value: bytes | None, headers: Headers = ()) -> int:
+    def put(self, partition: TopicPartition, value: bytes | None, headers: Headers = ()) -> int:
         """Store a record at once, as some foreign client would."""
-        offset = self.log.write(at, value, headers=headers)
-        self._stored(at, offset)
+        offset = self.log.write(partition, value, headers=headers)
+        self._stored(partition, offset)
         return offset
 
     def _carry(self, append: PendingAppend) -> None:
@@ -206,12 +206,12 @@ class World:
     def _store(self, append: PendingAppend) -> AppendOutcome:
         outcome = append.store()
         assert not isinstance(outcome, AppendFailed), outcome.error
-        self._stored(append.at, outcome.offset)
+        self._stored(append.partition, outcome.offset)
         return outcome
 
-    def _stored(self, at: TopicPartition, offset: int) -> None:
+    def _stored(self, partition: TopicPartition, offset: int) -> None:
         self.moves += 1
-        self.trace.append((self.turn, "stored", at.topic, at.partition, offset))
+        self.trace.append((self.turn, "stored", partition.topic, partition.partition, offset))
 
     def worked(self, process: str, log: str) -> None:
         """Note that a process handled something of a log."""
@@ -236,20 +236,20 @@ class World:
 
     # -- looking ----------------------------------------------------------------------------
 
-    def read(self, at: TopicPartition, position: int, amount: int) -> Fetched | None:
+    def read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
         """Read as a reader of `MemoryDriver` does; that it moved is noted."""
-        fetched = self.log.read(at, position, amount)
+        fetched = self.log.read(partition, position, amount)
         if fetched is not None:
             self.moves += 1
         return fetched
 
-    def next_offset(self, at: TopicPartition) -> int:
+    def next_offset(self, partition: TopicPartition) -> int:
         """Give the offset that the next append gets."""
-        return self.log.next_offsets((at,))[at]
+        return self.log.high_watermarks((partition,))[partition]
 
-    def end(self, at: TopicPartition) -> int:
+    def end(self, partition: TopicPartition) -> int:
         """Give a Kafka partition's last stable offset."""
-        return self.log.ends((at,))[at]
+        return self.log.last_stable_offsets((partition,))[partition]
 
     def view(self) -> View:
         """Read the control topic from its start to its end."""
@@ -260,8 +260,8 @@ class World:
         self.log.compact(CONTROL)
         self._views = ControlViews(self.log)
 
-    def trim(self, at: TopicPartition, offset: int) -> None:
+    def trim(self, partition: TopicPartition, offset: int) -> None:
         """Let retention take what stands below an offset."""
-        self.log.trim(at, offset)
+        self.log.trim(partition, offset)
         self.fault("trimmed")
-        self.note("trimmed", at.topic, at.partition, offset)
+        self.note("trimmed", partition.topic, partition.partition, offset)

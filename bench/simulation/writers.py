@@ -220,10 +220,12 @@ class Operator:
         for node in plan.collectors:
             end = self._world.end(TopicPartition(order_topic(TOPIC), node.stream))
             first = end if bits & 1 else end - min(end, bits >> 1 & 7)
-            begin = self._world.log.begins([TopicPartition(order_topic(TOPIC), node.stream)])
+            begin = self._world.log.log_start_offsets(
+                [TopicPartition(order_topic(TOPIC), node.stream)]
+            )
             collectors.append(replace(node, stream_first=max(first, *begin.values())))
         known = {log.name for plan in state.plans for log in plan.logs}
-        begins = self._world.log.begins([log_partition(log) for log in plan.logs])
+        begins = self._world.log.log_start_offsets([log_partition(log) for log in plan.logs])
         logs = [
             log if log.name in known else replace(log, first=begins[log_partition(log)])
             for log in plan.logs
@@ -237,10 +239,10 @@ class Operator:
             self._markers = {}
             self._streams = {}
         if epoch not in state.markers:
-            self._mark(plan, state.carried(epoch), bits)
+            self._mark(plan, state.retained(epoch), bits)
             return
         self._read_streams(state, plan, bits >> 12)
-        ends = ends_of(plan, self._streams, state.markers[epoch], state.carried(epoch))
+        ends = ends_of(plan, self._streams, state.markers[epoch], state.retained(epoch))
         if ends is not None:
             assert not resumed(self._streams, ends), "an honest epoch ends in disagreement"
             for name, end in ends.items():
@@ -271,7 +273,7 @@ class Operator:
     def _read_streams(self, state: ControlState, plan: Plan, bits: int) -> None:
         """Read every stream that ends to its end; raises as `OrderStream.read` does."""
         for node in plan.collectors:
-            if node.name in state.carried(plan.epoch).collectors:
+            if node.name in state.retained(plan.epoch).collectors:
                 continue
             at = stream_partition(plan, node.name)
             stream = self._streams.get(node.name)
@@ -287,7 +289,7 @@ class Operator:
 
     def _append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes,
         *,
         bits: int,
@@ -303,7 +305,7 @@ class Operator:
             if heard is not None:
                 heard(outcome)
 
-        self._world.append(at, value, key=key, headers=headers, bits=bits, done=done)
+        self._world.append(partition, value, key=key, headers=headers, bits=bits, done=done)
 
 
 class Operators:

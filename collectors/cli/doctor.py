@@ -81,7 +81,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _document(facts: Facts, found: Sequence[Finding], wrong: int) -> dict[str, Any]:
+def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "topic": facts.topic,
@@ -97,7 +97,7 @@ def _document(facts: Facts, found: Sequence[Finding], wrong: int) -> dict[str, A
         "clocks": [_clock(one) for one in facts.stamps],
         "not_checked": list(facts.unseen),
         "wrong": wrong,
-        "findings": [asdict(one) for one in found],
+        "findings": [asdict(one) for one in findings],
     }
 
 
@@ -121,7 +121,7 @@ def _clock(stamp: Stamp) -> dict[str, Any]:
     }
 
 
-def _show(facts: Facts, found: Sequence[Finding], wrong: int) -> None:
+def _show(facts: Facts, findings: Sequence[Finding], wrong: int) -> None:
     console = Console()
     console.print(_headline(facts), highlight=False)
     topics = [_topic_row(one, facts.topic) for one in facts.topics]
@@ -130,7 +130,7 @@ def _show(facts: Facts, found: Sequence[Finding], wrong: int) -> None:
     _table(console, ("collector", "state", "records", "not counted", "last record"), collectors)
     groups = [_group_row(one) for one in facts.groups]
     _table(console, ("consumer group", "epoch", "lag", "cursor"), groups)
-    for one in found:
+    for one in findings:
         colour = _COLOURS[one.weight]
         console.print(f"[{colour}]{one.weight}[/] ", end="")
         console.print(f"{one.says}\n       {one.do}", markup=False, highlight=False)
@@ -181,25 +181,25 @@ def _topic_row(topic: TopicFacts, of: str) -> tuple[str, ...]:
     )
 
 
-def _collector_row(one: CollectorFacts, now_ms: int) -> tuple[str, ...]:
+def _collector_row(collector: CollectorFacts, now_ms: int) -> tuple[str, ...]:
     state = "up to date"
-    if one.problem is not None:
+    if collector.problem is not None:
         state = "cannot be read"
-    elif one.frozen:
+    elif collector.frozen:
         state = "frozen"
-    elif one.behind:
-        state = f"{sum(one.behind.values())} behind"
-    void = ", ".join(f"{count} {reason}" for reason, count in sorted(one.void.items()))
+    elif collector.behind:
+        state = f"{sum(collector.behind.values())} behind"
+    void = ", ".join(f"{count} {reason}" for reason, count in sorted(collector.void.items()))
     return (
-        one.name + ("" if one.told_address else " (no address)"),
+        collector.name + ("" if collector.advertised_address else " (no address)"),
         state,
-        str(one.records),
+        str(collector.records),
         void or "0",
-        "" if one.last_ms is None else f"{length(max(0, now_ms - one.last_ms))} ago",
+        "" if collector.last_ms is None else f"{length(max(0, now_ms - collector.last_ms))} ago",
     )
 
 
-def _group_row(one: GroupFacts) -> tuple[str, ...]:
-    lag = sum(place.lag for place in one.places)
-    guessed = " (interest unknown)" if one.guessed else ""
-    return one.group + guessed, str(one.epoch or ""), str(lag), one.cursor
+def _group_row(group: GroupFacts) -> tuple[str, ...]:
+    lag = sum(place.lag for place in group.places)
+    guessed = " (interest unknown)" if group.guessed else ""
+    return group.group + guessed, str(group.epoch or ""), str(lag), group.cursor

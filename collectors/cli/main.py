@@ -147,12 +147,12 @@ def _nodes(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
 def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
     """Read one collector's stream to its end, and compare it with its logs."""
     at = stream_partition(plan, name)
-    end = driver.ends([at])[at]
+    end = driver.last_stable_offsets([at])[at]
     stream = state.stream(plan.epoch, name, below=end)
     plan = stream.plan
     void = _read_to(driver, stream, end)
     own = plan.own_logs(name)
-    ends = driver.ends([log_partition(plan.log(log)) for log in own])
+    ends = driver.last_stable_offsets([log_partition(plan.log(log)) for log in own])
     behind = {
         log: max(0, ends[log_partition(plan.log(log))] - stream.state.positions[plan.number(log)])
         for log in own

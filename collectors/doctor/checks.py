@@ -80,9 +80,9 @@ class Finding:
         return f"{self.says}; {self.do}"
 
 
-def refuse(found: Iterable[Finding]) -> None:
+def refuse(findings: Iterable[Finding]) -> None:
     """Raise `TopicChanged` or `UnsafeCluster` where one of these weighs so; say how many more."""
-    worst = [one for one in found if one.weight is Weight.REFUSE]
+    worst = [one for one in findings if one.weight is Weight.REFUSE]
     if not worst:
         return
     more = f" (and {len(worst) - 1} more: see 'amcast doctor')" if len(worst) > 1 else ""
@@ -355,7 +355,7 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
                     f"{one.name}' starts one more",
                 )
             )
-        elif not one.told_address and not one.records:
+        elif not one.advertised_address and not one.records:
             found.append(
                 Finding(
                     Weight.NOTE,

@@ -104,7 +104,7 @@ def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str,
 def _read_to(driver: Driver, stream: OrderStream, offset: int) -> OrderRecord | None:
     """Read a stream to the record at `offset`; give that if it counts, its effect left out."""
     at = stream_partition(stream.plan, stream.collector)
-    end = driver.ends([at])[at]
+    end = driver.last_stable_offsets([at])[at]
     reader = driver.reader({at: stream.offset_next})
     try:
         while stream.offset_next < min(offset + 1, end):
@@ -145,7 +145,10 @@ def _places(
     driver: Driver, logs: Sequence[Log], positions: Mapping[str, int]
 ) -> tuple[GroupPosition, ...]:
     at = {log.name: log_partition(log) for log in logs}
-    begins, ends = driver.begins(list(at.values())), driver.ends(list(at.values()))
+    begins, ends = (
+        driver.log_start_offsets(list(at.values())),
+        driver.last_stable_offsets(list(at.values())),
+    )
     return tuple(
         GroupPosition(
             log.name, log.topic, positions[log.name], begins[at[log.name]], ends[at[log.name]]
@@ -182,7 +185,7 @@ def _with_left(
 def _late(
     driver: Driver,
     places: Iterable[GroupPosition],
-    at: Mapping[str, TopicPartition],
+    partitions: Mapping[str, TopicPartition],
     topics: Mapping[str, TopicFacts],
 ) -> list[GroupPosition]:
     """Pick those whose next record is older than half its topic's retention: no payload is read."""
@@ -192,7 +195,9 @@ def _late(
         kept_ms = topics[place.topic].kept_ms if place.topic in topics else FOR_EVER
         if kept_ms == FOR_EVER or place.position < place.begin:
             continue
-        young = driver.offsets_at([at[place.log]], now - kept_ms // 2)[at[place.log]]
+        young = driver.offsets_at([partitions[place.log]], now - kept_ms // 2)[
+            partitions[place.log]
+        ]
         if place.position < young:
             found.append(place)
     return found
@@ -211,8 +216,8 @@ def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicP
                 break
             for fetched in moved:
                 for record in fetched.records[:1]:
-                    found.setdefault(fetched.at, record.timestamp_ms)
-            reader.remove([one.at for one in moved if one.at in found])
+                    found.setdefault(fetched.partition, record.timestamp_ms)
+            reader.remove([one.partition for one in moved if one.partition in found])
     finally:
         reader.close()
     return found

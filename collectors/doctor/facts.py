@@ -89,7 +89,7 @@ class CollectorFacts:
 
     name: str
     parent: str | None
-    told_address: bool
+    advertised_address: bool
     records: int
     frozen: bool = False
     void: Mapping[str, int] = field(default_factory=dict)

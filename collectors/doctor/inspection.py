@@ -238,7 +238,7 @@ def _work(
     streams = [stream_partition(plan, node.name) for node in plan.collectors]
     at_ms, deadline = now_ms(), time.monotonic() + patience_s
     try:
-        began = Began(at_ms, driver.ends([*logs, *streams]), deadline)
+        began = Began(at_ms, driver.last_stable_offsets([*logs, *streams]), deadline)
     except TopicMissing:  # the findings of changed topics tell which
         return facts, []
     found, stamps = [], []
@@ -266,7 +266,7 @@ def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[
     """Look for logs whose end is held back, and ask who does it."""
     logs = {log_partition(log): log.name for log in plan.logs}
     try:
-        highs, ends = driver.next_offsets(list(logs)), driver.ends(list(logs))
+        highs, ends = driver.high_watermarks(list(logs)), driver.last_stable_offsets(list(logs))
     except TopicMissing:  # the findings of changed topics tell which
         return ()
     held = [at for at in logs if ends[at] < highs[at]]
@@ -281,7 +281,7 @@ def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[
 
 def _newest(driver: Driver, logs: dict[TopicPartition, str], began: Began) -> list[Stamp]:
     """Read the stamp of the newest message of each log; a log that ends in markers shows none."""
-    begins, ends = driver.begins(list(logs)), driver.ends(list(logs))
+    begins, ends = driver.log_start_offsets(list(logs)), driver.last_stable_offsets(list(logs))
     starts = {at: ends[at] - 1 for at in logs if ends[at] > begins[at]}
     found: dict[TopicPartition, Stamp] = {}
     waiting = dict(starts)
@@ -291,10 +291,10 @@ def _newest(driver: Driver, logs: dict[TopicPartition, str], began: Began) -> li
         while waiting and time.monotonic() < deadline:
             for fetched in reader.poll(deadline - time.monotonic()):
                 for record in fetched.records:
-                    after = began.at_ms if record.offset >= began.ends[fetched.at] else None
-                    whose = f"the producer of log {logs[fetched.at]}'s newest message"
-                    found[fetched.at] = Stamp(whose, record.timestamp_ms, now_ms(), after)
-                waiting.pop(fetched.at, None)
+                    after = began.at_ms if record.offset >= began.ends[fetched.partition] else None
+                    whose = f"the producer of log {logs[fetched.partition]}'s newest message"
+                    found[fetched.partition] = Stamp(whose, record.timestamp_ms, now_ms(), after)
+                waiting.pop(fetched.partition, None)
     finally:
         reader.close()
     return list(found.values())

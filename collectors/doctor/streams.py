@@ -69,7 +69,7 @@ def read_control(driver: Driver, topic: str) -> Control:
     """Read a control topic to its end; raises `TopicMissing` where there is none."""
     at = control_partition(topic)
     control = Control(ControlState(topic))
-    position, end = driver.begins([at])[at], driver.ends([at])[at]
+    position, end = driver.log_start_offsets([at])[at], driver.last_stable_offsets([at])[at]
     reader = driver.reader({at: position})
     try:
         while position < end:
@@ -131,7 +131,7 @@ def look_at_collector(
     bare = CollectorFacts(
         name,
         node.parent,
-        told_address=told is not None and told[0] >= plan.epoch,
+        advertised_address=told is not None and told[0] >= plan.epoch,
         records=0,
     )
     try:
@@ -166,7 +166,7 @@ def open_near_end(
 ) -> OrderStream:
     """Open a stream somewhat before its end, at a checkpoint that can still be proven."""
     at = stream_partition(plan, name)
-    begin, end = driver.begins([at])[at], driver.ends([at])[at]
+    begin, end = driver.log_start_offsets([at])[at], driver.last_stable_offsets([at])[at]
     points = [one for one in state.checkpoints(plan.epoch, name) if begin <= one.offset < end]
     chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
     if chosen is None and points and plan.collector(name).stream_first < begin:

@@ -92,7 +92,7 @@ class Chores:
             self._same_at = now + _SAME_EVERY_S
             self._refuse_made_again()
         if self._direct is not None and now >= self._mend_at:
-            self._direct.mend()
+            self._direct.reconnect()
             self._mend_at = time.monotonic() + _MEND_EVERY_S
 
     def _open_all(self, nodes: Sequence[CollectorInstance]) -> None:
@@ -113,9 +113,9 @@ class Chores:
         left = [node for node in nodes if not node.over]
         while left:
             try:
-                ends = self._driver.ends([node.own_at for node in left])
+                ends = self._driver.last_stable_offsets([node.own_at for node in left])
             except AmcastError as error:
-                blamed = [node for node in left if node.own_at == error.at] or left
+                blamed = [node for node in left if node.own_at == error.partition] or left
                 for node in blamed:
                     node.fail(error)
                 left = [node for node in left if node not in blamed]

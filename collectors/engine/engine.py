@@ -26,7 +26,7 @@ from collectors.engine.skips import log_denied
 from collectors.engine.socket_loop import SocketLoop
 from collectors.engine.stream_loop import Came, StreamLoop
 from multicast.announcements import Address
-from multicast.control import ControlReader, ControlState, bells_topic, control_partition
+from multicast.control import ControlReader, ControlState, control_partition, sentinel_topic
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
 
@@ -54,7 +54,7 @@ class Engine:
                 reader.close()
             self._appender = driver.appender()
             opened.callback(self._appender.close, _CLOSE_S)
-            self._direct = None if listen is None else driver.direct()
+            self._direct = None if listen is None else driver.direct_appender()
             if self._direct is not None:
                 opened.callback(self._direct.close)
             self._sockets: SocketLoop | None = None
@@ -63,7 +63,7 @@ class Engine:
                 opened.callback(self._sockets.close)
             self.streams = StreamLoop(driver, failed=self.fail_all)
             opened.callback(self.streams.close)
-            self.ends = LogEndLoop(driver, bells_topic(topic), failed=self.fail_all)
+            self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
             self.chores = Chores(
@@ -106,10 +106,10 @@ class Engine:
         """Give a node an address for announcements; None where none are taken."""
         return None if self._sockets is None else self._sockets.listen(node)
 
-    def add_direct(self, at: TopicPartition) -> None:
+    def add_direct(self, partition: TopicPartition) -> None:
         """Keep a socket for appends to this, where there are direct appends."""
         if self._direct is not None:
-            self._direct.add([at])
+            self._direct.add([partition])
 
     def leave(
         self, node: CollectorInstance, address: Address | None, own_at: TopicPartition
@@ -124,21 +124,21 @@ class Engine:
             self._direct.remove([own_at])
 
     def append(
-        self, at: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
+        self, partition: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
     ) -> bool:
         """Start an append to an order stream; False where nothing was started."""
-        if self._direct is not None and self._direct.append(at, raw, done=done):
+        if self._direct is not None and self._direct.append(partition, raw, done=done):
             return True
         try:
-            self._appender.append(at, raw, done=done)
+            self._appender.append(partition, raw, done=done)
         except BufferFull:
             return False
         return True
 
-    def write(self, at: TopicPartition, value: bytes, *, key: bytes) -> None:
+    def write(self, partition: TopicPartition, value: bytes, *, key: bytes) -> None:
         """Start an append whose loss is no harm."""
         with suppress(BufferFull):
-            self._appender.append(at, value, key=key, done=log_denied)
+            self._appender.append(partition, value, key=key, done=log_denied)
 
     # -- from the loops -----------------------------------------------------------------------
 
@@ -161,19 +161,19 @@ class Engine:
 class _Control:
     """Follows the control topic for everybody."""
 
-    def __init__(self, engine: Engine, at: TopicPartition, position: int) -> None:
+    def __init__(self, engine: Engine, partition: TopicPartition, position: int) -> None:
         self._engine = engine
-        self._at = at
+        self._at = partition
         self._position = position
 
     def subscribe(self) -> None:
         """Read on where we are."""
         self._engine.streams.subscribe(self, {self._at: self._position})
 
-    def streams_came(self, found: Sequence[Came]) -> None:
+    def streams_came(self, batches: Sequence[Came]) -> None:
         """Make the next snapshot."""
         state = self._engine.control.copy()
-        for came in found:
+        for came in batches:
             for record in came.records:
                 state.read(record)
             self._position = came.position

@@ -82,7 +82,7 @@ class CollectorInstance:
         self.name = name
         self.plan = state.plan(state.first_epoch(asked.epoch, name))
         self.own_at = stream_partition(self.plan, name)
-        self.part = Standby(primary=not standby, patience_s=patience_s)
+        self.role = Standby(primary=not standby, patience_s=patience_s)
         self.starts: dict[int, int] = {}
         self.core: Collector
         self.is_open = False
@@ -112,7 +112,7 @@ class CollectorInstance:
         self._reads_own = True
         self._paused = False  # the parent's stream
         self._address: Address | None = None
-        self._told_address = False
+        self._advertised_address = False
         self._rested = 0  # ticks since the last event
         self._control_seen = (0, 0)
         self.said: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class CollectorInstance:
                 if self.over:
                     return
                 self._address = self._engine.listen(self)
-                if self.part.primary:
+                if self.role.primary:
                     self._tell_address()
                 self._engine.ends.follow(self, list(self._logs))
                 self._engine.add_direct(self.own_at)
@@ -172,11 +172,11 @@ class CollectorInstance:
 
     def play(self, *, primary: bool) -> None:
         """Act as the primary from now on, or stand by."""
-        if self.part.primary is primary:
+        if self.role.primary is primary:
             return
         with self._lock:
-            self.part.primary = primary
-            if primary and self.is_open and not self.over and not self._told_address:
+            self.role.primary = primary
+            if primary and self.is_open and not self.over and not self._advertised_address:
                 self._tell_address()
         self.look()
 
@@ -232,9 +232,9 @@ class CollectorInstance:
 
     # -- events -----------------------------------------------------------------------------
 
-    def streams_came(self, found: Sequence[Came]) -> None:
+    def streams_came(self, batches: Sequence[Came]) -> None:
         """Take records of our own and the parent's stream."""
-        self._take(self._records_came, found)
+        self._take(self._records_came, batches)
 
     def ends_came(self, ends: Mapping[TopicPartition, int]) -> int | None:
         """Take ends of logs that moved; say how many offsets below them were not ordered yet."""
@@ -247,7 +247,7 @@ class CollectorInstance:
             self._ends_came(ends)
 
         self._take(came)
-        return sum(unordered) if unordered and self.part.acting else None
+        return sum(unordered) if unordered and self.role.acting else None
 
     def transaction_opened(self) -> None:
         """Hear that a transaction is open in one of our logs: ticks say whether it stands still."""
@@ -346,9 +346,9 @@ class CollectorInstance:
                 self.announcements += 1
                 self.core.announced(announcement)
 
-    def _records_came(self, found: Sequence[Came]) -> None:
-        for came in found:
-            if came.at == self.own_at:
+    def _records_came(self, batches: Sequence[Came]) -> None:
+        for came in batches:
+            if came.partition == self.own_at:
                 self._own_came(came)
                 continue
             for record in came.records:
@@ -376,10 +376,10 @@ class CollectorInstance:
             if self._denied is not None:
                 raise self._denied
             self.core.append_failed()
-        before, acts = self.part.acting, self.part.acts(self.core, time.monotonic())
+        before, acts = self.role.acting, self.role.acts(self.core, time.monotonic())
         if acts and not before:
             self._tell_address()
-        if self.part.waiting:
+        if self.role.waiting:
             self._engine.clock.hurry(self)
         for action in self.core.step(time.time_ns() // 1_000_000) if acts else ():
             match action:
@@ -435,13 +435,13 @@ class CollectorInstance:
         """
         state, epoch = self._engine.control, self.plan.epoch
         if self._address is None:
-            if state.running.get(self.name, 0) < epoch and not self._told_address:
+            if state.running.get(self.name, 0) < epoch and not self._advertised_address:
                 self._write_control(*running_record(epoch, self.name))
         else:
             told, address = state.addresses.get(self.name, (0, None))
             if told <= epoch and address != self._address:
                 self._write_control(*address_record(epoch, self.name, self._address))
-        self._told_address = True
+        self._advertised_address = True
 
     def _write_control(self, key: bytes, value: bytes) -> None:
         self._engine.write(control_partition(self.plan.topic), value, key=key)

@@ -47,10 +47,10 @@ class LogEndLoop:
     """Watches for all; `failed` hears of an error that is not of one log's alone."""
 
     def __init__(
-        self, driver: Driver, bells: str | None, *, failed: Callable[[Exception], None]
+        self, driver: Driver, sentinel_topic: str | None, *, failed: Callable[[Exception], None]
     ) -> None:
         self._driver = driver
-        self._bells = bells
+        self._sentinel_topic = sentinel_topic
         self._failed_all = failed
         self._lock = threading.Lock()  # of the three below
         self._sinks: dict[TopicPartition, dict[EndSink, None]] = {}
@@ -103,7 +103,7 @@ class LogEndLoop:
 
     def _turn(self) -> None:
         if self._watcher is None:
-            self._watcher = self._driver.watcher({}, bells=self._bells)
+            self._watcher = self._driver.watcher({}, sentinel_topic=self._sentinel_topic)
             with self._lock:
                 self._changed.update(dict.fromkeys(self._sinks))
         self._arrange(self._watcher)

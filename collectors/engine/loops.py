@@ -20,7 +20,7 @@ _JOIN_S = 5.0
 
 def partition_of(error: Exception) -> TopicPartition | None:
     """Give the one Kafka partition that an error is about; None where it is not known."""
-    named = error.at if isinstance(error, AmcastError) else None
+    named = error.partition if isinstance(error, AmcastError) else None
     return None if named is None else TopicPartition(*named)
 
 

@@ -51,7 +51,7 @@ def fill(
     log = plan.logs[number]
     at = log_partition(log)
     refuse_changed_topics(driver, plan, {at.topic})
-    end = driver.next_offsets([at])[at]
+    end = driver.high_watermarks([at])[at]
     if end >= below:
         told(end)
         return False
@@ -74,7 +74,7 @@ _BATCH = 20_000
 def missing(driver: Driver, plan: Plan, targets: Mapping[str, int]) -> dict[str, int]:
     """Count by log the offsets that are empty below a target; full logs are left out."""
     at = {name: log_partition(plan.log(name)) for name in targets}
-    there = driver.next_offsets(list(at.values()))
+    there = driver.high_watermarks(list(at.values()))
     short = {name: target - there[at[name]] for name, target in targets.items()}
     return {name: count for name, count in short.items() if count > 0}
 

@@ -38,7 +38,7 @@ def describe(node: CollectorInstance, *, reads_back: bool) -> dict[str, Any]:
         "node": node.name,
         "epoch": node.plan.epoch,
         "begun": node.begun,
-        "role": "primary" if node.part.primary else "standby",
+        "role": "primary" if node.role.primary else "standby",
     }
     if not node.begun:
         return told
@@ -47,8 +47,8 @@ def describe(node: CollectorInstance, *, reads_back: bool) -> dict[str, Any]:
     return {
         **told,
         "parent": node.plan.collector(node.name).parent,
-        "acting": node.part.acting,
-        "takeovers": node.part.takeovers,
+        "acting": node.role.acting,
+        "takeovers": node.role.takeovers,
         "frozen": core.frozen,
         "records": core.own.state.count,
         "appended_here": node.records_appended,

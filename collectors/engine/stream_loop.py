@@ -32,7 +32,7 @@ _POLL_S = 0.05
 class Came(NamedTuple):
     """New records of one Kafka partition, and the position after them."""
 
-    at: TopicPartition
+    partition: TopicPartition
     records: Sequence[Record]
     position: int
 
@@ -40,7 +40,7 @@ class Came(NamedTuple):
 class StreamSink(Protocol):
     """Who subscribes; called by the loop's thread, and must return soon."""
 
-    def streams_came(self, found: Sequence[Came]) -> None:
+    def streams_came(self, batches: Sequence[Came]) -> None:
         """Take what one poll has found."""
 
     def fail(self, error: Exception) -> None:
@@ -79,14 +79,14 @@ class StreamLoop:
                 self._changed[at] = None
         self._wake()
 
-    def pause(self, sink: StreamSink, at: TopicPartition, *, paused: bool) -> None:
+    def pause(self, sink: StreamSink, partition: TopicPartition, *, paused: bool) -> None:
         """Give a sink nothing of a partition until it is to go on."""
         with self._lock:
-            found = self._subscriptions.get(at, {}).get(sink)
+            found = self._subscriptions.get(partition, {}).get(sink)
             if found is None or found.paused is paused:
                 return
             found.paused = paused
-            self._changed[at] = None
+            self._changed[partition] = None
         self._wake()
 
     def unsubscribe(self, sink: StreamSink, places: Sequence[TopicPartition]) -> None:

@@ -41,10 +41,10 @@ from collectors.reconfiguration.topics import (
 from multicast.control import (
     ControlReader,
     ControlState,
-    bells_topic,
     control_partition,
     log_partition,
     plan_record,
+    sentinel_topic,
     stream_partition,
 )
 from multicast.drivers.kafka_python import Admin
@@ -137,7 +137,7 @@ def apply(
     try:
         state = control.refresh()
         if running is not None and again:
-            hang_bells(driver, admin, plan.topic, timeout_s)
+            append_sentinels(driver, admin, plan.topic, timeout_s)
             drained = _drain(driver, control, timeout_s, say)
             return Applied(
                 running, tuple(made), changed=drained, not_running=not_opened(control.state)
@@ -146,7 +146,7 @@ def apply(
         refuse(found)
         found += overtaken_groups(driver, admin, state)
         _tell(found, say)
-        hang_bells(driver, admin, plan.topic, timeout_s)
+        append_sentinels(driver, admin, plan.topic, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
         _propose(driver, filled, state.previous, timeout_s)
         if control.refresh().plan(plan.epoch).digest != filled.digest:
@@ -186,9 +186,9 @@ def _refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
     _refuse_lost(state.plan(), plan, uncovered=uncovered)
 
 
-def _tell(found: Iterable[Finding], say: Callable[[str], None]) -> None:
+def _tell(findings: Iterable[Finding], say: Callable[[str], None]) -> None:
     """Say what is wrong, and what this user may not see."""
-    for one in found:
+    for one in findings:
         if one.check is Check.UNSEEN:
             say(f"not checked: {one.says}")
         elif one.weight is Weight.WARN:
@@ -207,7 +207,7 @@ def _drain(
         return False
     unhelped = drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
     new = {node.name for node in control.state.plan().collectors}
-    new -= control.state.carried(newest - 1).collectors
+    new -= control.state.retained(newest - 1).collectors
     until = time.monotonic() + _OPENING_S
     while time.monotonic() < until and (waiting := new.intersection(not_opened(control.state))):
         if not unhelped and waiting == new:
@@ -272,17 +272,17 @@ def same_layout(one: Plan, other: Plan) -> bool:
     return bare(one) == bare(other)
 
 
-def hang_bells(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0) -> bool:
+def append_sentinels(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0) -> bool:
     """Give each broker a bell: one small record that watchers are sent instead of messages.
 
     Nothing depends on them but how many bytes a watcher reads, so a cluster that will not have
     them is no error: False.
     """
-    bells = bells_topic(topic)
+    bells = sentinel_topic(topic)
     try:
         placed = admin.place_on_brokers(bells, _BELL_SETTINGS)
         at = [TopicPartition(bells, partition) for partition in placed.values()]
-        silent = [one for one, offset in driver.next_offsets(at).items() if offset == 0]
+        silent = [one for one, offset in driver.high_watermarks(at).items() if offset == 0]
         for one in silent:
             _append(driver, one, None, b"bell", timeout_s)
     except AmcastError:
@@ -292,9 +292,9 @@ def hang_bells(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0
 
 def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
     """Write into the plan what only the cluster knows."""
-    begins = driver.begins([log_partition(log) for log in plan.logs])
+    begins = driver.log_start_offsets([log_partition(log) for log in plan.logs])
     streams = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
-    ends = driver.ends(list(streams.values()))
+    ends = driver.last_stable_offsets(list(streams.values()))
     ids = admin.topic_ids(list(topics_of(plan)))
     return replace(
         plan,
@@ -313,15 +313,17 @@ def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> N
 
 
 def _append(
-    driver: Driver, at: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
+    driver: Driver, partition: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
 ) -> int:
     """Append one record and wait until it is stored; give its offset."""
     outcomes: list[AppendOutcome] = []
     appender = driver.appender()
     try:
-        appender.append(at, value, key=key, done=outcomes.append)
+        appender.append(partition, value, key=key, done=outcomes.append)
         if not appender.flush(timeout_s) or not outcomes:
-            raise AppendUnknown(f"{at.topic} did not acknowledge a record within {timeout_s:g} s")
+            raise AppendUnknown(
+                f"{partition.topic} did not acknowledge a record within {timeout_s:g} s"
+            )
     finally:
         appender.close()
     (outcome,) = outcomes

@@ -92,7 +92,7 @@ class Streams:
     def read(self, timeout_s: float) -> None:
         """Read what has come."""
         for fetched in self.reader.poll(timeout_s):
-            stream = self.places[fetched.at]
+            stream = self.places[fetched.partition]
             for record in fetched.records:
                 self.take(stream, record)
             stream.passed(fetched.position)
@@ -119,7 +119,7 @@ class Drain:
         self._driver = driver
         self._control = control
         self._plan: Plan = control.state.plan(epoch)
-        self._carried = control.state.carried(epoch)
+        self._carried = control.state.retained(epoch)
         self._next: Plan = control.state.plan(epoch + 1)
         self._deadline = deadline
         self._denied: AccessDenied | None = None  # what keeps us from helping
@@ -183,7 +183,7 @@ class Drain:
             for node in self._plan.collectors
             if node.name not in self._carried.collectors
         }
-        ends = self._driver.ends(list(names))
+        ends = self._driver.last_stable_offsets(list(names))
         places: dict[TopicPartition, OrderStream] = {
             at: self._control.state.stream(epoch, name, below=ends[at])
             for at, name in names.items()

@@ -30,7 +30,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
-from topology.carry_over import Retained, carried
+from topology.carry_over import Retained, retained
 from topology.tree import Plan
 
 _POLL_S = 0.1
@@ -132,7 +132,7 @@ class Probes:
         Whose collector or log was carried over has seen it already.
         """
         deadline = time.monotonic() + timeout_s
-        kept = carried(self._plan, after)
+        kept = retained(self._plan, after)
         waiting = [one for one in self._probes if not _is_kept(one, kept)]
         while time.monotonic() < deadline and not all(_done(one, after.epoch) for one in waiting):
             self._stop.wait(_POLL_S)

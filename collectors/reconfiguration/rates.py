@@ -42,9 +42,9 @@ def running(
         finally:
             control.close()
         at = {log_partition(log): log.name for log in plan.logs}
-        first, began = driver.ends(list(at)), time.monotonic()
+        first, began = driver.last_stable_offsets(list(at)), time.monotonic()
         threading.Event().wait(window_s)
-        last, seconds = driver.ends(list(at)), time.monotonic() - began
+        last, seconds = driver.last_stable_offsets(list(at)), time.monotonic() - began
     finally:
         driver.close()
     rates = measured_rates(

@@ -105,7 +105,7 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
 
 def _read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
     with _surveyed(driver, places) as streams:
-        ends = driver.ends(list(places))
+        ends = driver.last_stable_offsets(list(places))
         while any(stream.offset_next < ends[at] for at, stream in places.items()):
             before = sum(stream.offset_next for stream in places.values())
             streams.read(READ_S)
@@ -132,7 +132,7 @@ def _positions_at(
         _read_to_end(driver, {at: parent})  # the child may have been read to a later moment
     if parent.state.count <= relayed:
         return dict(parent.state.positions) if parent.state.count == relayed else None
-    begin = driver.begins([at])[at]
+    begin = driver.log_start_offsets([at])[at]
     points = [
         point
         for point in state.checkpoints(parent.plan.epoch, parent.collector)
@@ -181,7 +181,7 @@ def _judged(
 ) -> tuple[Damage, ...]:
     plan = state.plan(state.begun_epoch)
     at = {log.name: log_partition(log) for log in plan.logs}
-    there = driver.next_offsets(list(at.values()))
+    there = driver.high_watermarks(list(at.values()))
     return damage(streams.values(), {name: there[place] for name, place in at.items()})
 
 
@@ -246,7 +246,7 @@ class RecoveringDrain(Drain):
         assert above is not None
         parent, state = named[above], self._control.state
         at = stream_partition(parent.plan, above)
-        begin = self._driver.begins([at])[at]
+        begin = self._driver.log_start_offsets([at])[at]
         points = [
             point
             for point in state.checkpoints(parent.plan.epoch, above)
@@ -343,7 +343,7 @@ def _propose(
     partitions = 1 + max(node.stream for node in plan.collectors)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partitions)})
     at = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
-    ends = driver.ends(list(at.values()))
+    ends = driver.last_stable_offsets(list(at.values()))
     plan = replace(
         plan,
         collectors=tuple(

@@ -108,7 +108,7 @@ def refuse_partitions(
     ours = {plan.topic, *(() if running is None else running.topic_ids)}
     for name in sorted(counts.keys() - ours):
         places = [TopicPartition(name, number) for number in range(counts[name])]
-        held = sum(driver.next_offsets(places).values())
+        held = sum(driver.high_watermarks(places).values())
         if held:
             raise Conflict(
                 f"topic {name} holds {held} records, and no plan of topic {plan.topic} made it: "

@@ -139,24 +139,24 @@ def down(
     _say(f"{what}: {cluster.directory}")
 
 
-def _document(found: ClusterStatus) -> dict[str, object]:
-    brokers = [dataclasses.asdict(broker) | {"log": str(broker.log)} for broker in found.brokers]
+def _document(status: ClusterStatus) -> dict[str, object]:
+    brokers = [dataclasses.asdict(broker) | {"log": str(broker.log)} for broker in status.brokers]
     return {
         "schema_version": 1,
-        **dataclasses.asdict(found),
-        "directory": str(found.directory),
+        **dataclasses.asdict(status),
+        "directory": str(status.directory),
         "brokers": brokers,
     }
 
 
-def _print_table(found: ClusterStatus) -> None:
-    if found.state == "absent":
+def _print_table(status: ClusterStatus) -> None:
+    if status.state == "absent":
         return
     table = Table("broker", "address", "state", "pid", "log", box=None, pad_edge=False)
-    for broker in found.brokers:
+    for broker in status.brokers:
         pid = "" if broker.pid is None else str(broker.pid)
         table.add_row(str(broker.broker_id), broker.address, broker.state, pid, str(broker.log))
     # Width enough for the paths where the output is no terminal: never cut data.
     console = Console() if Console().is_terminal else Console(width=500)
-    console.print(f"Kafka {found.version}, {found.state}, cluster {found.cluster_id}")
+    console.print(f"Kafka {status.version}, {status.state}, cluster {status.cluster_id}")
     console.print(table)

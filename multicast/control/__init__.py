@@ -23,11 +23,11 @@ from multicast.control.reader import ControlReader
 from multicast.control.state import ControlState, genesis
 from multicast.control.topics import (
     ALONE,
-    bells_topic,
     control_partition,
     groups_topic,
     log_partition,
     order_topic,
+    sentinel_topic,
     stream_partition,
 )
 
@@ -36,7 +36,6 @@ __all__ = [
     "ControlReader",
     "ControlState",
     "address_record",
-    "bells_topic",
     "best_checkpoint",
     "checkpoint_record",
     "control_partition",
@@ -48,5 +47,6 @@ __all__ = [
     "order_topic",
     "plan_record",
     "running_record",
+    "sentinel_topic",
     "stream_partition",
 ]

@@ -19,7 +19,7 @@ class ControlReader:
         self._at = control_partition(topic)
         self._driver = driver
         try:
-            self.position = driver.begins([self._at])[self._at]
+            self.position = driver.log_start_offsets([self._at])[self._at]
         except TopicMissing:
             self.state.plan()  # raises: no plan was ever applied
             raise
@@ -30,7 +30,7 @@ class ControlReader:
 
         Raises `ClusterUnreachable` where nothing more comes for `timeout_s` seconds.
         """
-        end = self._driver.ends([self._at])[self._at]
+        end = self._driver.last_stable_offsets([self._at])[self._at]
         while self.position < end:
             before = self.position
             self.follow(timeout_s)

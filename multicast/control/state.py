@@ -38,7 +38,7 @@ from multicast.control.topics import ALONE
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest
 from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
-from topology.carry_over import Retained, carried
+from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Plan
 
@@ -131,7 +131,7 @@ class ControlState:
         if plan.topic != self.topic:
             raise InvalidPlan("it is of another topic")
         if self.plans:
-            self._carried.append(carried(self.plans[-1], plan))
+            self._carried.append(retained(self.plans[-1], plan))
         self.plans.append(plan)
         self.previous = digest_of(value)
 
@@ -146,7 +146,7 @@ class ControlState:
         starts = self.starts(epoch)
         if starts is None:
             raise NotReadable(f"epoch {epoch} has not begun")
-        plan, kept = self.plan(epoch), self.carried(epoch).logs
+        plan, kept = self.plan(epoch), self.retained(epoch).logs
         for log in plan.logs:
             asked = kind == "ends" or plan.top(log.name) is None
             if asked and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
@@ -211,7 +211,7 @@ class ControlState:
             )
         return self.plans[wanted - 1]
 
-    def carried(self, epoch: int) -> Retained:
+    def retained(self, epoch: int) -> Retained:
         """Say what goes on from an epoch into the next; all of it while there is no next."""
         if epoch < self.epoch:
             return self._carried[epoch - 1]
@@ -239,7 +239,7 @@ class ControlState:
         return epoch
 
     def _goes_on(self, epoch: int, source: str) -> bool:
-        found = self.carried(epoch)
+        found = self.retained(epoch)
         if source.startswith(ALONE):
             return source.removeprefix(ALONE) in found.logs
         return source in found.collectors

@@ -23,7 +23,7 @@ def order_topic(topic: str) -> str:
     return f"{topic}.Msg-TO"
 
 
-def bells_topic(topic: str) -> str:
+def sentinel_topic(topic: str) -> str:
     """Name the Kafka topic of the bells: one record on each broker, for watchers."""
     return f"{topic}.bells"
 

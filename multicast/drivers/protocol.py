@@ -53,7 +53,7 @@ class Fetched(NamedTuple):
     between hold no message. `records` may be empty: then only the position moved.
     """
 
-    at: TopicPartition
+    partition: TopicPartition
     records: Sequence[Record]
     position: int
 
@@ -80,7 +80,7 @@ class Appender(Protocol):
 
     def append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None = None,
@@ -95,7 +95,7 @@ class Appender(Protocol):
 
     def append_all(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
@@ -115,7 +115,7 @@ class Appender(Protocol):
 
 def append_each(
     appender: Appender,
-    at: TopicPartition,
+    partition: TopicPartition,
     values: Sequence[bytes | None],
     *,
     headers: Headers = (),
@@ -124,7 +124,7 @@ def append_each(
     """Start one append after the other until the buffer is full, as `Appender.append_all` does."""
     for index, value in enumerate(values):
         try:
-            appender.append(at, value, headers=headers, done=partial(done, index))
+            appender.append(partition, value, headers=headers, done=partial(done, index))
         except BufferFull:
             return index
     return len(values)
@@ -136,13 +136,13 @@ class Reader(Protocol):
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
         """Read these Kafka partitions, too (or anew), each from that offset."""
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these no longer."""
 
-    def pause(self, at: Sequence[TopicPartition]) -> None:
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`; their positions stay."""
 
-    def resume(self, at: Sequence[TopicPartition]) -> None:
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Go on with paused ones."""
 
     def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
@@ -169,13 +169,13 @@ class Watcher(Protocol):
 
     spacing_s: float
 
-    def add(self, at: Sequence[TopicPartition]) -> None:
+    def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Follow these, too; the next polls report their ends as soon as they are known.
 
         Like `poll`, it is for the thread that polls.
         """
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Follow these no longer. For the thread that polls."""
 
     def highs(self) -> Mapping[TopicPartition, int]:
@@ -205,14 +205,14 @@ class DirectAppender(Protocol):
     thread keeps the connections (`mend`), one receives; any thread appends, adds and removes.
     """
 
-    def add(self, at: Sequence[TopicPartition]) -> None:
+    def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Keep a connection for these, too; the next `mend` opens it."""
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Append to these no longer; what is in flight still has its outcome."""
 
     def append(
-        self, at: TopicPartition, value: bytes, *, done: Callable[[AppendOutcome], None]
+        self, partition: TopicPartition, value: bytes, *, done: Callable[[AppendOutcome], None]
     ) -> bool:
         """Send a record; False where no connection is open now, or no room: nothing was sent.
 
@@ -225,7 +225,7 @@ class DirectAppender(Protocol):
     def receive(self) -> None:
         """Take the answers that have come, without waiting."""
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         """Close connections that do not answer, and open what is missing; ends within seconds."""
 
     def close(self) -> None:
@@ -245,30 +245,35 @@ class Driver(Protocol):
     def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
         """Open a reader of its own."""
 
-    def watcher(self, starts: Mapping[TopicPartition, int], *, bells: str | None = None) -> Watcher:
+    def watcher(
+        self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
+    ) -> Watcher:
         """Open a watcher; `starts` are offsets believed to be at or below the ends.
 
-        `bells` names the topic of the bells (`control.bells_topic`): with it no payload is read;
-        where it is None or does not exist, at most one batch of messages is read a question.
+        `sentinel_topic` names the topic of the bells (`control.sentinel_topic`): with it no payload
+        is read; where it is None or does not exist, at most one batch of messages is read a
+        question.
         """
 
-    def direct(self) -> DirectAppender | None:
+    def direct_appender(self) -> DirectAppender | None:
         """Open what appends without a detour; None where there is none."""
 
-    def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""
 
-    def ends(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def last_stable_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Ask for the last stable offsets."""
 
-    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the offsets that the next appends will get, what is uncommitted counted.
 
         Where a log is replicated, what its followers have not stored yet is not counted.
         """
 
     def offsets_at(
-        self, at: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Ask for the first offsets whose record is at or after that time; the end where none."""
 
@@ -279,7 +284,7 @@ class Driver(Protocol):
         """Store an offset and a short text for each Kafka partition under a consumer group."""
 
     def committed(
-        self, group: str, at: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Read back what `commit` stored; Kafka partitions without an entry are left out."""
 

@@ -103,12 +103,12 @@ def _peel(
         at[index] = place
 
 
-def disagreement(found: Core) -> tuple[Step, Step] | None:
+def disagreement(core: Core) -> tuple[Step, Step] | None:
     """Find two sequences that have two numbers in opposite orders; None where there are none."""
-    for index, sequence in enumerate(found.sequences):
+    for index, sequence in enumerate(core.sequences):
         last: dict[int, tuple[int, int]] = {}  # by other sequence: its place, and ours
-        for place in range(found.low[index], found.high[index]):
-            for other, there in found.places[sequence[place]]:
+        for place in range(core.low[index], core.high[index]):
+            for other, there in core.places[sequence[place]]:
                 if other <= index:
                     continue
                 before = last.get(other, (-1, -1))
@@ -118,19 +118,19 @@ def disagreement(found: Core) -> tuple[Step, Step] | None:
     return None
 
 
-def shortest_cycle(found: Core, *, scan_max: int = SCAN_MAX) -> tuple[Step, ...]:
+def shortest_cycle(core: Core, *, scan_max: int = SCAN_MAX) -> tuple[Step, ...]:
     """Find a cycle of fewest steps in a core that is not empty.
 
     It is a shortest of all where trying every number of the core looks at no more than `scan_max`
     numbers; else the shortest of those found until then (one search is always finished).
     """
-    pair = disagreement(found)
+    pair = disagreement(core)
     if pair is not None:
         return pair
     best: tuple[Step, ...] = ()
     budget = scan_max
-    for number in found.places:
-        cycle, scanned = _cycle_through(found, number, len(best))
+    for number in core.places:
+        cycle, scanned = _cycle_through(core, number, len(best))
         if cycle is not None:
             best = cycle
         budget -= scanned
@@ -141,10 +141,10 @@ def shortest_cycle(found: Core, *, scan_max: int = SCAN_MAX) -> tuple[Step, ...]
     return best
 
 
-def _cycle_through(found: Core, start: int, below: int) -> tuple[tuple[Step, ...] | None, int]:
+def _cycle_through(core: Core, start: int, below: int) -> tuple[tuple[Step, ...] | None, int]:
     """Search breadth first, a sequence a step; only for fewer than `below` steps unless it is 0."""
-    reached = list(found.high)  # by sequence: all from here on was looked at
-    level = {index: _Entry(index, place, None, -1) for index, place in found.places[start]}
+    reached = list(core.high)  # by sequence: all from here on was looked at
+    level = {index: _Entry(index, place, None, -1) for index, place in core.places[start]}
     steps, scanned = 0, 0
     while level:
         steps += 1
@@ -152,7 +152,7 @@ def _cycle_through(found: Core, start: int, below: int) -> tuple[tuple[Step, ...
             break
         following: dict[int, _Entry] = {}
         for entry in level.values():
-            sequence = found.sequences[entry.sequence]
+            sequence = core.sequences[entry.sequence]
             end = reached[entry.sequence]
             reached[entry.sequence] = min(end, entry.place + 1)
             scanned += max(0, end - entry.place)
@@ -160,7 +160,7 @@ def _cycle_through(found: Core, start: int, below: int) -> tuple[tuple[Step, ...
                 number = sequence[place]
                 if number == start:
                     return tuple(_steps(entry, place))[::-1], scanned
-                for other, there in found.places[number]:
+                for other, there in core.places[number]:
                     known = following.get(other)
                     if there + 1 < (reached[other] if known is None else known.place + 1):
                         following[other] = _Entry(other, there, entry, place)

@@ -77,7 +77,7 @@ def _read(
 ) -> None:
     """Note every message that stands in a log, up to the audit's end."""
     at = log_partition(log)
-    position, end = driver.begins([at])[at], audit.end.positions[log.name]
+    position, end = driver.log_start_offsets([at])[at], audit.end.positions[log.name]
     if position >= end:
         return
     reader = driver.reader({at: position})

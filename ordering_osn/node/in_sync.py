@@ -19,9 +19,9 @@ from multicast.errors import AmcastError, ClusterUnreachable
 class Replicas(Admin):
     """The part of Kafka's administration that a health check needs."""
 
-    def short(self, at: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+    def short(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         """Say which of these lack replicas in sync; raises `ClusterUnreachable`."""
-        topics = sorted({one.topic for one in at})
+        topics = sorted({one.topic for one in partitions})
         settings = self.topic_settings(topics)
         found = {}
         for name, topic in self._topics(topics).items():
@@ -29,7 +29,7 @@ class Replicas(Admin):
             for partition in topic["partitions"]:
                 place = TopicPartition(name, int(partition["partition_index"]))
                 in_sync = len(partition["isr_nodes"])
-                if place in at and in_sync < needed:
+                if place in partitions and in_sync < needed:
                     ids = " ".join(str(one) for one in sorted(partition["replica_nodes"]))
                     found[place] = (
                         f"[replica ids: [{ids}]]: {in_sync} are in sync, {needed} are needed"

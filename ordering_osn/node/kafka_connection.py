@@ -118,7 +118,7 @@ class KafkaConnection:
         every = sorted({at for places in logs.values() for at in places.values()})
         silent: dict[str, str] = {}
         try:
-            ends = driver.ends(every)
+            ends = driver.last_stable_offsets(every)
             self.ends = {
                 chain: {log: ends[at] for log, at in places.items()}
                 for chain, places in logs.items()
@@ -171,20 +171,20 @@ class KafkaConnection:
                 found[chain] = why
                 continue
             try:
-                driver.ends(list(places.values()))
+                driver.last_stable_offsets(list(places.values()))
             except AmcastError as error:
                 found[chain] = str(error)
         return found
 
-    def _lacking(self, at: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+    def _lacking(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
         now = time.monotonic()
         if self._open_replicas is not None and now - self._short_at > _REPLICAS_EVERY_S:
             try:
                 if self._replicas is None:
                     self._replicas = self._open_replicas()
-                self._short = self._replicas.short(at)
+                self._short = self._replicas.short(partitions)
                 self.doubt = self._replicas.unknown()
             except AmcastError as error:
-                self._short = dict.fromkeys(at, f"cannot be asked about: {error}")
+                self._short = dict.fromkeys(partitions, f"cannot be asked about: {error}")
             self._short_at = now
         return self._short

@@ -211,14 +211,14 @@ class Measured:
 def stored(driver, topic, count):
     """All records of a run's events by Kafka partition, once so many are there."""
     reader = driver.reader({TopicPartition(topic, at): 0 for at in range(count)})
-    ends = driver.ends([TopicPartition(topic, at) for at in range(count)])
+    ends = driver.last_stable_offsets([TopicPartition(topic, at) for at in range(count)])
     found = {at: [] for at in range(count)}
     places = dict.fromkeys(ends, 0)
 
     def whole():
         for fetched in reader.poll(0.5):
-            found[fetched.at.partition] += [record.value for record in fetched.records]
-            places[fetched.at] = fetched.position
+            found[fetched.partition.partition] += [record.value for record in fetched.records]
+            places[fetched.partition] = fetched.position
         return all(places[at] >= end for at, end in ends.items())
 
     until(whole, "all events")
@@ -307,7 +307,7 @@ def test_percentiles_of_spark_and_of_the_clients_histograms_agree(measured, batc
             assert near(figures_[f"x{short}pct"], row[f"{name}_ms"]), (arm, name)
         assert near(figures_["xMax"], row["max_ms"])
         # The histogram leaves out the first acknowledgements, Spark the first messages.
-        low, high = round_.publish.at((35, 65))
+        low, high = round_.publish.percentile((35, 65))
         assert low - 0.001 <= found[arm, "publish"]["p50_ms"] <= high * 1.002 + 0.001
     assert found["ordered", "ordered"]["p50_ms"] <= found["ordered", "end_to_end"]["p50_ms"]
     assert ("plain", "ordered") not in found

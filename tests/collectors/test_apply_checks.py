@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
-from multicast.control import bells_topic, control_partition, groups_topic, order_topic
+from multicast.control import control_partition, groups_topic, order_topic, sentinel_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
@@ -48,7 +48,7 @@ class Bench:
     def topics(self):
         """All topics of that name, and how many partitions each has."""
         names = [*topics_of(self.plan), control_partition(self.topic).topic]
-        return self.admin.partitions([*names, bells_topic(self.topic)])
+        return self.admin.partitions([*names, sentinel_topic(self.topic)])
 
     def apply(self, plan=None, **options):
         return apply(self.driver, self.admin, plan or self.plan, **options)

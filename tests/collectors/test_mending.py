@@ -34,7 +34,7 @@ from multicast.order import (
     encode,
 )
 from tests.helpers.plans import chain, from_start
-from topology.carry_over import carried
+from topology.carry_over import retained
 
 
 def opened(name):
@@ -181,8 +181,8 @@ def test_the_next_plan_has_the_same_layout_and_carries_over_what_is_not_damaged(
     after = recovery_plan(plan, ["K2"])
     assert (after.epoch, after.base_epoch) == (2, 1)
     assert [(node.name, node.stream) for node in after.collectors] == [("K1", 2), ("K2", 1)]
-    assert carried(plan, after).collectors == frozenset()
-    assert carried(plan, after).logs == {"P4"}
+    assert retained(plan, after).collectors == frozenset()
+    assert retained(plan, after).logs == {"P4"}
     again = recovery_plan(after, ["K1"])
     assert [node.stream for node in again.collectors] == [0, 1]
 

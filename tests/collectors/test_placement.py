@@ -130,7 +130,7 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
         for number in range(50):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.records_appended == 0
-        second.part.patience_s = 0.05  # it was long, so that a slow machine passes
+        second.role.patience_s = 0.05  # it was long, so that a slow machine passes
         first.stop()
         thread.join(60)
         for number in range(50, 100):

@@ -84,7 +84,7 @@ def ordered_again(system):
 
 def end_of(system, log):
     at = log_partition(system.plan.log(log))
-    return system.driver.ends([at])[at]
+    return system.driver.last_stable_offsets([at])[at]
 
 
 def delivered(system, name):

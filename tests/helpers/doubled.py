@@ -65,7 +65,7 @@ class World:
     def copies(self, at):
         """Count the copies of each value in a log; what was accepted stands where it was told."""
         with open_driver("librdkafka", self.cluster.bootstrap) as driver:
-            end = driver.ends([at])[at]
+            end = driver.last_stable_offsets([at])[at]
             reader = driver.reader({at: 0})
             records, _ = read(reader, {at: end}) if end else ({at: []}, None)
             reader.close()

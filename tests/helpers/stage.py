@@ -111,7 +111,7 @@ class Stage:
                 log_partition(plan.log(name)), b"", headers=(epoch_header(name, state.epoch),)
             )
             + 1
-            for name in logs_to_mark(plan, state.carried(plan.epoch))
+            for name in logs_to_mark(plan, state.retained(plan.epoch))
         }
         key, value = markers_record(plan.epoch, markers, attempt=self._attempt())
         self.log.write(CONTROL, value, key=key)
@@ -123,7 +123,7 @@ class Stage:
         plan = state.plan(state.epoch - 1)
         if plan.epoch not in state.markers:
             return None
-        carried = state.carried(plan.epoch)
+        carried = state.retained(plan.epoch)
         streams = {
             node.name: self.stream(plan, node.name)
             for node in plan.collectors
@@ -153,7 +153,7 @@ class Stage:
         return stream
 
     def end(self, at):
-        return self.log.ends([at])[at]
+        return self.log.last_stable_offsets([at])[at]
 
     # -- messages -------------------------------------------------------------------------------
 

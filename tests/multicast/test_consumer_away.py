@@ -11,7 +11,7 @@ from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 from topology.tree import CollectorSpec, Subscription
 
-ASKED = ("ends", "topic_ids")
+ASKED = ("last_stable_offsets", "topic_ids")
 
 
 class Failing:

@@ -104,5 +104,5 @@ def test_a_consumer_that_never_commits_keeps_a_bounded_trail():
     for number in range(30_000):
         positions.handed_out(Batch(log, ("P1",), (Record(number, b""),), 1, "K1", number, 0))
     assert len(positions._trail) == 10_000
-    assert positions.at(Cursor(1, "K1", 100, 0, 101)) == {}
-    assert positions.at(Cursor(1, "K1", 29_998, 0, 29_999)) == {log_partition(log): 29_999}
+    assert positions.resume_from(Cursor(1, "K1", 100, 0, 101)) == {}
+    assert positions.resume_from(Cursor(1, "K1", 29_998, 0, 29_999)) == {log_partition(log): 29_999}

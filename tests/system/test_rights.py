@@ -245,7 +245,8 @@ def test_collectors_order_and_fill_with_the_rights_of_their_role(broker, tmp_pat
         nodes = [] if role == "collectors run" else ALL
         with collectors(system.topic, client, tmp_path, *nodes, bootstrap=broker.users):
             holes = [log_partition(log) for log in system.plan.logs if log.name in HOLES]
-            until(lambda: announce() or min(system.driver.ends(holes).values()), PATIENCE_S)
+            stable = system.driver.last_stable_offsets
+            until(lambda: announce() or min(stable(holes).values()), PATIENCE_S)
             folder = tmp_path / "operator"
             folder.mkdir()
             sent = amcast(

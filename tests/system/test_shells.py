@@ -22,7 +22,7 @@ from multicast.subscription import Bounds
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small, until
-from topology.carry_over import carried
+from topology.carry_over import retained
 
 
 def send(system, count=200):
@@ -174,7 +174,7 @@ def test_an_epoch_ends_by_freeze_and_every_consumer_follows_into_the_next():
         )
         system.propose(after)
         marks = {}
-        kept = carried(system.plan, after)
+        kept = retained(system.plan, after)
         for name in logs_to_mark(system.plan, kept):
             at = log_partition(system.plan.log(name))
             offset = system.log.write(at, None, headers=[epoch_header(name, 2)])

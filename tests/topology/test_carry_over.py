@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from topology.carry_over import carried
+from topology.carry_over import retained
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 TWO_TREES = Plan(
@@ -38,7 +38,7 @@ def after(**changes):
 
 
 def found(plan):
-    kept = carried(TWO_TREES, plan)
+    kept = retained(TWO_TREES, plan)
     return set(kept.collectors), set(kept.logs)
 
 

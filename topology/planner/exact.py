@@ -398,11 +398,11 @@ def families(below: int, within: list[int]) -> Iterator[tuple[int, ...]]:
     return rest_of(below)
 
 
-def best_choices(found: dict[SearchState, list[Choice]]) -> dict[SearchState, tuple[int, Choice]]:
+def best_choices(choices: dict[SearchState, list[Choice]]) -> dict[SearchState, tuple[int, Choice]]:
     """Give each state's best price with its choice; states that cannot be served are absent."""
     best: dict[SearchState, tuple[int, Choice]] = {}
-    for state in sorted(found, key=lambda s: (s.below.bit_count(), s.levels or 0)):
-        for choice in found[state]:
+    for state in sorted(choices, key=lambda s: (s.below.bit_count(), s.levels or 0)):
+        for choice in choices[state]:
             if all(child in best for child in choice.children):
                 price = choice.price + sum(best[child][0] for child in choice.children)
                 if state not in best or price < best[state][0]:
@@ -410,15 +410,15 @@ def best_choices(found: dict[SearchState, list[Choice]]) -> dict[SearchState, tu
     return best
 
 
-def least_load(found: dict[SearchState, list[Choice]]) -> int | None:
+def least_load(choices: dict[SearchState, list[Choice]]) -> int | None:
     """Give the load that the busiest collector has at least, in any tree; None: no tree at all."""
     best: dict[SearchState, int] = {}
-    for state in sorted(found, key=lambda s: (s.below.bit_count(), s.levels or 0)):
-        for choice in found[state]:
+    for state in sorted(choices, key=lambda s: (s.below.bit_count(), s.levels or 0)):
+        for choice in choices[state]:
             if all(child in best for child in choice.children):
                 load = max(choice.load, *(best[child] for child in choice.children), 0)
                 best[state] = min(load, best.get(state, load))
-    widest = max(found, key=lambda s: s.below.bit_count())
+    widest = max(choices, key=lambda s: s.below.bit_count())
     return best.get(widest)
 
 

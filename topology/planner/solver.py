@@ -137,7 +137,7 @@ class _Part:
     measure: Measure
     load_max: int | None
     coupled: bool
-    found: dict[SearchState, list[Choice]] | None = None
+    choices: dict[SearchState, list[Choice]] | None = None
     tree: TreeNode | None = None
     price: int = 0
     bound: int = 0
@@ -194,8 +194,8 @@ def _solve_part(part: _Part, *, effort: float) -> None:
     if demands <= _demands_max(measure):
         # Where collectors or their excess are counted, splitting one in two may cost something.
         counted = part.coupled or measure.load_wanted is not None
-        part.found = choices(measure, load_max=part.load_max, any_set=counted)
-        best = best_choices(part.found)
+        part.choices = choices(measure, load_max=part.load_max, any_set=counted)
+        best = best_choices(part.choices)
         if part.root not in best:
             raise Infeasible(_why_none(part))
         part.price = part.bound = best[part.root][0]
@@ -294,7 +294,7 @@ def _confirm(
     if not small:
         return
     answer = solved(
-        [(part.measure, part.root, part.found or {}) for part in small],
+        [(part.measure, part.root, part.choices or {}) for part in small],
         limits=interests.limits,
         solver=solver,
         time_limit_s=time_limit_s,
@@ -323,7 +323,9 @@ def _confirm(
 
 def _listed(parts: Sequence[_Part], *, choices_max: int | None) -> list[_Part]:
     """Take the parts whose choices are listed; the largest are left out of too large a program."""
-    size = {n: sum(map(len, p.found.values())) for n, p in enumerate(parts) if p.found is not None}
+    size = {
+        n: sum(map(len, p.choices.values())) for n, p in enumerate(parts) if p.choices is not None
+    }
     while choices_max is not None and sum(size.values()) > choices_max:
         del size[max(size, key=size.__getitem__)]
     return [parts[number] for number in size]

@@ -36,15 +36,20 @@ class ForeignWriter:
         self.plan = system.plans()[-1]
 
     def write(
-        self, at: TopicPartition, value: bytes, *, key: bytes | None = None, headers: Headers = ()
+        self,
+        partition: TopicPartition,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
     ) -> int:
         """Append a record; give its offset."""
         outcomes: list[AppendOutcome] = []
         appender = self._system.driver.appender()
         try:
-            appender.append(at, value, key=key, headers=headers, done=outcomes.append)
+            appender.append(partition, value, key=key, headers=headers, done=outcomes.append)
             if not appender.flush(_PATIENCE_S) or not outcomes:
-                raise TimedOut(f"{at.topic} did not acknowledge a stranger's record")
+                raise TimedOut(f"{partition.topic} did not acknowledge a stranger's record")
         finally:
             appender.close()
         (outcome,) = outcomes

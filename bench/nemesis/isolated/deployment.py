@@ -25,7 +25,7 @@ from bench.harness.hosts import end
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.consumer import Consumer
-from multicast.control import bells_topic, control_partition, stream_partition
+from multicast.control import control_partition, sentinel_topic, stream_partition
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -152,7 +152,7 @@ class Deployment:
         """Delete every topic that `apply` may have made."""
         names = [self.topic, f"{self.topic}.groups", f"{self.topic}.Msg-TO"]
         self.admin.delete_topics(
-            [*names, control_partition(self.topic).topic, bells_topic(self.topic)]
+            [*names, control_partition(self.topic).topic, sentinel_topic(self.topic)]
         )
 
     def stream(self, collector: str) -> TopicPartition:
@@ -243,14 +243,20 @@ class Deployment:
         )
 
     def strange(
-        self, at: TopicPartition, *values: bytes | None, headers: Headers = (), key: bytes = b""
+        self,
+        partition: TopicPartition,
+        *values: bytes | None,
+        headers: Headers = (),
+        key: bytes = b"",
     ) -> int:
         """Append records as a stranger would; give the offset of the last."""
         outcomes: list[AppendOutcome] = []
         appender = self.driver.appender()
         try:
             for value in values:
-                appender.append(at, value, key=key or None, headers=headers, done=outcomes.append)
+                appender.append(
+                    partition, value, key=key or None, headers=headers, done=outcomes.append
+                )
             expect(appender.flush(PATIENCE_S), "what a stranger sent was to be acknowledged")
         finally:
             appender.close()
@@ -294,15 +300,18 @@ class Deployment:
             self.end(name, instance)
         return found
 
-    def records(self, at: TopicPartition) -> list[Record]:
+    def records(self, partition: TopicPartition) -> list[Record]:
         """Read a Kafka partition from its beginning to its end."""
         found: list[Record] = []
-        position, last = self.driver.begins([at])[at], self.driver.ends([at])[at]
-        reader = self.driver.reader({at: position})
+        position, last = (
+            self.driver.log_start_offsets([partition])[partition],
+            self.driver.last_stable_offsets([partition])[partition],
+        )
+        reader = self.driver.reader({partition: position})
         try:
             while position < last:
                 moved = reader.poll(PATIENCE_S)
-                expect(moved, f"{at.topic}/{at.partition} was to be read to {last}")
+                expect(moved, f"{partition.topic}/{partition.partition} was to be read to {last}")
                 found += [record for fetched in moved for record in fetched.records]
                 position = moved[-1].position
         finally:

@@ -79,7 +79,7 @@ def _send_to_full_disk(own: Deployment, narrow: tuple[str, ...]) -> None:
     """Multicast with a history that does not fit: it says so, and what is stored is counted."""
     history = own.folder / "send.jsonl"
     at = log_partition(own.plan.log("P1"))
-    before = own.driver.ends([at])[at]
+    before = own.driver.last_stable_offsets([at])[at]
     done = own.run("send", flags=("--history", str(history)), before=narrow, stdin=_LINES)
     done.refused(str(history))
     expect(f"{_MESSAGES} accepted" in done.err, "a producer did not say what was accepted")

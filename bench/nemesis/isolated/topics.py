@@ -51,7 +51,7 @@ def trimmed(stage: FaultStage) -> FaultEffect:
             last = 2 * _MESSAGES // len(SETS) - 1
             logs = [log_partition(own.plan.log(name)) for name in ("P1", "P4")]
             stream = stream_of(own, "C2")
-            end = own.driver.ends([stream])[stream]
+            end = own.driver.last_stable_offsets([stream])[stream]
             own.admin.delete_records({**dict.fromkeys(logs, last), stream: end})
             seen = own.note("C1", "awake", batches)
             seen += _until_named(own, awake, "C1", "awake", Trimmed)

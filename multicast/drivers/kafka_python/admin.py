@@ -288,10 +288,10 @@ class Admin:
         raise AmcastError(f"The brokers at {self._bootstrap} name no controller that leads.")
 
     def open_transactions(
-        self, at: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[OpenTransaction]]:
         """Give the transactions that are open in Kafka partitions, by their first offset there."""
-        places = [KafkaTopicPartition(*one) for one in at]
+        places = [KafkaTopicPartition(*one) for one in partitions]
         found: dict[TopicPartition, list[OpenTransaction]] = {}
         for place, state in self._ask(lambda: self._admin.describe_producers(places)).items():
             here = found.setdefault(TopicPartition(place.topic, place.partition), [])

@@ -63,7 +63,7 @@ _DEFINITE = (
 
 
 class _Pending(NamedTuple):
-    at: TopicPartition
+    partition: TopicPartition
     size: int
     since: float
     done: Callable[[AppendOutcome], None]
@@ -120,7 +120,7 @@ class KafkaPythonAppender:
 
     def append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None = None,
@@ -140,26 +140,26 @@ class KafkaPythonAppender:
             self._unsettled += 1
             self._count += 1
             number = self._count
-            self._in_flight[number] = _Pending(at, size, time.monotonic(), done)
+            self._in_flight[number] = _Pending(partition, size, time.monotonic(), done)
             self._bytes += size
         try:
-            future = self._send(at, value, key, headers)
+            future = self._send(partition, value, key, headers)
         except (kafka_errors.KafkaError, AmcastError, ValueError, TypeError) as error:
-            self._settle(number, AppendFailed(self._not_started(at, error)))
+            self._settle(number, AppendFailed(self._not_started(partition, error)))
             return
         future._add_cb_eb(  # noqa: SLF001 - one lock instead of two for each record
-            partial(self._appended, number), partial(self._failed, number, at)
+            partial(self._appended, number), partial(self._failed, number, partition)
         )
 
     def append_all(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start one append after the other until the buffer is full."""
-        return append_each(self, at, values, done=done)
+        return append_each(self, partition, values, done=done)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""
@@ -233,34 +233,38 @@ class KafkaPythonAppender:
         for number in numbers:
             pending = self._in_flight.get(number)
             if pending is not None:
-                name = f"{pending.at.topic}/{pending.at.partition}"
+                name = f"{pending.partition.topic}/{pending.partition.partition}"
                 unknown = AppendUnknown(f"Whether {name} holds the record is unknown: {why}.")
                 self._settle(number, AppendFailed(unknown))
 
     def _send(
-        self, at: TopicPartition, value: bytes | None, key: bytes | None, headers: Headers
+        self, partition: TopicPartition, value: bytes | None, key: bytes | None, headers: Headers
     ) -> Any:
         """Do what `KafkaProducer.send` does, which refuses a record of headers alone."""
         producer = self._producer
-        known = producer._metadata.partitions_for_topic(at.topic)  # noqa: SLF001
-        if known is None or at.partition not in known:
-            self._wait_for_partition(at)
+        known = producer._metadata.partitions_for_topic(partition.topic)  # noqa: SLF001
+        if known is None or partition.partition not in known:
+            self._wait_for_partition(partition)
         producer._ensure_valid_record_size(  # noqa: SLF001
             producer._estimate_size_in_bytes(key, value, headers)  # noqa: SLF001
         )
         future, full, made, _ = producer._accumulator.append(  # noqa: SLF001
-            KafkaTopicPartition(at.topic, at.partition), None, key, value, list(headers)
+            KafkaTopicPartition(partition.topic, partition.partition),
+            None,
+            key,
+            value,
+            list(headers),
         )
         if full or made:
             producer._sender.wakeup()  # noqa: SLF001
         return future
 
-    def _wait_for_partition(self, at: TopicPartition) -> None:
+    def _wait_for_partition(self, partition: TopicPartition) -> None:
         """Have the metadata refreshed until the partition, which may be young, is known."""
         producer = self._producer
         deadline = time.monotonic() + self._metadata_wait_s
-        known = producer.partitions_for(at.topic)
-        while at.partition not in known:
+        known = producer.partitions_for(partition.topic)
+        while partition.partition not in known:
             if time.monotonic() > deadline:
                 raise UsageError(f"the topic has {len(known)} partitions")
             refreshed = threading.Event()
@@ -268,16 +272,16 @@ class KafkaPythonAppender:
             future.add_both(lambda _, done=refreshed: done.set())
             producer._sender.wakeup()  # noqa: SLF001
             refreshed.wait(max(0.0, deadline - time.monotonic()))
-            known = producer.partitions_for(at.topic)
+            known = producer.partitions_for(partition.topic)
 
     def _appended(self, number: int, metadata: Any) -> None:
         self._reached = True
         self._settle(number, Appended(metadata.offset))
 
-    def _failed(self, number: int, at: TopicPartition, error: BaseException) -> None:
-        name = f"{at.topic}/{at.partition}"
+    def _failed(self, number: int, partition: TopicPartition, error: BaseException) -> None:
+        name = f"{partition.topic}/{partition.partition}"
         outcome: AmcastError
-        lacking = self._access.lacking("Write", "topic", at.topic)
+        lacking = self._access.lacking("Write", "topic", partition.topic)
         if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
             outcome = AppendNotAuthorized(lacking)
         elif _NO_ID in str(error):
@@ -289,11 +293,11 @@ class KafkaPythonAppender:
             outcome = AppendUnknown(f"Whether {name} holds the record is unknown: {error}.")
         self._settle(number, AppendFailed(outcome))
 
-    def _not_started(self, at: TopicPartition, error: BaseException) -> AmcastError:
+    def _not_started(self, partition: TopicPartition, error: BaseException) -> AmcastError:
         """Say why the client took no record: then it certainly does not stand in the log."""
-        name = f"{at.topic}/{at.partition}"
+        name = f"{partition.topic}/{partition.partition}"
         if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
-            return AppendNotAuthorized(self._access.lacking("Write", "topic", at.topic))
+            return AppendNotAuthorized(self._access.lacking("Write", "topic", partition.topic))
         if isinstance(error, kafka_errors.KafkaTimeoutError):
             refreshed_ms = self._producer._metadata._last_successful_refresh_ms  # noqa: SLF001
             if time.monotonic() - refreshed_ms / 1000 > self._metadata_wait_s:

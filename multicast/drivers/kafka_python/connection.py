@@ -372,9 +372,11 @@ class Connection:
                 self.cluster.request_update()
         return found
 
-    async def leaders(self, at: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    async def leaders(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[int, list[TopicPartition]]:
         """Group by leader; those without a known one are left out, and the metadata refreshed."""
-        wanted = list(at)
+        wanted = list(partitions)
         self.follow(wanted)
         if any(self.leader(one) is None for one in wanted):
             try:
@@ -407,17 +409,17 @@ class Connection:
         ends = _list_offsets_request(dict.fromkeys(led, LATEST), IsolationLevel.READ_COMMITTED)
         return self._offsets_of(await self.manager.send(ends, node))
 
-    def follow(self, at: Iterable[TopicPartition]) -> None:
+    def follow(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep the metadata of these topics from now on."""
-        for topic in dict.fromkeys(one.topic for one in at):
+        for topic in dict.fromkeys(one.topic for one in partitions):
             try:
                 self.cluster.add_topic(topic)
             except ValueError as error:
                 raise UsageError(f"No topic can be called {topic!r}: {error}.") from error
 
-    def leader(self, at: TopicPartition) -> int | None:
+    def leader(self, partition: TopicPartition) -> int | None:
         """Give the node that leads, or None where there is none or it is not known."""
-        leader: int | None = self.cluster.leader_for_partition(at)
+        leader: int | None = self.cluster.leader_for_partition(partition)
         return None if leader is None or leader < 0 else leader
 
     def refuse_unknown(self, missing: Sequence[TopicPartition], *, since: float) -> None:

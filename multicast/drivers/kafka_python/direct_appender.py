@@ -55,7 +55,7 @@ _Key = tuple[int, int]  # a broker, and which of its sockets
 class _Sent(NamedTuple):
     number: int
     since: float
-    at: TopicPartition
+    partition: TopicPartition
     done: Done
 
 
@@ -70,7 +70,9 @@ class _Socket:
         self._number = 0
         self._begun = bytearray()
 
-    def append(self, request: ProduceRequest, at: TopicPartition, value: bytes, done: Done) -> bool:
+    def append(
+        self, request: ProduceRequest, partition: TopicPartition, value: bytes, done: Done
+    ) -> bool:
         """Send a request; False where it was not taken. Half a request breaks the socket."""
         with self.lock:
             if self.broken or len(self.in_flight) >= _IN_FLIGHT_MAX:
@@ -85,19 +87,19 @@ class _Socket:
                 sent = 0
             if sent == len(frame):
                 self._number = number
-                self.in_flight.append(_Sent(number, time.monotonic(), at, done))
+                self.in_flight.append(_Sent(number, time.monotonic(), partition, done))
                 return True
             self.broken = True
             return False
 
-    def receive(self, told: list[tuple[_Sent, AppendOutcome]]) -> None:
+    def receive(self, outcomes: list[tuple[_Sent, AppendOutcome]]) -> None:
         """Take the answers that have come; any error breaks the socket."""
         with self.lock:
             if self.broken:
                 return
             try:
                 self._read()
-                self._take(told)
+                self._take(outcomes)
             except (OSError, AmcastError, struct.error):
                 self.broken = True
 
@@ -126,7 +128,7 @@ class _Socket:
             if len(chunk) < _CHUNK_BYTES and not isinstance(self.socket, ssl.SSLSocket):
                 return
 
-    def _take(self, told: list[tuple[_Sent, AppendOutcome]]) -> None:
+    def _take(self, outcomes: list[tuple[_Sent, AppendOutcome]]) -> None:
         while (size := frame_size(self._begun)) is not None and size <= len(self._begun):
             if not self.in_flight:
                 raise ConnectionResetError("The broker answered what was not asked.")
@@ -136,10 +138,10 @@ class _Socket:
             outcome: AppendOutcome = Appended(stored.offset)
             if stored.error:
                 error = kafka_errors.for_code(stored.error)
-                name = f"{sent.at.topic}/{sent.at.partition}"
+                name = f"{sent.partition.topic}/{sent.partition.partition}"
                 unknown = AppendUnknown(f"Whether {name} holds the record is unknown: {error}.")
                 outcome = AppendFailed(unknown)
-            told.append((sent, outcome))
+            outcomes.append((sent, outcome))
 
 
 class _Place(NamedTuple):
@@ -165,22 +167,22 @@ class KafkaPythonDirectAppender:
         self._openings: dict[_Key, Any] = {}  # the package's futures of sockets
         self._again_at = 0.0
 
-    def add(self, at: Sequence[TopicPartition]) -> None:
+    def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Keep a socket for these, too."""
         with self._lock:
-            self._wanted.update(dict.fromkeys(at))
+            self._wanted.update(dict.fromkeys(partitions))
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Append to these no longer."""
         with self._lock:
-            for one in at:
+            for one in partitions:
                 self._wanted.pop(one, None)
                 self._places.pop(one, None)
 
-    def append(self, at: TopicPartition, value: bytes, *, done: Done) -> bool:
+    def append(self, partition: TopicPartition, value: bytes, *, done: Done) -> bool:
         """Send a record; False where no socket is open for it now, or no room."""
-        place = self._places.get(at)
-        return place is not None and place.socket.append(place.request, at, value, done)
+        place = self._places.get(partition)
+        return place is not None and place.socket.append(place.request, partition, value, done)
 
     def fileno(self) -> int:
         """Give what to wait on: it is readable while any socket is."""
@@ -196,11 +198,11 @@ class KafkaPythonDirectAppender:
         for sent, outcome in told:
             if isinstance(outcome, AppendFailed):  # perhaps somebody else leads it by now
                 with self._lock:
-                    self._places.pop(sent.at, None)
+                    self._places.pop(sent.partition, None)
             sent.done(outcome)
         self._drop_broken()
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         """Close sockets that do not answer, and open those that are missing."""
         now = time.monotonic()
         for one in list(self._sockets.values()):

@@ -79,34 +79,36 @@ class KafkaPythonDriver:
         return KafkaPythonReader(self._open_connection, starts)
 
     def watcher(
-        self, starts: Mapping[TopicPartition, int], *, bells: str | None = None
+        self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
     ) -> KafkaPythonWatcher:
         """Open a watcher of its own."""
-        return KafkaPythonWatcher(self._open_connection, starts, bells=bells)
+        return KafkaPythonWatcher(self._open_connection, starts, sentinel_topic=sentinel_topic)
 
-    def direct(self) -> KafkaPythonDirectAppender:
+    def direct_appender(self) -> KafkaPythonDirectAppender:
         """Open what appends without a detour."""
         return KafkaPythonDirectAppender(self._open_connection, timeout_s=self._timeout_s)
 
-    def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""
-        return self._offsets(dict.fromkeys(at, EARLIEST))
+        return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
-    def ends(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def last_stable_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Ask for the last stable offsets."""
-        return self._offsets(dict.fromkeys(at, LATEST))
+        return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the offsets that the next appends will get."""
-        return self._offsets(dict.fromkeys(at, LATEST), IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED)
 
     def offsets_at(
-        self, at: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Ask for the first offsets at or after that time; the end where there is none."""
         # Asked first: a record that comes in between then is at most passed over as too young.
-        ends = self.ends(at)
-        found = self._offsets(dict.fromkeys(at, max(0, timestamp_ms)))
+        ends = self.last_stable_offsets(partitions)
+        found = self._offsets(dict.fromkeys(partitions, max(0, timestamp_ms)))
         return {one: offset if offset >= 0 else ends[one] for one, offset in found.items()}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
@@ -122,12 +124,12 @@ class KafkaPythonDriver:
             self._connection.run(self._commit, group, offsets)
 
     def committed(
-        self, group: str, at: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Read back what `commit` stored."""
         stored: dict[TopicPartition, tuple[int, str]] = {}
-        if at:
-            stored = self._connection.run(self._committed, group, at)
+        if partitions:
+            stored = self._connection.run(self._committed, group, partitions)
         return stored
 
     def close(self) -> None:
@@ -202,10 +204,10 @@ class KafkaPythonDriver:
         await self._ask_coordinator(group, request, errors, needs="Read", topics=by_topic)
 
     async def _committed(
-        self, group: str, at: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         by_topic: dict[str, list[int]] = defaultdict(list)
-        for one in at:
+        for one in partitions:
             by_topic[one.topic].append(one.partition)
 
         def request() -> Any:

@@ -41,7 +41,7 @@ _ABORTED_BYTES = 16
 class FetchPartition(NamedTuple):
     """One Kafka partition of a request."""
 
-    at: TopicPartition
+    partition: TopicPartition
     offset: int
     bytes_max: int
 
@@ -49,7 +49,7 @@ class FetchPartition(NamedTuple):
 class FetchAnswer(NamedTuple):
     """What an answer says of one Kafka partition; the records themselves are dropped."""
 
-    at: TopicPartition
+    partition: TopicPartition
     error: int
     end: int
     record_bytes: int
@@ -59,10 +59,10 @@ class FetchAnswer(NamedTuple):
 class EndsRequest:
     """A request for fixed Kafka partitions; those of one topic must stand together."""
 
-    def __init__(self, client_id: str, asked: Sequence[FetchPartition]) -> None:
+    def __init__(self, client_id: str, wanted: Sequence[FetchPartition]) -> None:
         topics: dict[str, list[FetchPartition]] = defaultdict(list)
-        for one in asked:
-            topics[one.at.topic].append(one)
+        for one in wanted:
+            topics[one.partition.topic].append(one)
         self._number = 0
         self._offset_at: dict[TopicPartition, int] = {}
         self._offsets: dict[bytes, dict[int, int]] = {}
@@ -71,17 +71,17 @@ class EndsRequest:
         frame += bytes(_LIMITS.size) + _SIZE.pack(len(topics))
         for topic, some in topics.items():
             name = topic.encode()
-            self._offsets[name] = {one.at.partition: one.offset for one in some}
+            self._offsets[name] = {one.partition.partition: one.offset for one in some}
             frame += written_text(name) + _SIZE.pack(len(some))
             for at, offset, bytes_max in some:
                 self._offset_at[at] = len(frame) + _SIZE.size
                 frame += _ASKED.pack(at.partition, offset, bytes_max)
         self._frame = frame
 
-    def move(self, at: TopicPartition, offset: int) -> None:
+    def move(self, partition: TopicPartition, offset: int) -> None:
         """Ask for this Kafka partition from another offset."""
-        _OFFSET.pack_into(self._frame, self._offset_at[at], offset)
-        self._offsets[at.topic.encode()][at.partition] = offset
+        _OFFSET.pack_into(self._frame, self._offset_at[partition], offset)
+        self._offsets[partition.topic.encode()][partition.partition] = offset
 
     def written(self, *, wait_ms: int, bytes_min: int, bytes_max: int) -> bytearray:
         """Give the next request; valid until the one after it is written."""

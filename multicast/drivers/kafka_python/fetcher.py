@@ -46,10 +46,10 @@ class _Part(FetchRequest.FetchTopic.FetchPartition):  # type: ignore[misc]
 class FetchSink(Protocol):
     """Who takes what was fetched; called while the loop is driven."""
 
-    def fetched(self, at: TopicPartition, answer: Any) -> None:
+    def fetched(self, partition: TopicPartition, answer: Any) -> None:
         """Take one Kafka partition's part of a fetch response without an error."""
 
-    def out_of_range(self, at: TopicPartition) -> None:
+    def out_of_range(self, partition: TopicPartition) -> None:
         """Hear that the next offset is not in the log; it is no longer wanted."""
 
 
@@ -80,26 +80,26 @@ class Fetching:
         self._refreshed_ms = 0.0  # when the brokers last told their metadata
         self._error: BaseException | None = None
 
-    def want(self, at: TopicPartition, offset: int) -> None:
+    def want(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from that offset on."""
-        self._next[at] = offset
+        self._next[partition] = offset
         self._changed = True
 
-    def forget(self, at: TopicPartition) -> None:
+    def forget(self, partition: TopicPartition) -> None:
         """Fetch it no longer."""
-        self._next.pop(at, None)
-        self._held.pop(at, None)
-        self._parts.pop(at, None)
-        self._left_out.discard(at)
+        self._next.pop(partition, None)
+        self._held.pop(partition, None)
+        self._parts.pop(partition, None)
+        self._left_out.discard(partition)
 
-    def leave_out(self, at: TopicPartition) -> None:
+    def leave_out(self, partition: TopicPartition) -> None:
         """Do not ask for it until `take_in`."""
-        self._left_out.add(at)
+        self._left_out.add(partition)
 
-    def take_in(self, at: TopicPartition) -> None:
+    def take_in(self, partition: TopicPartition) -> None:
         """Ask for it again."""
-        if at in self._left_out:
-            self._left_out.remove(at)
+        if partition in self._left_out:
+            self._left_out.remove(partition)
             self._changed = True
 
     def turn(self, timeout_s: float) -> None:
@@ -152,11 +152,11 @@ class Fetching:
         for node, partitions in by_node.items():
             self._send_to(node, partitions)
 
-    def _part(self, at: TopicPartition, offset: int) -> Any:
-        part = self._parts.get(at)
+    def _part(self, partition: TopicPartition, offset: int) -> Any:
+        part = self._parts.get(partition)
         if part is None or part.fetch_offset != offset:
-            part = self._parts[at] = _Part(
-                partition=at.partition,
+            part = self._parts[partition] = _Part(
+                partition=partition.partition,
                 current_leader_epoch=-1,
                 fetch_offset=offset,
                 last_fetched_epoch=-1,
@@ -214,24 +214,24 @@ class Fetching:
         except Exception as error:  # noqa: BLE001 - a future would log it and go on
             self._error = error
 
-    def _take(self, at: TopicPartition, answer: Any) -> None:
+    def _take(self, partition: TopicPartition, answer: Any) -> None:
         error = kafka_errors.for_code(answer.error_code)
         if error is kafka_errors.NoError:
-            self._sink.fetched(at, answer)
+            self._sink.fetched(partition, answer)
         elif error is kafka_errors.OffsetOutOfRangeError:
-            self.forget(at)
-            self._sink.out_of_range(at)
+            self.forget(partition)
+            self._sink.out_of_range(partition)
         elif issubclass(error, kafka_errors.AuthorizationError):
-            raise self._connection.access.lacks("Read", "topic", at.topic)
+            raise self._connection.access.lacks("Read", "topic", partition.topic)
         else:
             hint = answer.current_leader
             if hint is None or not self._connection.cluster.update_partition_leader(
-                at, hint.leader_id, hint.leader_epoch
+                partition, hint.leader_id, hint.leader_epoch
             ):
-                self._hold([at])
+                self._hold([partition])
             self._connection.cluster.request_update()
 
-    def _hold(self, at: Iterable[TopicPartition]) -> None:
+    def _hold(self, partitions: Iterable[TopicPartition]) -> None:
         until = time.monotonic() + RETRY_S
-        self._held.update((one, until) for one in at if one in self._next)
+        self._held.update((one, until) for one in partitions if one in self._next)
         self._changed = True

@@ -50,12 +50,12 @@ class Stored(NamedTuple):
 class ProduceRequest:
     """Requests for one Kafka partition; whose connection it is numbers them."""
 
-    def __init__(self, client_id: str, at: TopicPartition, *, timeout_ms: int) -> None:
-        name = written_text(at.topic.encode())
+    def __init__(self, client_id: str, partition: TopicPartition, *, timeout_ms: int) -> None:
+        name = written_text(partition.topic.encode())
         self._head = written_text(client_id.encode()) + _NO_TEXT
         self._head += _SETTINGS.pack(_ALL_IN_SYNC, timeout_ms) + _COUNT.pack(1) + name
         self._head += _COUNT.pack(1)
-        self._partition = at.partition
+        self._partition = partition.partition
 
     def written(self, number: int, value: bytes, now_ms: int) -> bytes:
         """Give the request of that number, which appends that value."""

@@ -72,22 +72,22 @@ class KafkaPythonReader:
             self._logs[at] = _Log(offset)
             self._fetching.want(at, offset)
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these no longer."""
-        for one in at:
+        for one in partitions:
             self._logs.pop(one, None)
             self._fetching.forget(one)
 
-    def pause(self, at: Sequence[TopicPartition]) -> None:
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`."""
-        for one in at:
+        for one in partitions:
             if one in self._logs:
                 self._logs[one].paused = True
                 self._fetching.leave_out(one)
 
-    def resume(self, at: Sequence[TopicPartition]) -> None:
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Go on with paused ones."""
-        for one in at:
+        for one in partitions:
             log = self._logs.get(one)
             if log is not None:
                 log.paused = False
@@ -121,25 +121,25 @@ class KafkaPythonReader:
             self._closed = True
             self._connection.close()
 
-    def fetched(self, at: TopicPartition, answer: Any) -> None:
+    def fetched(self, partition: TopicPartition, answer: Any) -> None:
         """Buffer the batches of a response and go on fetching behind them."""
         if not answer.records:
             return
-        log = self._logs[at]
+        log = self._logs[partition]
         next_offset = log.buffer[-1].next if log.buffer else log.position
         try:
-            for batch in committed(at, answer):
+            for batch in committed(partition, answer):
                 log.buffer.append(_Batch(*batch))
                 log.buffered_bytes += batch.size
                 next_offset = max(next_offset, batch.next)
         except AmcastError as error:
-            raise error.about(at) from None
-        self._fetching.want(at, next_offset)
-        self._admit(at, log)
+            raise error.about(partition) from None
+        self._fetching.want(partition, next_offset)
+        self._admit(partition, log)
 
-    def out_of_range(self, at: TopicPartition) -> None:
+    def out_of_range(self, partition: TopicPartition) -> None:
         """Note what `poll` raises once what was fetched before is handed out."""
-        self._logs[at].trimmed = True
+        self._logs[partition].trimmed = True
 
     def _turn(self, timeout_s: float, fetched: list[Fetched]) -> None:
         try:
@@ -149,11 +149,11 @@ class KafkaPythonReader:
             if not fetched:
                 raise
 
-    def _admit(self, at: TopicPartition, log: _Log) -> None:
+    def _admit(self, partition: TopicPartition, log: _Log) -> None:
         if log.paused or log.buffered_bytes >= _BUFFER_BYTES_MAX:
-            self._fetching.leave_out(at)
+            self._fetching.leave_out(partition)
         else:
-            self._fetching.take_in(at)
+            self._fetching.take_in(partition)
 
     def _hand_out(self, records_max: int) -> list[Fetched]:
         fetched: list[Fetched] = []
@@ -173,7 +173,7 @@ class KafkaPythonReader:
             self._logs[at] = self._logs.pop(at)
         return fetched
 
-    def _take(self, at: TopicPartition, log: _Log, count: int) -> tuple[list[Record], int]:
+    def _take(self, partition: TopicPartition, log: _Log, count: int) -> tuple[list[Record], int]:
         records: list[Record] = []
         position = log.position
         while log.buffer and len(records) < count:
@@ -181,7 +181,7 @@ class KafkaPythonReader:
             if batch.records is not None and batch.left is None:
                 # A fetch from the middle of a batch brings all of it.
                 batch.left = deque(
-                    one for one in _decoded(at, batch.records) if one.offset >= position
+                    one for one in _decoded(partition, batch.records) if one.offset >= position
                 )
             left = batch.left or deque()
             if len(left) > count - len(records):
@@ -204,8 +204,8 @@ class KafkaPythonReader:
                 ).about(at)
 
 
-def _decoded(at: TopicPartition, batch: Any) -> list[Record]:
+def _decoded(partition: TopicPartition, batch: Any) -> list[Record]:
     try:
-        return decoded(at, batch)
+        return decoded(partition, batch)
     except AmcastError as error:
-        raise error.about(at) from None
+        raise error.about(partition) from None

@@ -35,35 +35,35 @@ class Committed(NamedTuple):
     records: Any
 
 
-def committed(at: TopicPartition, answer: Any) -> Iterator[Committed]:
+def committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
     """Cut a response into batches, without the records of aborted transactions (KIP-98).
 
     Raises `ProtocolViolation`, and nothing else, where its bytes are not what a broker stores.
     """
     try:
-        yield from _committed(at, answer)
+        yield from _committed(partition, answer)
     except ProtocolViolation:
         raise
     except Exception as error:
         # The package raises what the bytes make it: of its own, of `struct`, of a codec.
         raise ProtocolViolation(
-            f"What was fetched of {at.topic}/{at.partition} is malformed: {error!r}."
+            f"What was fetched of {partition.topic}/{partition.partition} is malformed: {error!r}."
         ) from error
 
 
-def _committed(at: TopicPartition, answer: Any) -> Iterator[Committed]:
+def _committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
     aborted = deque(sorted(answer.aborted_transactions or (), key=lambda one: one.first_offset))
     aborting: set[int] = set()
     records = MemoryRecords(answer.records)
     while (batch := records.next_batch()) is not None:
         if batch.magic < 2:
             raise ProtocolViolation(
-                f"{at.topic}/{at.partition} holds records of before Kafka 0.11."
+                f"{partition.topic}/{partition.partition} holds records of before Kafka 0.11."
             )
         if not batch.validate_crc():
             raise ProtocolViolation(
-                f"The records of {at.topic}/{at.partition} at offset {batch.base_offset} "
-                "do not match their checksum."
+                f"The records of {partition.topic}/{partition.partition} at offset "
+                f"{batch.base_offset} do not match their checksum."
             )
         while aborted and aborted[0].first_offset <= batch.last_offset:
             aborting.add(aborted.popleft().producer_id)
@@ -73,7 +73,7 @@ def _committed(at: TopicPartition, answer: Any) -> Iterator[Committed]:
         yield Committed(batch.next_offset, batch.size_in_bytes, None if empty else batch)
 
 
-def decoded(at: TopicPartition, batch: Any) -> list[Record]:
+def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
     """Decode a batch's records.
 
     Raises `AmcastError` where it cannot be decompressed, `ProtocolViolation` where its bytes are
@@ -83,7 +83,9 @@ def decoded(at: TopicPartition, batch: Any) -> list[Record]:
         batch._maybe_uncompress()  # noqa: SLF001 - there is no other way to the bytes
     except Exception as error:
         # Each codec has errors of its own.
-        raise AmcastError(f"{at.topic}/{at.partition} cannot be decompressed: {error}.") from error
+        raise AmcastError(
+            f"{partition.topic}/{partition.partition} cannot be decompressed: {error}."
+        ) from error
     append_time = batch.timestamp_type == _LOG_APPEND_TIME
     try:
         return _records(
@@ -96,7 +98,7 @@ def decoded(at: TopicPartition, batch: Any) -> list[Record]:
         )
     except (_Malformed, IndexError) as error:
         raise ProtocolViolation(
-            f"The records of {at.topic}/{at.partition} at offset {batch.base_offset} "
+            f"The records of {partition.topic}/{partition.partition} at offset {batch.base_offset} "
             f"are malformed: {error}."
         ) from error
 

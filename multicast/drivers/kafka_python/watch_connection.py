@@ -44,7 +44,7 @@ _JUDGED_WAIT_S = 0.1  # of a shorter wait an answer in time may seem late
 class SentinelRecord:
     """The record that a broker sends instead of a log's; `size` is 0 until it was measured."""
 
-    at: TopicPartition
+    partition: TopicPartition
     offset: int
     size: int = 0
 
@@ -75,15 +75,15 @@ class WatchConnection:
         """Give what to wait on while an answer is due."""
         return self._socket.fileno()
 
-    def place(self, at: TopicPartition, end: int) -> None:
+    def add(self, partition: TopicPartition, end: int) -> None:
         """Ask for this log, too, from its end on."""
-        self.logs[at] = end
+        self.logs[partition] = end
         self._stale = True
 
-    def take_off(self, at: TopicPartition) -> None:
+    def remove(self, partition: TopicPartition) -> None:
         """Ask for it no longer."""
-        del self.logs[at]
-        self._highs.pop(at, None)
+        del self.logs[partition]
+        self._highs.pop(partition, None)
         self._stale = True
 
     def ask(self, now: float, *, wait_s: float, timeout_s: float) -> None:
@@ -92,7 +92,9 @@ class WatchConnection:
         if self._stale or self._request is None:
             asked = [FetchPartition(at, end, 1) for at, end in self.logs.items()]
             if self.bell is not None:
-                asked.insert(0, FetchPartition(self.bell.at, self.bell.offset, _BELL_BYTES_MAX))
+                asked.insert(
+                    0, FetchPartition(self.bell.partition, self.bell.offset, _BELL_BYTES_MAX)
+                )
             self._request = EndsRequest(self._client_id, asked)
             self._stale = False
         enough = self.bell.size + 1 if self.bell is not None and self.bell.size else 1
@@ -135,40 +137,40 @@ class WatchConnection:
         """Close the socket."""
         self._socket.close()
 
-    def _news(self, told: list[FetchAnswer], now: float) -> list[FetchAnswer]:
+    def _news(self, answers: list[FetchAnswer], now: float) -> list[FetchAnswer]:
         news = []
         rung = self.bell is not None and self.bell.size > 0
-        for one in told:
-            known = self.logs.get(one.at)
+        for one in answers:
+            known = self.logs.get(one.partition)
             if known is None:
-                if self.bell is not None and one.at == self.bell.at:
+                if self.bell is not None and one.partition == self.bell.partition:
                     rung = self._hear(self.bell, one) and rung
                 continue
             if one.error:
                 news.append(one)
                 continue
             if one.high > one.end:
-                self._highs[one.at] = one.high
+                self._highs[one.partition] = one.high
             else:
-                self._highs.pop(one.at, None)
+                self._highs.pop(one.partition, None)
             if one.end > known:
-                self.logs[one.at] = one.end
+                self.logs[one.partition] = one.end
                 if not self._stale and self._request is not None:
-                    self._request.move(one.at, one.end)
+                    self._request.move(one.partition, one.end)
                 news.append(one)
         if rung:
             self._judge(bool(news), now - self.asked_at)
         return news
 
-    def _hear(self, bell: SentinelRecord, told: FetchAnswer) -> bool:
+    def _hear(self, bell: SentinelRecord, answer: FetchAnswer) -> bool:
         """Take the bell's part of an answer; False where the bell was not what we held it for."""
-        if told.error or told.end == 0 or told.record_bytes <= 0:
+        if answer.error or answer.end == 0 or answer.record_bytes <= 0:
             self._give_up_bell()
-        elif told.end - 1 != bell.offset:
+        elif answer.end - 1 != bell.offset:
             # Somebody rang it once more: its last record is the bell from now on.
-            bell.offset, bell.size, self._stale = told.end - 1, 0, True
-        elif told.record_bytes != bell.size:
-            bell.size = told.record_bytes
+            bell.offset, bell.size, self._stale = answer.end - 1, 0, True
+        elif answer.record_bytes != bell.size:
+            bell.size = answer.record_bytes
         else:
             return True
         return False

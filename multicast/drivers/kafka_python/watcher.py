@@ -52,11 +52,11 @@ class KafkaPythonWatcher:
         open_connection: Callable[[], Connection],
         starts: Mapping[TopicPartition, int],
         *,
-        bells: str | None = None,
+        sentinel_topic: str | None = None,
     ) -> None:
         self.spacing_s = 0.0
         self.lines_opened = 0
-        self._bells = bells
+        self._sentinel_topic = sentinel_topic
         self._connection = open_connection()
         self._wait_s = min(_WAIT_S, self._connection.timeout_s / 2)
         self._told: dict[TopicPartition, int] = {}
@@ -87,24 +87,24 @@ class KafkaPythonWatcher:
         """How many bytes came in answer to them."""
         return self._gone[1] + sum(line.bytes_read for line in self._lines.values())
 
-    def add(self, at: Sequence[TopicPartition]) -> None:
+    def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Follow these, too; what is followed already is asked for anew."""
-        self.remove(at)
-        self._endless.update(at)
-        self._seek(at)
+        self.remove(partitions)
+        self._endless.update(partitions)
+        self._seek(partitions)
         self._seek_at = time.monotonic()
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Follow these no longer; what an answer still says of them is passed over."""
-        for one in at:
+        for one in partitions:
             self._sought.pop(one, None)
             self._endless.discard(one)
             self._told.pop(one, None)
             self._moved.pop(one, None)
-        gone = set(at)
+        gone = set(partitions)
         for line in self._lines.values():
             for one in [one for one in line.logs if one in gone]:
-                line.take_off(one)
+                line.remove(one)
         for opening in self._openings.values():
             opening.logs[:] = [one for one in opening.logs if one not in gone]
 
@@ -219,22 +219,22 @@ class KafkaPythonWatcher:
             if one.error:
                 self._failed(line, one)
             else:
-                self._tell(one.at, one.end)
+                self._tell(one.partition, one.end)
 
-    def _failed(self, line: WatchConnection, told: FetchAnswer) -> None:
+    def _failed(self, line: WatchConnection, answer: FetchAnswer) -> None:
         """Seek a log anew whose leader does not answer for it."""
-        error = kafka_errors.for_code(told.error)
+        error = kafka_errors.for_code(answer.error)
         if issubclass(error, kafka_errors.AuthorizationError):
-            raise self._connection.access.lacks("Read", "topic", told.at.topic)
+            raise self._connection.access.lacks("Read", "topic", answer.partition.topic)
         if error is kafka_errors.OffsetOutOfRangeError:
             # The log was trimmed past its end, cut, or made anew.
-            self._endless.add(told.at)
-        line.take_off(told.at)
-        self._seek([told.at])
+            self._endless.add(answer.partition)
+        line.remove(answer.partition)
+        self._seek([answer.partition])
 
-    def _tell(self, at: TopicPartition, end: int) -> None:
-        if self._told.get(at) != end:
-            self._told[at] = self._moved[at] = end
+    def _tell(self, partition: TopicPartition, end: int) -> None:
+        if self._told.get(partition) != end:
+            self._told[partition] = self._moved[partition] = end
 
     # -- leaders and lines ----------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class KafkaPythonWatcher:
 
     def _place(self, line: WatchConnection, logs: Iterable[TopicPartition]) -> None:
         for at in logs:
-            line.place(at, self._told[at])
+            line.add(at, self._told[at])
 
     def _lose(self, node: int) -> None:
         line = self._lines.pop(node)
@@ -330,9 +330,9 @@ class KafkaPythonWatcher:
 
     async def _open(self, node: int) -> WatchConnection:
         bell = None
-        if self._bells is not None:
+        if self._sentinel_topic is not None:
             try:
-                ends = await self._connection.ends_led_by(node, self._bells)
+                ends = await self._connection.ends_led_by(node, self._sentinel_topic)
             except (kafka_errors.KafkaError, OSError):
                 ends = {}  # then it goes without
             bell = next((SentinelRecord(at, end - 1) for at, end in ends.items() if end > 0), None)

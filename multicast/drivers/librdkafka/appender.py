@@ -59,7 +59,7 @@ _CLOSED = "This appender was closed before."
 
 
 class _Append(NamedTuple):
-    at: TopicPartition
+    partition: TopicPartition
     value: bytes | None
     key: bytes | None
     headers: Headers
@@ -97,7 +97,7 @@ class LibrdkafkaAppender:
 
     def append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None = None,
@@ -113,29 +113,35 @@ class LibrdkafkaAppender:
                 # This is the hot path: `Started.enter` and `_produce`, without their calls.
                 started = self._started
                 number = started.last = started.last + 1
-                started.waiting[number] = (at, done)
+                started.waiting[number] = (partition, done)
                 try:
                     if self._held is None and not headers:
                         self._producer.produce(
-                            at.topic, value, key, at.partition, partial(self._settled, number)
+                            partition.topic,
+                            value,
+                            key,
+                            partition.partition,
+                            partial(self._settled, number),
                         )
                     else:
-                        self._start(number, _Append(at, value, key, headers))
+                        self._start(number, _Append(partition, value, key, headers))
                 except BaseException as error:  # noqa: BLE001
-                    refused = self._not_started(number, error, _Append(at, value, key, headers))
+                    refused = self._not_started(
+                        number, error, _Append(partition, value, key, headers)
+                    )
         except BufferError as error:
             self._serve_here()
             raise BufferFull(
                 f"{len(self._producer)} appends to {self._bootstrap} are in flight already."
             ) from error
         if refused is not None:
-            done(self._outcomes.not_taken(at, refused))
+            done(self._outcomes.not_taken(partition, refused))
         if number % _SERVED_EVERY == 0:
             self._serve_here()
 
     def append_all(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
@@ -150,7 +156,7 @@ class LibrdkafkaAppender:
             if self._closing:
                 raise UsageError(_CLOSED)
             if values and self._held is None:
-                many = Many(at, done, len(values))
+                many = Many(partition, done, len(values))
                 number = self._started.enter(many)
                 try:
                     taken, refused = self._start_all(many, values)
@@ -161,7 +167,7 @@ class LibrdkafkaAppender:
                 self._started.drop_some(many, not_started)
                 self._of_many += taken
         for index, error in refused:
-            done(index, self._outcomes.not_taken(at, error))
+            done(index, self._outcomes.not_taken(partition, error))
         self._serve_here()
         return taken
 
@@ -254,9 +260,9 @@ class LibrdkafkaAppender:
             for index, value in enumerate(values)
         ]
         refused: list[tuple[int, Any]] = []
-        if self._producer.produce_batch(many.at.topic, messages, many.at.partition) == len(
-            messages
-        ):
+        if self._producer.produce_batch(
+            many.partition.topic, messages, many.partition.partition
+        ) == len(messages):
             return len(messages), refused
         for index, message in enumerate(messages):
             error = message.get("_error")
@@ -321,7 +327,7 @@ class LibrdkafkaAppender:
         if many.open[index]:
             many.open[index] = 0
             try:
-                many.done(index, self._outcome(many.at, error, message))
+                many.done(index, self._outcome(many.partition, error, message))
             except Exception:  # noqa: BLE001
                 LOG.exception(DONE_FAILED)
         else:
@@ -336,12 +342,12 @@ class LibrdkafkaAppender:
         if at is not None and error is not None and self._outcomes.breaks(at, error):
             self._break(error)
 
-    def _outcome(self, at: TopicPartition, error: Any, message: Any) -> AppendOutcome:
+    def _outcome(self, partition: TopicPartition, error: Any, message: Any) -> AppendOutcome:
         if error is None:
-            return self._outcomes.stored(at, message.offset())
-        if self._outcomes.breaks(at, error):
+            return self._outcomes.stored(partition, message.offset())
+        if self._outcomes.breaks(partition, error):
             self._break(error)
-        return self._outcomes.failed(at, error, self._given_up or self._broken)
+        return self._outcomes.failed(partition, error, self._given_up or self._broken)
 
     # -- on the serving thread ----------------------------------------------------------------
 
@@ -448,13 +454,13 @@ class LibrdkafkaAppender:
                     try:
                         self._produce(number, append)
                     except BufferError as error:
-                        failed[number] = not_sent(append.at, str(error))
+                        failed[number] = not_sent(append.partition, str(error))
                     except KafkaException as error:
-                        refused[number] = (append.at, error.args[0])
+                        refused[number] = (append.partition, error.args[0])
             else:
                 overdue = self._started.by(time.monotonic() - self._delivery_timeout_s)
                 for number in [number for number in held if number <= overdue]:
-                    at = held.pop(number).at
+                    at = held.pop(number).partition
                     failed[number] = not_sent(at, "no producer could be opened in time")
         if refused:
             self._poll(0)  # it tells why librdkafka has given up on this producer already

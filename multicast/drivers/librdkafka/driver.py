@@ -93,31 +93,35 @@ class LibrdkafkaDriver:
         }
         return LibrdkafkaReader(settings, starts, self._questions, timeout_s=self._timeout_s)
 
-    def watcher(self, starts: Mapping[TopicPartition, int], *, bells: str | None = None) -> Watcher:
+    def watcher(
+        self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
+    ) -> Watcher:
         """Open a watcher, the other driver's."""
-        return self._questions.watcher(starts, bells=bells)
+        return self._questions.watcher(starts, sentinel_topic=sentinel_topic)
 
-    def direct(self) -> DirectAppender | None:
+    def direct_appender(self) -> DirectAppender | None:
         """Open what appends without a detour, the other driver's."""
-        return self._questions.direct()
+        return self._questions.direct_appender()
 
-    def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the oldest retained offsets."""
-        return self._questions.begins(at)
+        return self._questions.log_start_offsets(partitions)
 
-    def ends(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def last_stable_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Ask for the last stable offsets."""
-        return self._questions.ends(at)
+        return self._questions.last_stable_offsets(partitions)
 
-    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the offsets that the next appends will get."""
-        return self._questions.next_offsets(at)
+        return self._questions.high_watermarks(partitions)
 
     def offsets_at(
-        self, at: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Ask for the first offsets at or after that time; the end where there is none."""
-        return self._questions.offsets_at(at, timestamp_ms)
+        return self._questions.offsets_at(partitions, timestamp_ms)
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Give the ids of those topics that exist."""
@@ -128,10 +132,10 @@ class LibrdkafkaDriver:
         self._questions.commit(group, offsets)
 
     def committed(
-        self, group: str, at: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Read back what `commit` stored."""
-        return self._questions.committed(group, at)
+        return self._questions.committed(group, partitions)
 
     def close(self) -> None:
         """Close the driver that questions go to."""

@@ -52,65 +52,67 @@ class Outcomes:
         self._access = access
         self._reached: set[TopicPartition] = set()  # a log that was there may be there again
 
-    def stored(self, at: TopicPartition, offset: int) -> AppendOutcome:
+    def stored(self, partition: TopicPartition, offset: int) -> AppendOutcome:
         """Say where a record stands."""
         self.denied = False
-        self._reached.add(at)
+        self._reached.add(partition)
         if offset < 0:
             # librdkafka concludes from the acknowledgement of a later record that this one is
             # stored, or a broker says that it stored it some time ago.
             return AppendFailed(
-                AppendUnknown(f"{name(at)} holds the record, at an offset that nobody told.")
+                AppendUnknown(f"{name(partition)} holds the record, at an offset that nobody told.")
             )
         return Appended(offset)
 
-    def not_taken(self, at: TopicPartition, error: Any) -> AppendFailed:
+    def not_taken(self, partition: TopicPartition, error: Any) -> AppendFailed:
         """Say why the client did not take a record: it certainly does not stand in the log."""
         of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
         if of_topic or (self.denied and error.code() in _UNSENT):
-            return AppendFailed(self._lacks_write(at))
-        return not_sent(at, error.str())
+            return AppendFailed(self._lacks_write(partition))
+        return not_sent(partition, error.str())
 
-    def failed(self, at: TopicPartition, error: Any, given_up: str) -> AppendFailed:
+    def failed(self, partition: TopicPartition, error: Any, given_up: str) -> AppendFailed:
         """Say why a record was not acknowledged; `given_up` is why the client purged it."""
-        return AppendFailed(self._explained(at, error, given_up))
+        return AppendFailed(self._explained(partition, error, given_up))
 
-    def breaks(self, at: TopicPartition, error: Any) -> bool:
+    def breaks(self, partition: TopicPartition, error: Any) -> bool:
         """Say whether the producer that reports this error may be used no longer.
 
         Only a record for a Kafka partition that never was there fails without having had a place
         in the producer's sequence. Any other one leaves a gap there.
         """
-        return error.code() not in _UNKNOWN_TOPIC or at in self._reached
+        return error.code() not in _UNKNOWN_TOPIC or partition in self._reached
 
-    def _explained(self, at: TopicPartition, error: Any, given_up: str) -> AmcastError:
-        if error.code() in _UNKNOWN_TOPIC and at not in self._reached:
-            return AppendRefused(f"{name(at)} does not exist at {self._bootstrap}.")
+    def _explained(self, partition: TopicPartition, error: Any, given_up: str) -> AmcastError:
+        if error.code() in _UNKNOWN_TOPIC and partition not in self._reached:
+            return AppendRefused(f"{name(partition)} does not exist at {self._bootstrap}.")
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            return self._lacks_write(at)
+            return self._lacks_write(partition)
         if self.denied and error.code() in _UNSENT:
             # Without an id nothing is sent. Of one that had an id before, nobody knows.
-            lacks = self._lacks_write(at)
+            lacks = self._lacks_write(partition)
             return AppendUnknown(str(lacks)) if self._reached else lacks
         if error.code() in _DEFINITE:
-            return AppendRefused(f"The record for {name(at)} was refused: {error.str()}.")
+            return AppendRefused(f"The record for {name(partition)} was refused: {error.str()}.")
         why = given_up if given_up and error.code() in _PURGED else error.str()
-        return unknown(at, why).error
+        return unknown(partition, why).error
 
-    def _lacks_write(self, at: TopicPartition) -> AppendNotAuthorized:
-        return AppendNotAuthorized(self._access.lacking("Write", "topic", at.topic))
+    def _lacks_write(self, partition: TopicPartition) -> AppendNotAuthorized:
+        return AppendNotAuthorized(self._access.lacking("Write", "topic", partition.topic))
 
 
-def unknown(at: TopicPartition, why: str) -> AppendFailed:
+def unknown(partition: TopicPartition, why: str) -> AppendFailed:
     """Say that a record may stand in the log, or come to."""
-    return AppendFailed(AppendUnknown(f"Whether {name(at)} holds the record is unknown: {why}."))
+    return AppendFailed(
+        AppendUnknown(f"Whether {name(partition)} holds the record is unknown: {why}.")
+    )
 
 
-def not_sent(at: TopicPartition, why: str) -> AppendFailed:
+def not_sent(partition: TopicPartition, why: str) -> AppendFailed:
     """Say that a record never reached the client: it certainly does not stand in the log."""
-    return AppendFailed(AppendRefused(f"A record for {name(at)} was not sent: {why}."))
+    return AppendFailed(AppendRefused(f"A record for {name(partition)} was not sent: {why}."))
 
 
-def name(at: TopicPartition) -> str:
+def name(partition: TopicPartition) -> str:
     """Name a Kafka partition as the user does."""
-    return f"{at.topic}/{at.partition}"
+    return f"{partition.topic}/{partition.partition}"

@@ -116,9 +116,9 @@ class LibrdkafkaReader:
                 self._consumer.list_topics(topic, timeout=_LEADERS_S)
                 self._asked.add(topic)
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these no longer."""
-        known = [one for one in at if one in self._positions]
+        known = [one for one in partitions if one in self._positions]
         if known:
             self.resume(known)
             self._consumer.incremental_unassign(_plain(known))
@@ -128,14 +128,14 @@ class LibrdkafkaReader:
                 self._unproven.pop(one, None)
                 self._kept.pop(one, None)
 
-    def pause(self, at: Sequence[TopicPartition]) -> None:
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`."""
-        self._paused.update(one for one in at if one in self._positions)
+        self._paused.update(one for one in partitions if one in self._positions)
 
-    def resume(self, at: Sequence[TopicPartition]) -> None:
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Go on with paused ones."""
-        self._paused.difference_update(at)
-        stopped = [one for one in at if one in self._stopped]
+        self._paused.difference_update(partitions)
+        stopped = [one for one in partitions if one in self._stopped]
         if stopped:
             self._stopped.difference_update(stopped)
             self._consumer.resume(_plain(stopped))
@@ -231,11 +231,11 @@ class LibrdkafkaReader:
                 fetched.append(Fetched(at, records, end))
         return fetched
 
-    def _keep(self, at: TopicPartition, records: list[Record], end: int) -> None:
-        self._kept[at] = (self._kept.get(at, ([], 0))[0] + records, end)
-        if at not in self._stopped:
-            self._stopped.add(at)
-            self._consumer.pause(_plain([at]))
+    def _keep(self, partition: TopicPartition, records: list[Record], end: int) -> None:
+        self._kept[partition] = (self._kept.get(partition, ([], 0))[0] + records, end)
+        if partition not in self._stopped:
+            self._stopped.add(partition)
+            self._consumer.pause(_plain([partition]))
 
     def _hand_out_kept(self, records_max: int) -> list[Fetched]:
         fetched = []
@@ -285,8 +285,8 @@ class LibrdkafkaReader:
             raise error
         for at in self._positions:
             if at in self._trimmed and at not in self._paused:
-                begin = self._questions.begins([at])[at]
-                end = self._questions.ends([at])[at]
+                begin = self._questions.log_start_offsets([at])[at]
+                end = self._questions.last_stable_offsets([at])[at]
                 raise Trimmed(
                     f"{_name(at)} cannot be read from offset {self._positions[at]}: "
                     f"the log holds {begin} to {end}."
@@ -298,7 +298,7 @@ class LibrdkafkaReader:
             due = time.monotonic() - min(3.0, self._timeout_s / 2)
             silent = [at for at, since in self._unproven.items() if since < due]
             if silent:
-                self._questions.begins(silent)
+                self._questions.log_start_offsets(silent)
                 for at in silent:
                     del self._unproven[at]
 
@@ -340,9 +340,9 @@ def _keep_memory() -> None:
     bytes(_KEPT_BYTES)
 
 
-def _plain(at: Sequence[TopicPartition]) -> list[Any]:
-    return [confluent_kafka.TopicPartition(*one) for one in at]
+def _plain(partitions: Sequence[TopicPartition]) -> list[Any]:
+    return [confluent_kafka.TopicPartition(*one) for one in partitions]
 
 
-def _name(at: TopicPartition) -> str:
-    return f"{at.topic}/{at.partition}"
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}/{partition.partition}"

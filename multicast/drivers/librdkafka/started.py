@@ -30,12 +30,12 @@ One = tuple[TopicPartition, Callable[[AppendOutcome], None]]
 class Many:
     """The appends of one call."""
 
-    __slots__ = ("at", "done", "dropped", "left", "number", "open")
+    __slots__ = ("done", "dropped", "left", "number", "open", "partition")
 
     def __init__(
-        self, at: TopicPartition, done: Callable[[int, AppendOutcome], None], size: int
+        self, partition: TopicPartition, done: Callable[[int, AppendOutcome], None], size: int
     ) -> None:
-        self.at = at
+        self.partition = partition
         self.done = done
         self.number = 0
         self.open = bytearray(b"\x01") * size
@@ -94,7 +94,7 @@ class Started:
         entry = self.waiting.get(number)
         if entry is None:
             return self.given_up.get(number)
-        return entry.at if isinstance(entry, Many) else entry[0]
+        return entry.partition if isinstance(entry, Many) else entry[0]
 
     def waits(self, last: int) -> bool:
         """Say whether anything up to this number has no outcome."""

@@ -45,12 +45,12 @@ class PendingAppend:
     caller, and must be called once. What `MemoryAppender.close` gave up may still be stored.
     """
 
-    __slots__ = ("_done", "_log", "at", "headers", "key", "settled", "value")
+    __slots__ = ("_done", "_log", "headers", "key", "partition", "settled", "value")
 
     def __init__(
         self,
         log: MemoryLog,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None,
@@ -59,7 +59,7 @@ class PendingAppend:
     ) -> None:
         self._log = log
         self._done = done
-        self.at = at
+        self.partition = partition
         self.value = value
         self.key = key
         self.headers = headers
@@ -74,10 +74,12 @@ class PendingAppend:
         """Put the record into the log and give the outcome to settle with."""
         if self.size > self._log.message_bytes_max:
             return AppendFailed(
-                AppendRefused(f"A message of {self.size} bytes is too large for {name(self.at)}.")
+                AppendRefused(
+                    f"A message of {self.size} bytes is too large for {name(self.partition)}."
+                )
             )
         try:
-            offset = self._log.write(self.at, self.value, key=self.key, headers=self.headers)
+            offset = self._log.write(self.partition, self.value, key=self.key, headers=self.headers)
         except UsageError as error:
             return AppendFailed(AppendRefused(str(error)))
         return Appended(offset)
@@ -107,9 +109,9 @@ class MemoryDriver:
         self.log = log or MemoryLog()
         self._step = step
         # The cluster's own answers; the memory log's methods are the driver's.
-        self.begins = self.log.begins
-        self.ends = self.log.ends
-        self.next_offsets = self.log.next_offsets
+        self.log_start_offsets = self.log.log_start_offsets
+        self.last_stable_offsets = self.log.last_stable_offsets
+        self.high_watermarks = self.log.high_watermarks
         self.topic_ids = self.log.topic_ids
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
@@ -149,12 +151,12 @@ class MemoryDriver:
         self,
         starts: Mapping[TopicPartition, int],
         *,
-        bells: str | None = None,  # noqa: ARG002 - what the other drivers take; no bytes travel here
+        sentinel_topic: str | None = None,  # noqa: ARG002 - what the other drivers take; no bytes travel here
     ) -> MemoryWatcher:
         """Open a watcher."""
         return MemoryWatcher(self.log, starts)
 
-    def direct(self) -> None:
+    def direct_appender(self) -> None:
         """Nothing is nearer than the appender."""
 
     def close(self) -> None:
@@ -183,7 +185,7 @@ class MemoryAppender:
 
     def append(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None = None,
@@ -202,7 +204,9 @@ class MemoryAppender:
                     self._log.changed.notify_all()
                 done(outcome)
 
-            append = PendingAppend(self._log, at, value, key=key, headers=headers, done=settled)
+            append = PendingAppend(
+                self._log, partition, value, key=key, headers=headers, done=settled
+            )
             full = self._bytes + append.size > self._in_flight_bytes_max and self._in_flight
             if full or len(self._in_flight) >= self._in_flight_max:
                 raise BufferFull(
@@ -214,13 +218,13 @@ class MemoryAppender:
 
     def append_all(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start one append after the other until the buffer is full."""
-        return append_each(self, at, values, done=done)
+        return append_each(self, partition, values, done=done)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait (where threads are used) until nothing is in flight."""
@@ -236,7 +240,9 @@ class MemoryAppender:
         for append in list(self._in_flight.values()):
             append.settle(
                 AppendFailed(
-                    AppendUnknown(f"The appender was closed before {name(append.at)} answered.")
+                    AppendUnknown(
+                        f"The appender was closed before {name(append.partition)} answered."
+                    )
                 )
             )
 
@@ -281,23 +287,23 @@ class MemoryReader(_Waker):
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
         """Read these, too (or anew), each from that offset."""
-        self._log.begins(list(starts))
+        self._log.log_start_offsets(list(starts))
         self.remove(list(starts))
         self._positions.update(starts)
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these no longer."""
-        for one in at:
+        for one in partitions:
             self._positions.pop(one, None)
             self._paused.discard(one)
 
-    def pause(self, at: Sequence[TopicPartition]) -> None:
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`."""
-        self._paused.update(one for one in at if one in self._positions)
+        self._paused.update(one for one in partitions if one in self._positions)
 
-    def resume(self, at: Sequence[TopicPartition]) -> None:
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Go on with paused ones."""
-        self._paused.difference_update(at)
+        self._paused.difference_update(partitions)
 
     def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
         """Give what is there; wait for it only where threads are used."""
@@ -338,27 +344,30 @@ class MemoryWatcher(_Waker):
 
     def __init__(self, log: MemoryLog, starts: Mapping[TopicPartition, int]) -> None:
         super().__init__(log)
-        self._log.begins(list(starts))
+        self._log.log_start_offsets(list(starts))
         self.spacing_s = 0.0
         self._watched = list(starts)
         self._told: dict[TopicPartition, int] = {}
 
-    def add(self, at: Sequence[TopicPartition]) -> None:
+    def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Follow these, too."""
-        self._log.begins(at)
-        self.remove(at)
-        self._watched.extend(at)
+        self._log.log_start_offsets(partitions)
+        self.remove(partitions)
+        self._watched.extend(partitions)
 
-    def remove(self, at: Sequence[TopicPartition]) -> None:
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Follow these no longer."""
-        gone = set(at)
+        gone = set(partitions)
         self._watched = [one for one in self._watched if one not in gone]
-        for one in at:
+        for one in partitions:
             self._told.pop(one, None)
 
     def highs(self) -> Mapping[TopicPartition, int]:
         """Give the high watermarks that lie above the end."""
-        ends, highs = self._log.ends(self._watched), self._log.next_offsets(self._watched)
+        ends, highs = (
+            self._log.last_stable_offsets(self._watched),
+            self._log.high_watermarks(self._watched),
+        )
         return {at: high for at, high in highs.items() if high > ends[at]}
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
@@ -366,7 +375,7 @@ class MemoryWatcher(_Waker):
         moved: dict[TopicPartition, int] = {}
 
         def found() -> bool:
-            ends = self._log.ends(self._watched)
+            ends = self._log.last_stable_offsets(self._watched)
             moved.update({at: end for at, end in ends.items() if self._told.get(at) != end})
             return bool(moved)
 

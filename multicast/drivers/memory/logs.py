@@ -73,7 +73,7 @@ class MemoryLog:
 
     def write(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         *,
         key: bytes | None = None,
@@ -81,7 +81,7 @@ class MemoryLog:
     ) -> int:
         """Store one record and return its offset."""
         with self.changed:
-            offset = self._put(self._of(at), value, key, headers)
+            offset = self._put(self._of(partition), value, key, headers)
             self.changed.notify_all()
         return offset
 
@@ -91,21 +91,23 @@ class MemoryLog:
             self._transactions_begun += 1
             return MemoryTransaction(self, self._transactions_begun)
 
-    def trim(self, at: TopicPartition, offset: int) -> None:
+    def trim(self, topic_partition: TopicPartition, offset: int) -> None:
         """Drop the records below `offset`, as retention or `delete_records` would."""
         with self.changed:
-            partition = self._of(at)
+            partition = self._of(topic_partition)
             if offset > partition.next:
-                raise UsageError(f"{name(at)} ends at {partition.next}, below {offset}.")
+                raise UsageError(
+                    f"{name(topic_partition)} ends at {partition.next}, below {offset}."
+                )
             if offset > partition.begin:
                 del partition.cells[: offset - partition.begin]
                 partition.begin = offset
             partition.check()
 
-    def compact(self, at: TopicPartition) -> None:
+    def compact(self, topic_partition: TopicPartition) -> None:
         """Keep the last committed record of each key only, as a compacted topic may at any time."""
         with self.changed:
-            partition = self._of(at)
+            partition = self._of(topic_partition)
             kept: set[bytes] = set()
             for index in range(partition.end - partition.begin - 1, -1, -1):
                 record = partition.cells[index]
@@ -115,20 +117,22 @@ class MemoryLog:
                     partition.cells[index] = None
                 kept.add(record.key)
 
-    def begins(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Give the oldest retained offsets."""
         with self.changed:
-            return {one: self._of(one).begin for one in at}
+            return {one: self._of(one).begin for one in partitions}
 
-    def ends(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def last_stable_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Give the last stable offsets."""
         with self.changed:
-            return {one: self._of(one).end for one in at}
+            return {one: self._of(one).end for one in partitions}
 
-    def next_offsets(self, at: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Give the offsets that the next appends get."""
         with self.changed:
-            return {one: self._of(one).next for one in at}
+            return {one: self._of(one).next for one in partitions}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Give the ids of those topics that exist."""
@@ -136,25 +140,27 @@ class MemoryLog:
             return {topic: self._ids[topic] for topic in topics if topic in self._ids}
 
     def offsets_at(
-        self, at: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Give the first offsets of a record at or after that time; the end where none is."""
         with self.changed:
-            return {one: self._of(one).offset_at(timestamp_ms) for one in at}
+            return {one: self._of(one).offset_at(timestamp_ms) for one in partitions}
 
-    def read(self, at: TopicPartition, position: int, records_max: int) -> Fetched | None:
+    def read(
+        self, topic_partition: TopicPartition, position: int, records_max: int
+    ) -> Fetched | None:
         """Give what stands from `position` on, or None where nothing committed does."""
         with self.changed:
-            partition = self._of(at)
+            partition = self._of(topic_partition)
             if not partition.begin <= position <= partition.next:
                 raise Trimmed(
-                    f"{name(at)} cannot be read from offset {position}: "
+                    f"{name(topic_partition)} cannot be read from offset {position}: "
                     f"the log holds {partition.begin} to {partition.next}."
-                ).about(at)
+                ).about(topic_partition)
             records, offset_next = partition.read(position, records_max)
         if offset_next == position:
             return None
-        return Fetched(at, records, offset_next)
+        return Fetched(topic_partition, records, offset_next)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts under a group."""
@@ -164,18 +170,22 @@ class MemoryLog:
             self._groups.setdefault(group, {}).update(offsets)
 
     def committed(
-        self, group: str, at: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Read back what `commit` stored."""
         with self.changed:
             stored = self._groups.get(group, {})
-            return {one: stored[one] for one in at if one in stored}
+            return {one: stored[one] for one in partitions if one in stored}
 
     def _write_open(
-        self, transaction: int, at: TopicPartition, value: bytes | None, key: bytes | None
+        self,
+        transaction: int,
+        topic_partition: TopicPartition,
+        value: bytes | None,
+        key: bytes | None,
     ) -> int:
         with self.changed:
-            partition = self._of(at)
+            partition = self._of(topic_partition)
             partition.open.setdefault(transaction, partition.next)
             return self._put(partition, value, key, ())
 
@@ -200,10 +210,10 @@ class MemoryLog:
         partition.check()
         return offset
 
-    def _of(self, at: TopicPartition) -> _Partition:
-        partition = self._partitions.get(at)
+    def _of(self, topic_partition: TopicPartition) -> _Partition:
+        partition = self._partitions.get(topic_partition)
         if partition is None:
-            raise TopicMissing(f"{name(at)} does not exist.").about(at)
+            raise TopicMissing(f"{name(topic_partition)} does not exist.").about(topic_partition)
         return partition
 
 
@@ -257,10 +267,12 @@ class MemoryTransaction:
         self._number = number
         self._written: dict[TopicPartition, list[int]] = {}
 
-    def append(self, at: TopicPartition, value: bytes | None, *, key: bytes | None = None) -> int:
+    def append(
+        self, partition: TopicPartition, value: bytes | None, *, key: bytes | None = None
+    ) -> int:
         """Write in the transaction; the offset is taken at once, whatever becomes of it."""
-        offset = self._log._write_open(self._number, at, value, key)  # noqa: SLF001
-        self._written.setdefault(at, []).append(offset)
+        offset = self._log._write_open(self._number, partition, value, key)  # noqa: SLF001
+        self._written.setdefault(partition, []).append(offset)
         return offset
 
     def commit(self) -> None:
@@ -276,9 +288,9 @@ class MemoryTransaction:
         self._written = {}
 
 
-def name(at: TopicPartition) -> str:
+def name(partition: TopicPartition) -> str:
     """Name a Kafka partition for a sentence."""
-    return f"{at.topic}/{at.partition}"
+    return f"{partition.topic}/{partition.partition}"
 
 
 def _wall_clock_ms() -> int:

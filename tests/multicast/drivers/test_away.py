@@ -113,14 +113,14 @@ class Alone:
         end = appended(self.appender, self.at, b"x") + 1
         records, _ = patiently(read, self.reader, {self.at: end})
         patiently(watch, self.watcher, {self.at: end})
-        assert patiently(self.driver.ends, [self.at]) == {self.at: end}
+        assert patiently(self.driver.last_stable_offsets, [self.at]) == {self.at: end}
         assert records[self.at][-1].offset == end - 1
 
     def hears_that_nobody_answers(self):
         outcomes = []
         self.appender.append(self.at, b"lost?", done=outcomes.append)
         driver, at = self.driver, self.at
-        for ask in (lambda: driver.ends([at]), lambda: driver.committed("g", [at])):
+        for ask in (lambda: driver.last_stable_offsets([at]), lambda: driver.committed("g", [at])):
             began = time.monotonic()
             with pytest.raises(ClusterUnreachable):
                 ask()
@@ -179,7 +179,7 @@ class Spread:
             assert self.outcomes[at] == [Appended(offset) for offset in range(start + 50)]
             assert values(records[at]) == [b"%d" % n for n in range(start, start + 50)]
         watch(self.watcher, ends)
-        assert self.driver.ends(self.logs) == ends
+        assert self.driver.last_stable_offsets(self.logs) == ends
 
 
 @pytest.mark.kafka

@@ -181,7 +181,7 @@ def test_a_poll_hands_out_no_more_than_asked_and_lets_every_log_have_its_turn(
         fetched = reader.poll(1.0, records_max=7)
         assert sum(len(one.records) for one in fetched) <= 7
         for one in fetched:
-            got[one.at] += one.records
+            got[one.partition] += one.records
             assert one.position >= one.records[-1].offset + 1
     assert [record.offset for record in got[a]] == list(range(1000))
     assert [record.offset for record in got[b]] == list(range(100))
@@ -354,7 +354,7 @@ def test_an_open_transaction_holds_everything_back_and_releases_it(world, driver
     transaction = world.transaction()
     transaction.append(at, b"1")
     assert append_all(appender, at, [b"2"]) == [Appended(2)]
-    assert driver.ends([at]) == {at: 1}
+    assert driver.last_stable_offsets([at]) == {at: 1}
     assert reader.poll(0.2) == []
     assert not watcher.poll(0.2)
     transaction.commit()  # the marker is 3
@@ -362,7 +362,7 @@ def test_an_open_transaction_holds_everything_back_and_releases_it(world, driver
     assert values(records[at]) == [b"1", b"2"]
     assert positions == {at: 4}
     assert watch(watcher, {at: 4}) == {at: 4}
-    assert driver.ends([at]) == {at: 4}
+    assert driver.last_stable_offsets([at]) == {at: 4}
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -376,28 +376,28 @@ def test_begins_ends_and_offsets_by_time(world, driver, opened):
     while (between_ms := int(time.time() * 1000)) < before_ms + 2:
         pass  # the next record is of a later millisecond
     append_all(appender, a, [b"2"])
-    assert driver.begins([a, b]) == {a: 0, b: 0}
-    assert driver.ends([a, b]) == {a: 3, b: 0}
+    assert driver.log_start_offsets([a, b]) == {a: 0, b: 0}
+    assert driver.last_stable_offsets([a, b]) == {a: 3, b: 0}
     assert driver.offsets_at([a, b], 0) == {a: 0, b: 0}
     assert driver.offsets_at([a, b], between_ms) == {a: 2, b: 0}
     assert driver.offsets_at([a, b], between_ms + 3_600_000) == {a: 3, b: 0}
     world.trim(a, 1)
-    assert driver.begins([a]) == {a: 1}
-    assert driver.ends([]) == {}
+    assert driver.log_start_offsets([a]) == {a: 1}
+    assert driver.last_stable_offsets([]) == {}
 
 
 def test_the_next_offset_counts_what_an_open_transaction_holds_back(world, driver, opened):
     a, b = world.topic(2)
     append_all(opened(driver.appender()), a, [b"0"])
-    assert driver.next_offsets([a, b]) == {a: 1, b: 0}
+    assert driver.high_watermarks([a, b]) == {a: 1, b: 0}
     transaction = world.transaction()
     transaction.append(a, b"1")
-    assert driver.next_offsets([a, b]) == {a: 2, b: 0}
-    assert driver.ends([a]) == {a: 1}
+    assert driver.high_watermarks([a, b]) == {a: 2, b: 0}
+    assert driver.last_stable_offsets([a]) == {a: 1}
     transaction.abort()  # the marker, 2, is written soon after
     watch(opened(driver.watcher({a: 0})), {a: 3})
-    assert driver.next_offsets([a]) == {a: 3}
-    assert driver.next_offsets([]) == {}
+    assert driver.high_watermarks([a]) == {a: 3}
+    assert driver.high_watermarks([]) == {}
 
 
 def test_a_topic_keeps_its_id_until_it_is_made_again(world, driver, opened):
@@ -411,7 +411,7 @@ def test_a_topic_keeps_its_id_until_it_is_made_again(world, driver, opened):
     after = driver.topic_ids([a.topic, b.topic])
     assert after[a.topic] != before[a.topic]
     assert after[b.topic] == before[b.topic]
-    assert driver.ends([a]) == {a: 0}
+    assert driver.last_stable_offsets([a]) == {a: 0}
     assert driver.topic_ids([]) == {}
 
 
@@ -419,7 +419,7 @@ def test_a_question_about_an_unknown_topic_says_so(world):
     (at,) = world.topic()
     for unknown in (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7)):
         with pytest.raises(UsageError, match=f"{unknown.topic}/{unknown.partition} does not exist"):
-            world.impatient.ends([unknown])
+            world.impatient.last_stable_offsets([unknown])
 
 
 def test_committed_offsets_and_texts_come_back(world, driver):
@@ -439,7 +439,7 @@ def test_questions_may_be_asked_from_many_threads(world, driver):
 
     def ask():
         for _ in range(20):
-            answers.append(driver.ends([at]))  # noqa: PERF401 - a list would be made at once
+            answers.append(driver.last_stable_offsets([at]))  # noqa: PERF401 - a list would be made at once
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -471,7 +471,7 @@ def test_a_watcher_first_tells_the_ends_as_they_are_and_then_what_moved(world, d
 
 def test_a_watcher_does_without_bells_that_do_not_exist(world, driver, opened):
     (at,) = world.topic()
-    watcher = opened(driver.watcher({at: 0}, bells=f"no-{at.topic}"))
+    watcher = opened(driver.watcher({at: 0}, sentinel_topic=f"no-{at.topic}"))
     assert watcher.spacing_s == 0
     assert watch(watcher, {at: 0}) == {at: 0}
     append_all(opened(driver.appender()), at, [b"0"])

@@ -52,13 +52,13 @@ class Line:
 
     def __init__(self, driver, at):
         self.at = at
-        self.direct = driver.direct()
+        self.direct = driver.direct_appender()
         self.direct.add([at])
         self.told = []
 
     def open(self):
         def opened():
-            self.direct.mend()
+            self.direct.reconnect()
             return self.at in self.direct._places
 
         until(opened)
@@ -132,7 +132,7 @@ def test_a_broken_line_leaves_doubt_once_and_is_mended(line):
     line.socket.socket.shutdown(socket.SHUT_RDWR)
     line.append(b"lost")
     line.direct.receive()
-    line.direct.mend()
+    line.direct.reconnect()
     assert all(isinstance(one, AppendFailed) for one in line.told)
     told = len(line.told)
     line.open()
@@ -153,10 +153,10 @@ def test_a_broker_that_does_not_answer_is_given_up(line):
         held.socket = near
         line.direct._selector.register(near, selectors.EVENT_READ, held)
         assert line.append(b"unanswered")
-        line.direct.mend()
+        line.direct.reconnect()
         assert line.told == []
         line.direct._timeout_s = 0.0
-        line.direct.mend()
+        line.direct.reconnect()
         (told,) = line.told
         assert isinstance(told.error, AppendUnknown)
 
@@ -177,4 +177,4 @@ def test_what_a_broker_refuses_has_an_outcome_too(line, kafka_cluster):
 
 
 def test_in_memory_there_is_no_shorter_way():
-    assert MemoryDriver().direct() is None
+    assert MemoryDriver().direct_appender() is None

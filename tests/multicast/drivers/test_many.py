@@ -85,11 +85,11 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
     with Admin(kafka_cluster.bootstrap) as admin:
         admin.create_topics({topic: TopicSpec(MANY)})
     driver = opened(open_driver("kafka-python", kafka_cluster.bootstrap))
-    direct = opened(driver.direct())
+    direct = opened(driver.direct_appender())
     direct.add(many)
 
     def placed():
-        direct.mend()
+        direct.reconnect()
         return len(direct._places) == MANY
 
     until(placed)
@@ -104,10 +104,10 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
 
     def round_(least):
         """Append once to each that has fewer than so many; a young partition may refuse it."""
-        direct.mend()
+        direct.reconnect()
         for at in [at for at in many if stored[at] < least]:
             told[at].clear()
-            until(lambda at=at: direct.append(at, b"x", done=told[at].append) or direct.mend())
+            until(lambda at=at: direct.append(at, b"x", done=told[at].append) or direct.reconnect())
         until(settled)
         for at, outcomes in told.items():
             if stored[at] < least and isinstance(outcomes[0], Appended):

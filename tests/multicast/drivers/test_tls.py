@@ -108,9 +108,9 @@ def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, 
     assert append_all(appender, at, [b"0", large]) == [Appended(0), Appended(1)]
     assert values(read(reader, {at: 2})[0][at]) == [b"0", large]
     assert watch(watcher, {at: 2}) == {at: 2}
-    direct, told = driver.direct(), []
+    direct, told = driver.direct_appender(), []
     direct.add([at])
-    direct.mend()
+    direct.reconnect()
     assert direct.append(at, b"2", done=told.append)
 
     def heard():

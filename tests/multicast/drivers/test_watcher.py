@@ -8,8 +8,8 @@ from struct import pack
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from collectors.reconfiguration.apply import apply, hang_bells
-from multicast.control import bells_topic
+from collectors.reconfiguration.apply import append_sentinels, apply
+from multicast.control import sentinel_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.kafka_python.fetch_request import (
@@ -235,7 +235,7 @@ class World:
 
     def __init__(self, bootstrap, *, logs=3, bells=True, client=None, **settings):
         self.topic = f"t-{uuid.uuid4().hex[:8]}"
-        self.bells = bells_topic(self.topic)
+        self.bells = sentinel_topic(self.topic)
         self.bootstrap = bootstrap
         self.admin = Admin(bootstrap, client)
         self.driver = open_driver("kafka-python", bootstrap, client)
@@ -243,14 +243,14 @@ class World:
         self.admin.create_topics({self.topic: TopicSpec(logs, settings={**LARGE, **settings})})
         self.logs = [TopicPartition(self.topic, number) for number in range(logs)]
         if bells:
-            assert hang_bells(self.driver, self.admin, self.topic)
+            assert append_sentinels(self.driver, self.admin, self.topic)
         self._watchers = []
 
     def watcher(self):
         """Open a watcher that has told all ends and measured its bells."""
-        watcher = self.driver.watcher(dict.fromkeys(self.logs, 0), bells=self.bells)
+        watcher = self.driver.watcher(dict.fromkeys(self.logs, 0), sentinel_topic=self.bells)
         self._watchers.append(watcher)
-        watch(watcher, self.driver.ends(self.logs))
+        watch(watcher, self.driver.last_stable_offsets(self.logs))
         assert not watcher.poll(0.3)
         return watcher
 
@@ -373,26 +373,28 @@ def test_a_watcher_that_is_given_spacing_asks_no_sooner(world):
 
 @pytest.mark.kafka
 def test_bells_are_hung_once(world):
-    assert hang_bells(world.driver, world.admin, world.topic)
+    assert append_sentinels(world.driver, world.admin, world.topic)
     bell = TopicPartition(world.bells, 0)
     assert world.admin.partitions([world.bells]) == {world.bells: 1}
-    assert world.driver.next_offsets([bell]) == {bell: 1}
+    assert world.driver.high_watermarks([bell]) == {bell: 1}
 
 
 @pytest.mark.kafka
 def test_applying_a_plan_hangs_the_bells_and_applying_it_again_hangs_what_is_missing(world):
     plan = poster(topic=f"{world.topic}-plan")
-    bell = TopicPartition(bells_topic(plan.topic), 0)
+    bell = TopicPartition(sentinel_topic(plan.topic), 0)
     assert apply(world.driver, world.admin, plan).changed
-    assert world.driver.next_offsets([bell]) == {bell: 1}
+    assert world.driver.high_watermarks([bell]) == {bell: 1}
     world.admin.delete_topics([bell.topic])
     assert not apply(world.driver, world.admin, plan).changed
-    assert world.driver.next_offsets([bell]) == {bell: 1}
+    assert world.driver.high_watermarks([bell]) == {bell: 1}
 
 
 @pytest.mark.kafka
 def test_a_cluster_that_will_not_have_bells_is_no_error(world):
-    assert not hang_bells(world.driver, world.admin, "t" * 245)  # no topic's name may be so long
+    assert not append_sentinels(
+        world.driver, world.admin, "t" * 245
+    )  # no topic's name may be so long
 
 
 @pytest.mark.slow
@@ -436,7 +438,7 @@ def test_three_brokers_have_a_bell_each_and_one_may_die(kafka_cluster_of_three):
         placed = world.admin.place_on_brokers(world.bells, {})
         assert sorted(placed) == [1, 2, 3]
         bells = [TopicPartition(world.bells, partition) for partition in placed.values()]
-        assert world.driver.next_offsets(bells) == dict.fromkeys(bells, 1)
+        assert world.driver.high_watermarks(bells) == dict.fromkeys(bells, 1)
         watcher = world.watcher()
 
         def append_round(number):

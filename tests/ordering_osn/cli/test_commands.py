@@ -88,7 +88,7 @@ def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
             # What the log no longer holds comes from the peer, over TLS.
             at = log_partition(system.plan.log("chain-a"))
             with Admin(system.bootstrap) as admin:
-                admin.delete_records({at: system.driver.ends([at])[at]})
+                admin.delete_records({at: system.driver.last_stable_offsets([at])[at]})
             more = pieces(tmp_path / "more", [transaction()])
             ask = ("osn", "broadcast", more, "--node", first)
             with node(tmp_path / "n2", second, "--peer", first, *TLS, **where):

@@ -125,7 +125,7 @@ def test_k6_a_node_whose_newest_block_has_tampered_metadata_does_not_run(tmp_pat
         until(lambda: "block 1" in str(node.health()))
         ((status, _),) = submit(node, transaction())
         assert status in (404, 503)
-        assert osn.small.log.ends([log_of(osn)])[log_of(osn)] == 0
+        assert osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)] == 0
 
 
 # -- K14 to K20: positions and time-to-cut ----------------------------------------------------
@@ -198,7 +198,9 @@ def test_k32_a_chain_whose_place_is_no_longer_in_the_log_writes_no_more_blocks(t
         osn.stop("n2")
         accepted(other, *[transaction() for _ in range(5)])
         until_ordered(other, 5)
-        osn.small.log.trim(log_of(osn), osn.small.log.ends([log_of(osn)])[log_of(osn)])
+        osn.small.log.trim(
+            log_of(osn), osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)]
+        )
         left = osn.start("n2")
         until(lambda: "no longer holds" in str(left.health()))
         accepted(other, transaction())

@@ -84,7 +84,7 @@ class Faulty(MemoryDriver):
         self.away = False
         self.lost = 0  # how many postings to lose from now on
         self.held = None  # postings that are held back, where it is a list
-        for name in ("begins", "ends", "next_offsets", "topic_ids"):
+        for name in ("log_start_offsets", "last_stable_offsets", "high_watermarks", "topic_ids"):
             setattr(self, name, self._asked(getattr(self, name)))
 
     def _refuse(self):

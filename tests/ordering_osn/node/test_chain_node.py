@@ -240,7 +240,7 @@ def test_what_cannot_be_ordered_is_answered_with_its_status(tmp_path, envelope, 
         ((found, info),) = submit(node, envelope())
         assert found == status
         assert text in info
-        assert osn.small.log.ends([log_of(osn)])[log_of(osn)] == 0
+        assert osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)] == 0
 
 
 def test_the_envelopes_of_one_stream_keep_their_order(tmp_path):

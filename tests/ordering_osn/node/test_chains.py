@@ -41,7 +41,7 @@ def test_an_envelope_for_several_chains_is_a_bad_request_and_reaches_no_log(tmp_
         assert status == 400
         assert "'chain-a+chain-b' names several chains" in info
         at = log_of(osn, "chain-a", "chain-b")
-        assert osn.small.log.ends([at])[at] == 0
+        assert osn.small.log.last_stable_offsets([at])[at] == 0
 
 
 def test_what_an_earlier_version_accepted_for_two_chains_stands_in_both_in_one_order(tmp_path):
@@ -140,4 +140,6 @@ def test_a_channel_without_a_partition_is_not_created_and_the_answer_says_what_h
         assert status == 400
         assert "has no partition" in info
         assert "amcast topology apply" in info
-        assert osn.small.log.ends([log_of(osn, "system")])[log_of(osn, "system")] == 0
+        assert (
+            osn.small.log.last_stable_offsets([log_of(osn, "system")])[log_of(osn, "system")] == 0
+        )

@@ -167,7 +167,9 @@ def behind_retention(osn, *, sent=35):
     until(lambda: full.get("chain-a").config.sequence == 1)
     accepted(full, *[transaction() for _ in range(sent - 13)])
     until_ordered(full, sent)
-    osn.small.log.trim(log_of(osn), osn.small.log.ends([log_of(osn)])[log_of(osn)] - 2)
+    osn.small.log.trim(
+        log_of(osn), osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)] - 2
+    )
     return full
 
 
@@ -277,7 +279,7 @@ def test_looking_at_the_health_writes_nothing_and_can_be_done_before_the_log_is_
         healthy(node)
         for _ in range(100):
             assert node.health() == []
-        assert osn.small.log.ends([log_of(osn)])[log_of(osn)] == 0
+        assert osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)] == 0
 
 
 def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_path):
@@ -293,7 +295,9 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
             osn.small.log.write(log_of(osn), encode(TimeToCut(1)))
         until(lambda: counted(node, "records_ignored", "chain-a", "cut_stale") == 3)
         osn.stop("n1")
-        osn.small.log.trim(log_of(osn), osn.small.log.ends([log_of(osn)])[log_of(osn)])
+        osn.small.log.trim(
+            log_of(osn), osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)]
+        )
         again = osn.start("n1")
         healthy(again)
         accepted(again, transaction(), one)

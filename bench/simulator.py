@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 
 from bench.simulation.auditors import Auditors
 from bench.simulation.consumers import Consumers
@@ -232,7 +233,8 @@ def campaign(
         while (seeds := more()) is not None:
             totals.add(run_seeds(seeds))
         return totals
-    with ProcessPoolExecutor(processes) as pool:
+    # A forked copy of a process that holds gRPC's threads waits for them for ever.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         running: set[Future[Totals]] = set()
         while True:
             while len(running) < processes + 1 and (seeds := more()) is not None:

@@ -14,7 +14,7 @@ from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.trees import random_plan, random_scene, random_sets
 from bench.simulator import campaign, main, run
 
-SCHEDULES = 400  # `.ci/run` simulates more: `make simulate`
+SCHEDULES = 150  # `.ci/run` simulates more: `make simulate`
 
 
 @pytest.mark.slow
@@ -50,6 +50,13 @@ def test_no_schedule_breaks_a_guarantee():
         if not totals.stats.faults[kind]
     ]
     assert missing == []
+
+
+def test_the_processes_of_a_campaign_inherit_nothing_of_the_one_that_starts_them(monkeypatch):
+    # A forked one would wait for the threads that gRPC had in this one, for ever.
+    monkeypatch.setattr("bench.simulator.ROUNDS_MAX", 0)
+    assert campaign(100_000, 2, processes=2).failures == []
+    assert campaign(100_000, 2, processes=1).failures != []
 
 
 def test_every_schedule_has_a_hundred_multicasts():

@@ -1,0 +1,28 @@
+"""What every test gets: the loggers as they were, whatever a command did to them."""
+
+import logging
+
+import pytest
+
+OURS = ("amcast", "kafka", "faust", "mode")
+
+
+def levels_of_ours():
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in OURS]
+    return {name: logging.getLogger(name).level for name in names}
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were():
+    """Restore the levels of our loggers and the handlers of the root.
+
+    A command that runs in the test's own process sets them for the whole process: later tests of
+    the same worker then wait for log lines that never come.
+    """
+    root = logging.getLogger()
+    handlers, level, levels = list(root.handlers), root.level, levels_of_ours()
+    yield
+    for name in levels_of_ours():
+        logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
+    root.handlers[:] = handlers
+    root.setLevel(level)

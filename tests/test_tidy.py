@@ -1,6 +1,7 @@
 """The house rules that a machine can hold: rooms, doors, pure cores, banned calls, lengths."""
 
 import ast
+import functools
 import re
 import subprocess
 from collections import Counter
@@ -159,10 +160,12 @@ SOURCES = sorted(
 )
 
 
+@functools.cache
 def tree(source: str) -> ast.Module:
     return ast.parse((ROOT / source).read_text(encoding="utf-8"), source)
 
 
+@functools.cache
 def imports(source: str, *, parts: bool = False) -> list[tuple[int, str]]:
     """All modules that a file imports, wherever in it; with `parts`, what it takes of them, too."""
     found = []

@@ -123,6 +123,12 @@ def test_the_architecture_names_functions():
     assert len(FUNCTION.findall(text_of(ROOT / "docs" / "ARCHITECTURE.md"))) >= 25
 
 
+def test_the_testing_page_counts_the_planted_bugs():
+    planted = ROOT / "tests" / "simulation" / "planted"
+    bugs = sum(text_of(file).count("[[bug]]") for file in planted.glob("*.toml"))
+    assert f"): {bugs} one-line defects" in text_of(ROOT / "docs" / "testing.md")
+
+
 def test_what_a_page_names_wrongly_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(

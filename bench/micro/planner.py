@@ -263,16 +263,18 @@ def main(*, quick: bool) -> None:
 PREFACE = """\
 # What the planner finds
 
-Made by `python -m bench.micro.planner > docs/planner.md`; only seconds differ between runs (here
-two shared cores). Cost is hops + 10 * foreign work at rate 1 for each log and weight 1 for each
-consumer. A gap of 0 is proven: no tree over any bags is cheaper. Otherwise the gap is the distance
-to a proven lower bound, which is loose where interests are scattered: the true distance is less.
+Made by `python -m bench.micro.planner > docs/planner.md`; only the seconds differ between runs
+(these: two cores with other load). Cost is hops + 10 * foreign work, at rate 1 for each log and
+weight 1 for each consumer. A gap of 0 is a proof: no tree over any bags is cheaper. Otherwise the
+gap is the distance to a proven lower bound. The bound is loose if interests are scattered: then
+the true distance is smaller.
 
-* one root: a single collector that knows every log.
-* layering: the poster's, interests as collectors in a spanning tree of greatest overlap.
-* ByzCast's tree: consumers as groups, the tree that is best by ByzCast's objective, sum of
-  F(d) * (|d| + 2 * other groups passed), searched over all rooted trees of up to seven groups, of
-  equals the one best here; first what that tree costs here, then what it is worth there.
+* one root: the cost of a single collector that knows every log.
+* layering: the poster's method, interests as collectors in a spanning tree of greatest overlap.
+* ByzCast's tree: consumers are groups. Of all rooted trees over up to seven groups, it is the
+  best by ByzCast's objective, the sum of F(d) * (|d| + 2 * other groups passed); among equals,
+  the cheapest by our cost. The column gives its cost by our measure, the last column its value by
+  ByzCast's.
 """
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the README says to type is typed here, as it stands."""
+"""The commands of the README run as they are written there."""
 
 import os
 import re
@@ -14,13 +14,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def block(language: str) -> str:
     """The one fenced block of a language that the README says is tested."""
-    found = re.findall(
+    blocks = re.findall(
         rf"<!-- tests/system/test_readme.py runs this block.*?-->\n```{language}\n(.*?)```",
         README,
         re.DOTALL,
     )
-    assert len(found) == 1
-    return found[0]
+    assert len(blocks) == 1
+    return blocks[0]
 
 
 @pytest.mark.kafka
@@ -35,7 +35,7 @@ def test_the_quick_start_runs_as_it_stands(tmp_path):
     env = {name: value for name, value in os.environ.items() if not name.startswith("AMCAST_")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=tmp_path,
             env=env,
@@ -53,12 +53,12 @@ def test_the_quick_start_runs_as_it_stands(tmp_path):
             timeout=240,
             check=False,
         )
-    assert done.returncode == 0, done.stderr
-    received = [line for line in done.stdout.splitlines() if line.startswith('{"message_id"')]
+    assert finished.returncode == 0, finished.stderr
+    received = [line for line in finished.stdout.splitlines() if line.startswith('{"message_id"')]
     payloads = [re.search(r'"payload": "([^"]*)"', line)[1] for line in received]
     assert sorted(payloads[:3]) == ["credit 5", "debit 5", "restock"]
     assert payloads[:3] == payloads[3:]
-    assert "('P1', 'P3') b'debit 5'" in done.stdout
+    assert "('P1', 'P3') b'debit 5'" in finished.stdout
 
 
 def test_the_two_commands_are_the_makefile_s():

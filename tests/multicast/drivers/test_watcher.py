@@ -124,7 +124,7 @@ class Played:
         ours, self._theirs = socket.socketpair()
         ours.setblocking(False)
         self.line = WatchConnection(ours, "me", bell)
-        self.line.place(A, 5)
+        self.line.add(A, 5)
         self.now = 0.0
 
     def asked(self, *, wait_s=0.5):

@@ -93,7 +93,7 @@ def delivered(system, name):
 
 
 def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_filled(system):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     send(system, 3)
     forge(system, child(system, "P1"), far("P1", 20_000))
     send(system, 1, ({"P2"}, {"P5"}))
@@ -143,7 +143,7 @@ def _at(stream, raw):
     ids=["a root frozen", "a root in a newer version", "a child frozen and jumped"],
 )
 def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, where, make):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     send(system, 3)
     name = root(system) if where == "root" else child(system, "P1")
     forge(system, name, make)
@@ -161,7 +161,7 @@ def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, whe
 
 
 def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch(system):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     send(system, 3)
     name = child(system, "P1")
     forge(system, name, jump(2))
@@ -179,7 +179,7 @@ def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch
 
 def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing(system):
     """In which order it delivered what stands in the forged run, nobody can undo."""
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     send(system, 3)
     forge(system, child(system, "P1"), jump(1, log="P3", by=5000))
     send(system, 3)

@@ -135,7 +135,7 @@ def applied(system, plan, **options):
 
 def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(system, monkeypatch):
     monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     load = Load(system, ["C1", "C2", "C3"])
     until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
     early = Producer(topic=system.topic, driver=system.driver)
@@ -162,7 +162,7 @@ def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):
     after = applied(system, planned(system.plan), say=said.append)
     assert any("did not freeze in time" in one for one in said)
     system.plan = after
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"20", to={"P3"}).ordered(PATIENCE_S)
     with Consumer(topic=system.topic, name="C2", driver=system.driver) as consumer:
@@ -193,7 +193,7 @@ def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, st
     system.plan = applied(system, third)
     assert system.plan.epoch == 3
     # A consumer that was away during both epochs reads through all three.
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"3", to={"P1", "P3"}).ordered(PATIENCE_S)
     judged(system, "C1", "C2", "C3", "C4")
@@ -215,7 +215,7 @@ def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
 
 
 def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tmp_path):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     file = tmp_path / "next.json"
     file.write_text(json.dumps(planned(system.plan).to_json()))
     load = Load(system, ["C1"])

@@ -12,7 +12,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bench.demo import CollectorProcesses
+from bench.harness.hosts import CollectorProcesses
+from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.drivers import open_driver
@@ -74,8 +75,21 @@ class System:
     def __exit__(self, *_):
         self._stack.close()
 
+    def order(self) -> None:
+        """Run all collectors in one process until this closes; each of them runs on return."""
+        host = self._stack.enter_context(
+            hosting(self.bootstrap, self.topic, self.driver_name, self.folder)
+        )
+        names = {node.name for node in self.plan.collectors}
+
+        def running():
+            nodes = host.status()["nodes"]
+            return names <= {node["node"] for node in nodes if node["state"] == "running"}
+
+        until(running, "a start of all collectors", pause=0.05)
+
     def collectors(self, copy: str = "a") -> CollectorProcesses:
-        """Start one instance of every collector."""
+        """Start one instance of every collector, each in a process that can be killed by itself."""
         folder = self.folder / copy
         folder.mkdir()
         host = CollectorProcesses(self.bootstrap, self.topic, self.driver_name, self.plan, folder)

@@ -35,7 +35,7 @@ def test_kafkas_tools_see_how_many_messages_of_each_log_a_group_has_to_read(
     kafka_cluster, tmp_path
 ):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
-        system.collectors().wait_healthy(PATIENCE_S)
+        system.order()
         with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
             sent = [producer.multicast(b"x", to=SETS[n % len(SETS)]) for n in range(100)]
             for receipt in sent:

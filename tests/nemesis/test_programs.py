@@ -138,7 +138,7 @@ def system(kafka_cluster, tmp_path):
 
 @pytest.fixture
 def clients(system, tmp_path):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     with Clients(system, tmp_path / "histories") as made:
         yield made
 
@@ -231,7 +231,7 @@ def frail(tmp_path):
         System(cluster.bootstrap, poster(), tmp_path) as system,
         Clients(system, tmp_path / "histories") as clients,
     ):
-        system.collectors().wait_healthy(PATIENCE_S)
+        system.order()
         yield cluster, clients
 
 

@@ -36,7 +36,7 @@ def system(kafka_cluster, tmp_path):
 def busy(kafka_cluster, tmp_path_factory):
     """A system that runs and has 1,000 messages; no test of it sends more."""
     with System(kafka_cluster.bootstrap, poster(), tmp_path_factory.mktemp("busy")) as made:
-        made.collectors().wait_healthy(PATIENCE_S)
+        made.order()
         sent = amcast("send", *made.common(), stdin=lines(1000))
         assert sent.returncode == 0, sent.stderr
         yield made
@@ -53,7 +53,7 @@ def lines(count, seed=1, start=0):
 
 def test_equal_interests_deliver_equal_sequences_and_all_agree_on_one_order(system, tmp_path):
     # Init: one instance of every collector, and 3,000 messages.
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     sent = amcast("send", *system.common(), "--history", str(tmp_path / "sent"), stdin=lines(3000))
     assert sent.returncode == 0, sent.stderr
 
@@ -147,7 +147,7 @@ def test_two_instances_of_every_collector_and_kills_under_load_break_nothing(sys
 
 def test_messages_of_plain_kafka_producers_are_ordered_like_others(system):
     # Init.
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
 
     # Test: a plain kafka-python producer, Kafka's own console producer, and ours.
     plain = (
@@ -198,12 +198,12 @@ def test_receipts_tell_the_id_and_the_place_in_the_order(system):
         assert str(receipt.accepted(PATIENCE_S)) == "P1+P3:0"
         with pytest.raises(TimedOut, match="is not ordered"):
             receipt.ordered(1)
-        system.collectors().wait_healthy(PATIENCE_S)
+        system.order()
         assert str(receipt.ordered(PATIENCE_S)) == "P1+P3:0"
 
 
 def test_headers_keys_and_empty_payloads_arrive_unchanged(system):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     with Producer(system.bootstrap, topic=system.topic) as producer:
         producer.multicast(None, to={"P2", "P4"}, key=b"k", headers=[("h", b"\x00")])
         producer.multicast(b"", to={"P2"})
@@ -224,7 +224,7 @@ def test_headers_keys_and_empty_payloads_arrive_unchanged(system):
 
 
 def test_a_commit_inside_the_loop_stands_right_after_the_message_at_hand(system):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     amcast("send", *system.common(), "--to", "P2", stdin="".join(f"{n}\n" for n in range(100)))
     with Consumer(system.bootstrap, topic=system.topic, name="C2", group="loop") as consumer:
         for message in consumer:
@@ -244,7 +244,7 @@ def test_payloads_far_larger_than_the_buffers_pass_through_on_either_client(
     kafka_cluster, tmp_path, driver
 ):
     with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
-        system.collectors().wait_healthy(PATIENCE_S)
+        system.order()
         with Producer(topic=system.topic, driver=system.driver) as producer:
             for number in range(200):
                 producer.multicast(b"%d" % number * 20_000, to=SETS[number % len(SETS)])
@@ -276,7 +276,7 @@ def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
 
 
 def test_a_bad_line_is_named_and_what_came_before_it_is_sent(system):
-    system.collectors().wait_healthy(PATIENCE_S)
+    system.order()
     good = json.dumps({"to": ["P2"], "payload": "good"})
     done = amcast("send", *system.common(), stdin=f"{good}\n{{oops\n")
     assert done.returncode == 2

@@ -164,7 +164,7 @@ def network(cluster, folder, plan, *genesis_blocks, nodes=3, waits=True, collect
     service = Service(chains=plan.partitions, nodes=nodes)
     with System(cluster.bootstrap, plan, folder) as system:
         if collectors:
-            system.collectors().wait_healthy(PATIENCE_S)
+            system.order()
         with NodeProcesses(service, cluster.bootstrap, system.topic, folder) as running:
             for number in range(nodes):
                 for raw in genesis_blocks:

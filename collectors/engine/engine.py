@@ -20,10 +20,10 @@ from typing import Self
 
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
-from collectors.engine.instance import CollectorInstance
+from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_denied
-from collectors.engine.socket_loop import SocketLoop
+from collectors.engine.socket_loop import DatagramSink, SocketLoop
 from collectors.engine.stream_loop import Came, StreamLoop
 from multicast.announcements import Address
 from multicast.control import ControlReader, ControlState, control_partition, sentinel_topic
@@ -43,8 +43,9 @@ class Engine:
 
     def __init__(self, driver: Driver, topic: str, *, listen: str | None = None) -> None:
         self.control: ControlState
-        self._nodes: dict[CollectorInstance, None] = {}
-        self._lock = threading.Lock()  # of the nodes
+        self._control_partition = control_partition(topic)
+        self._instances: dict[Hosted, None] = {}
+        self._lock = threading.Lock()  # of the instances
         with ExitStack() as opened:
             reader = ControlReader(driver, topic)
             try:
@@ -69,7 +70,7 @@ class Engine:
             self.chores = Chores(
                 driver, self._appender, self._direct, lambda: self.control, failed=self.fail_all
             )
-            _Control(self, control_partition(topic), position).subscribe()
+            _Control(self, self._control_partition, position).subscribe()
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
             if self._sockets is not None:
                 self._loops.append(self._sockets.loop)
@@ -83,16 +84,16 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, node: CollectorInstance) -> None:
-        """Run a node until it ends, whatever it ends of; returns at once."""
+    def add(self, instance: Hosted) -> None:
+        """Run an instance until it is over, for whatever reason; returns at once."""
         with self._lock:
-            self._nodes[node] = None
-        self.chores.open(node)
+            self._instances[instance] = None
+        self.chores.open(instance)
 
     def close(self) -> None:
-        """Stop all nodes and loops, and release what was opened; ends within seconds."""
-        for node in self._all():
-            node.stop()
+        """Stop all instances and loops, and release what was opened; ends within seconds."""
+        for instance in self._all():
+            instance.stop()
         for loop in self._loops:
             loop.stop()
         # What a loop that does not end still uses must not be closed under it.
@@ -100,28 +101,27 @@ class Engine:
         if not running:
             self._opened.close()
 
-    # -- for nodes ----------------------------------------------------------------------------
+    # -- for instances ------------------------------------------------------------------------
 
-    def listen(self, node: CollectorInstance) -> Address | None:
-        """Give a node an address for announcements; None where none are taken."""
-        return None if self._sockets is None else self._sockets.listen(node)
+    def listen(self, sink: DatagramSink) -> Address | None:
+        """Give a sink an address for announcements; None where none are taken."""
+        return None if self._sockets is None else self._sockets.listen(sink)
 
     def add_direct(self, partition: TopicPartition) -> None:
-        """Keep a socket for appends to this, where there are direct appends."""
+        """Keep a connection for direct appends to this, where there are direct appends."""
         if self._direct is not None:
             self._direct.add([partition])
 
-    def leave(
-        self, node: CollectorInstance, address: Address | None, own_at: TopicPartition
-    ) -> None:
-        """Forget a node that has ended."""
+    def leave(self, instance: Hosted, address: Address | None) -> None:
+        """Forget an instance that is over, and its address."""
+        own = instance.assignment.own
         with self._lock:
-            self._nodes.pop(node, None)
-            shared = any(other.own_at == own_at for other in self._nodes)
+            self._instances.pop(instance, None)
+            shared = any(other.assignment.own == own for other in self._instances)
         if address is not None and self._sockets is not None:
             self._sockets.leave(address)
         if self._direct is not None and not shared:
-            self._direct.remove([own_at])
+            self._direct.remove([own])
 
     def append(
         self, partition: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
@@ -135,27 +135,27 @@ class Engine:
             return False
         return True
 
-    def write(self, partition: TopicPartition, value: bytes, *, key: bytes) -> None:
-        """Start an append whose loss is no harm."""
+    def write_control(self, key: bytes, value: bytes) -> None:
+        """Start an append to the control topic whose loss does no harm."""
         with suppress(BufferFull):
-            self._appender.append(partition, value, key=key, done=log_denied)
+            self._appender.append(self._control_partition, value, key=key, done=log_denied)
 
     # -- from the loops -----------------------------------------------------------------------
 
     def control_came(self, state: ControlState) -> None:
         """Give everybody the control topic's new state."""
         self.control = state
-        for node in self._all():
-            node.control_changed(state)
+        for instance in self._all():
+            instance.control_changed(state)
 
     def fail_all(self, error: Exception) -> None:
-        """Fail all nodes: an error of a loop that is of no one node's partition."""
-        for node in self._all():
-            node.fail(error)
+        """Fail all instances: a loop met an error that does not concern one partition alone."""
+        for instance in self._all():
+            instance.fail(error)
 
-    def _all(self) -> list[CollectorInstance]:
+    def _all(self) -> list[Hosted]:
         with self._lock:
-            return list(self._nodes)
+            return list(self._instances)
 
 
 class _Control:
@@ -163,12 +163,12 @@ class _Control:
 
     def __init__(self, engine: Engine, partition: TopicPartition, position: int) -> None:
         self._engine = engine
-        self._at = partition
+        self._partition = partition
         self._position = position
 
     def subscribe(self) -> None:
         """Read on where we are."""
-        self._engine.streams.subscribe(self, {self._at: self._position})
+        self._engine.streams.subscribe(self, {self._partition: self._position})
 
     def streams_came(self, batches: Sequence[Came]) -> None:
         """Make the next snapshot."""

@@ -41,29 +41,29 @@ def fill(
     number: int,
     *,
     below: int,
-    told: Callable[[int | None], None],
+    filled: Callable[[int | None], None],
 ) -> bool:
     """Append one skip where a log ends below an offset; say whether one was started.
 
-    `told` hears where the log ends then, from any thread; None: nobody knows. Raises
+    `filled` gets the log's end then, from any thread; None where it is unknown. Raises
     `TopicChanged`.
     """
     log = plan.logs[number]
-    at = log_partition(log)
-    refuse_changed_topics(driver, plan, {at.topic})
-    end = driver.high_watermarks([at])[at]
+    partition = log_partition(log)
+    refuse_changed_topics(driver, plan, {partition.topic})
+    end = driver.high_watermarks([partition])[partition]
     if end >= below:
-        told(end)
+        filled(end)
         return False
 
     def done(outcome: AppendOutcome) -> None:
         log_denied(outcome)
-        told(outcome.offset + 1 if isinstance(outcome, Appended) else None)
+        filled(outcome.offset + 1 if isinstance(outcome, Appended) else None)
 
     try:
-        appender.append(at, b"", headers=(skip_header(log.name),), done=done)
+        appender.append(partition, b"", headers=(skip_header(log.name),), done=done)
     except BufferFull:
-        told(None)
+        filled(None)
         return False
     return True
 

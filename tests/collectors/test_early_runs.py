@@ -94,7 +94,7 @@ def test_no_announcement_reaches_a_collector_once_they_are_switched_off():
         early = Early(system)
         with system.producer(announce=False) as producer:
             producer.multicast(b"x", to={"P1"}).ordered(60)
-        assert early.nodes["K1"].announcements == 0
+        assert early.nodes["K1"].status()["announcements"] == 0
         early.producer.close()
 
 
@@ -126,7 +126,7 @@ def test_a_collector_that_was_started_anew_is_found_again():
         def heard():
             early.producer.multicast(b"x", to={"P1"})
             early.store()
-            return early.nodes["K1"].announcements
+            return early.nodes["K1"].status()["announcements"]
 
         until(heard)
         early.producer.close()

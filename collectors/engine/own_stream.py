@@ -1,0 +1,130 @@
+"""A collector's own order stream: append, acknowledgement, and reading it back.
+
+    ack                 of an append: the record and the offset that Kafka gave it. A thread of a
+                        client queues it (`done` of an append); the core gets it in `take_acks`
+    sole-writer streak  how many of our records counted in a row, without one of another writer.
+                        From `SOLE_WRITER_STREAK` on the acks alone say what counts, and the stream
+                        is not read back. A gap between two acks is another writer's record: the
+                        streak ends, and the stream is read back from the gap on
+
+The callback of an append never calls the core and never raises: it may run while the core's lock
+is held. It queues the ack or notes the failure, and then calls `acked`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from collectors.collector import Collector
+from collectors.engine.engine import Engine
+from collectors.engine.stream_loop import Came, StreamSink
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
+from multicast.errors import AccessDenied
+
+# Records in a row. A plain choice: the first 64 records of an instance are read back at the cost of
+# a fetch each. A few would do for safety; many more keep the second copy of each record longer.
+SOLE_WRITER_STREAK = 64
+
+
+class OwnStream:
+    """Appends to one order stream and tells the core which records stand in it.
+
+    All methods but the callbacks of appends are called with the core's lock held. `sole_writer` is
+    called when the streak begins.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        partition: TopicPartition,
+        sink: StreamSink,
+        *,
+        sole_writer: Callable[[], None],
+    ) -> None:
+        self.appended = 0
+        self.is_read = True
+        self._engine = engine
+        self._partition = partition
+        self._sink = sink
+        self._sole_writer = sole_writer
+        self._streak = 0
+        self._acks: deque[tuple[bytes, int]] = deque()
+        self._failed = threading.Event()
+        self._denied: AccessDenied | None = None
+
+    @property
+    def has_acks(self) -> bool:
+        """Whether an ack waits for `take_ack`. Safe from any thread."""
+        return bool(self._acks)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an append has failed since the last `restart_if_failed`."""
+        return self._failed.is_set()
+
+    def append(self, raw: bytes, *, acked: Callable[[], None]) -> None:
+        """Start an append; `acked` is called from any thread once its ack is queued."""
+
+        def done(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendFailed):
+                if isinstance(outcome.error, AccessDenied):
+                    self._denied = outcome.error
+                # The next event or tick sees it: to append again at once would chase failures.
+                self._failed.set()
+                return
+            self._acks.append((raw, outcome.offset))
+            acked()
+
+        self.appended += 1
+        if not self._engine.append(self._partition, raw, done=done):
+            self._failed.set()
+
+    def restart_if_failed(self, core: Collector) -> None:
+        """Tell the core that appends have failed; raises `AccessDenied` where Kafka refused one."""
+        if not self._failed.is_set():
+            return
+        self._failed.clear()
+        if self._denied is not None:
+            raise self._denied
+        core.append_failed()
+
+    def take_ack(self, core: Collector | None) -> None:
+        """Give the oldest ack to the core as a record read back; None drops it.
+
+        Only where every record before it was read: otherwise another writer's stands between.
+        """
+        raw, offset = self._acks.popleft()
+        if core is None:
+            return
+        expected = core.own.offset_next
+        if offset == expected:
+            self._read(core, offset, raw)
+        elif offset > expected or offset < 0:  # below 0: Kafka stored it and named no offset
+            self._streak = 0
+
+    def take_records(self, core: Collector, came: Came) -> None:
+        """Give fetched records to the core, except those that their acks gave it before."""
+        for record in came.records:
+            if record.offset >= core.own.offset_next:
+                self._read(core, record.offset, record.value)
+        core.own_passed(came.position)
+
+    def read_while_shared(self, core: Collector) -> None:
+        """Read the stream back, unless we are its only writer."""
+        shared = self._streak < SOLE_WRITER_STREAK
+        if shared is self.is_read:
+            return
+        self.is_read = shared
+        if shared:
+            self._engine.streams.subscribe(self._sink, {self._partition: core.own.offset_next})
+        else:
+            self._engine.streams.unsubscribe(self._sink, [self._partition])
+
+    def _read(self, core: Collector, offset: int, raw: bytes | None) -> None:
+        before = core.ours
+        core.own_read(offset, raw)
+        self._streak = self._streak + 1 if core.ours > before else 0
+        if self._streak == SOLE_WRITER_STREAK:
+            self._sole_writer()

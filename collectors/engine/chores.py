@@ -5,7 +5,7 @@ answer is an error, only the instances that it concerns fail, as far as the erro
 
     open    the ids of an instance's topics are checked; from then on it stands ready
     begin   its epoch has begun: the end of its own stream is asked for, and it starts to work
-    moved   a log has grown: perhaps its topic was deleted and created again, so its id is checked
+    recheck a log has grown: its topic may have been deleted and created again, so its id is checked
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.topic_identity import refuse_other_topics
 
 _T = TypeVar("_T")
-_MEND_EVERY_S = 0.25
-_SAME_EVERY_S = 1.0
+# Without a direct connection appends go through the client, so waiting longer costs latency only.
+_RECONNECT_EVERY_S = 0.25
+# One question about ids for all logs that have grown. Ten times as long, a collector would order
+# a recreated topic for 10 s before it stops.
+_RECHECK_EVERY_S = 1.0
 
 
 class Chores:
@@ -50,11 +53,11 @@ class Chores:
         self._to_open: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_begin: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_fill: queue.SimpleQueue[tuple[Working, Fill]] = queue.SimpleQueue()
-        self._moved: dict[Working, set[str]] = {}  # topics that grew since their ids were checked
-        self._moved_lock = threading.Lock()
+        self._to_recheck: dict[Working, set[str]] = {}  # topics that have grown since the last one
+        self._recheck_lock = threading.Lock()
         self._wanted = threading.Event()
-        self._mend_at = 0.0
-        self._same_at = time.monotonic() + _SAME_EVERY_S
+        self._reconnect_due_s = 0.0
+        self._recheck_due_s = time.monotonic() + _RECHECK_EVERY_S
         self.loop = Loop("chores", self._turn, wake=self._wanted.set, failed=failed)
 
     def open(self, instance: Hosted) -> None:
@@ -72,27 +75,27 @@ class Chores:
         self._to_fill.put((instance, action))
         self._wanted.set()
 
-    def moved(self, instance: Working, topics: set[str]) -> None:
+    def recheck(self, instance: Working, topics: set[str]) -> None:
         """Check within a second that these topics are still those of the instance's plan."""
-        with self._moved_lock:
-            self._moved.setdefault(instance, set()).update(topics)
+        with self._recheck_lock:
+            self._to_recheck.setdefault(instance, set()).update(topics)
 
     # -- the loop's thread --------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._wanted.wait(min(_MEND_EVERY_S, _SAME_EVERY_S))
+        self._wanted.wait(min(_RECONNECT_EVERY_S, _RECHECK_EVERY_S))
         self._wanted.clear()
         self._open_all(_drained(self._to_open))
         self._begin_all(_drained(self._to_begin))
         for instance, action in _drained(self._to_fill):
             self._fill(instance, action)
         now = time.monotonic()
-        if now >= self._same_at:
-            self._same_at = now + _SAME_EVERY_S
+        if now >= self._recheck_due_s:
+            self._recheck_due_s = now + _RECHECK_EVERY_S
             self._refuse_recreated()
-        if self._direct is not None and now >= self._mend_at:
+        if self._direct is not None and now >= self._reconnect_due_s:
             self._direct.reconnect()
-            self._mend_at = time.monotonic() + _MEND_EVERY_S
+            self._reconnect_due_s = time.monotonic() + _RECONNECT_EVERY_S
 
     def _open_all(self, instances: Sequence[Hosted]) -> None:
         topics = sorted({topic for instance in instances for topic in instance.assignment.topics})
@@ -107,7 +110,7 @@ class Chores:
         for instance in instances:
             with _failing(instance):
                 instance.open(ids)
-        self._mend_at = 0.0
+        self._reconnect_due_s = 0.0
 
     def _begin_all(self, instances: Sequence[Hosted]) -> None:
         left = [instance for instance in instances if not instance.over]
@@ -145,21 +148,21 @@ class Chores:
 
     def _refuse_recreated(self) -> None:
         """Fail the instances whose plan was made for another topic of the same name."""
-        with self._moved_lock:
-            moved, self._moved = self._moved, {}
-        if not moved:
+        with self._recheck_lock:
+            due, self._to_recheck = self._to_recheck, {}
+        if not due:
             return
         try:
-            ids = self._driver.topic_ids(sorted(set().union(*moved.values())))
+            ids = self._driver.topic_ids(sorted(set().union(*due.values())))
         except ClusterUnreachable:
-            for instance, topics in moved.items():
-                self.moved(instance, topics)
+            for instance, topics in due.items():
+                self.recheck(instance, topics)
             return
         except AmcastError as error:
-            for instance in moved:
+            for instance in due:
                 instance.fail(error)
             return
-        for instance, topics in moved.items():
+        for instance, topics in due.items():
             with _failing(instance):
                 refuse_other_topics(ids, instance.assignment.plan, topics)
 

@@ -25,8 +25,8 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
 from collectors.engine.own_stream import OwnStream
 from collectors.engine.parent_stream import ParentStream
-from collectors.engine.status import Progress, TroubleLog, positions_by_log, troubles
-from collectors.engine.stream_loop import Came
+from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
+from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
 from multicast.control import ControlState, checkpoint_record
@@ -105,28 +105,28 @@ class CoreRunner:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def streams_came(self, batches: Sequence[Came]) -> None:
+    def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Take records of our own and the parent's stream."""
         self._take(self._records, batches)
 
-    def ends_came(self, ends: Mapping[TopicPartition, int]) -> int | None:
+    def on_ends(self, ends: Mapping[TopicPartition, int]) -> int | None:
         """Take ends of logs that moved; count the offsets below them that were not ordered yet."""
-        self._engine.chores.moved(self, {partition.topic for partition in ends})
-        unordered: list[int] = []
+        self._engine.chores.recheck(self, {partition.topic for partition in ends})
+        counts: list[int] = []
 
-        def came() -> None:
-            logs = self.assignment.logs
-            unordered.append(sum([self.core.unordered(logs[p], end) for p, end in ends.items()]))
+        def count_and_take() -> None:
+            core, logs = self.core, self.assignment.logs
+            counts.append(sum([core.unordered(logs[log], end) for log, end in ends.items()]))
             self._log_ends(ends)
 
-        self._take(came)
-        return sum(unordered) if unordered and self._role.acting else None
+        self._take(count_and_take)
+        return sum(counts) if counts and self._role.acting else None
 
-    def transaction_opened(self) -> None:
+    def on_transaction_opened(self) -> None:
         """Take the news of an open transaction in a log: ticks tell whether the log is held."""
         self._take(_nothing)
 
-    def datagrams_came(self, datagrams: Sequence[bytes]) -> None:
+    def on_datagrams(self, datagrams: Sequence[bytes]) -> None:
         """Take announcements."""
         self._take(self._announcements, datagrams)
 
@@ -207,12 +207,12 @@ class CoreRunner:
 
     # -- what each event says to the core ---------------------------------------------------------
 
-    def _records(self, batches: Sequence[Came]) -> None:
-        for came in batches:
-            if came.partition == self.assignment.own:
-                self._own.take_records(self.core, came)
+    def _records(self, batches: Sequence[StreamBatch]) -> None:
+        for batch in batches:
+            if batch.partition == self.assignment.own:
+                self._own.take_records(self.core, batch)
             elif self._parent is not None:
-                self._parent.take_records(self.core, came)
+                self._parent.take_records(self.core, batch)
 
     def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         for partition, end in ends.items():
@@ -237,28 +237,17 @@ class CoreRunner:
         if may_leave and not due and not core.due:
             self._ticks.leave()
 
-    # -- status -----------------------------------------------------------------------------------
-
     def progress(self, starts: Mapping[int, int]) -> Progress:
-        """Describe how far it is; from any thread, after `begin`. `starts` are the epoch's."""
-        core, plan = self.core, self.assignment.plan
-        return Progress(
-            parent=plan.collector(self.assignment.name).parent,
-            acting=self._role.acting,
-            takeovers=self._role.takeovers,
-            frozen=core.frozen,
-            records=core.own.state.count,
+        """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""
+        return progress_of(
+            self.assignment,
+            self.core,
+            self._role,
+            starts,
             appended_here=self._own.appended,
-            pending=core.pending,
             reads_back=self._own.is_read,
-            lag=core.lag,
-            early=core.early,
             announcements=self.address.announcements,
             skips=self.skips_appended,
-            held=[plan.logs[log].name for log in sorted(core.held)],
-            troubles=list(troubles(self.assignment, core)),
-            void={reason.name.lower(): count for reason, count in sorted(core.void.items())},
-            ordered=positions_by_log(plan, core, starts),
         )
 
 

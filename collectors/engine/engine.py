@@ -4,11 +4,11 @@
     ends       one watcher for all logs (`log_end_loop.py`)
     sockets    one datagram socket, and the answers to direct appends (`socket_loop.py`)
     clock      ticks (`clock.py`)
-    chores     what blocks: opening collectors, skips, topics that were made again (`chores.py`)
+    chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
 
-and one appender. A `CollectorInstance` has none of these of its own: it is handed events, and asks
-here for what is to be done. The state of the control topic is read once, and given to everybody as
-a snapshot that nobody changes any more.
+There is one appender, too. An instance (`instance.py`) has no thread and no client of its own: the
+loops bring it events, and it asks the engine to append. The control topic is read once; every
+instance gets the same snapshot of its state, which nobody changes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,25 @@ from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_denied
 from collectors.engine.socket_loop import DatagramSink, SocketLoop
-from collectors.engine.stream_loop import Came, StreamLoop
+from collectors.engine.stream_loop import StreamBatch, StreamLoop
 from multicast.announcements import Address
 from multicast.control import ControlReader, ControlState, control_partition, sentinel_topic
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
 
-_CLOSE_S = 1.0
+# Appends that have no outcome by then are in doubt, which the acceptance rule allows. Ten times as
+# long, a process would take that much longer to end while the cluster is away.
+_APPENDER_CLOSE_S = 1.0
 
 
 class Engine:
-    """Runs nodes of one topic; a context manager.
+    """Runs instances of collectors of one topic; a context manager.
 
     The constructor reads the control topic to its end, and blocks for as long as that takes. It
     raises `UncoveredInterest` where no plan was ever applied. Announcements are taken at a free
     port of the host `listen`; None takes none.
+
+    `control` is the newest snapshot of the control topic; it is replaced, never changed.
     """
 
     def __init__(self, driver: Driver, topic: str, *, listen: str | None = None) -> None:
@@ -54,7 +58,7 @@ class Engine:
             finally:
                 reader.close()
             self._appender = driver.appender()
-            opened.callback(self._appender.close, _CLOSE_S)
+            opened.callback(self._appender.close, _APPENDER_CLOSE_S)
             self._direct = None if listen is None else driver.direct_appender()
             if self._direct is not None:
                 opened.callback(self._direct.close)
@@ -70,7 +74,7 @@ class Engine:
             self.chores = Chores(
                 driver, self._appender, self._direct, lambda: self.control, failed=self.fail_all
             )
-            _Control(self, self._control_partition, position).subscribe()
+            _ControlSink(self, self._control_partition, position).subscribe()
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
             if self._sockets is not None:
                 self._loops.append(self._sockets.loop)
@@ -96,7 +100,7 @@ class Engine:
             instance.stop()
         for loop in self._loops:
             loop.stop()
-        # What a loop that does not end still uses must not be closed under it.
+        # A loop that has not ended may still use what it opened: then nothing is closed.
         running = [loop for loop in self._loops if not loop.join()]
         if not running:
             self._opened.close()
@@ -126,7 +130,11 @@ class Engine:
     def append(
         self, partition: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
     ) -> bool:
-        """Start an append to an order stream; False where nothing was started."""
+        """Start an append to an order stream; False where the buffer is full: nothing was started.
+
+        It goes over a connection of the engine's own if one is open, else through the client.
+        `done` is called once, from any thread, perhaps before this returns; it must not block.
+        """
         if self._direct is not None and self._direct.append(partition, raw, done=done):
             return True
         try:
@@ -142,8 +150,8 @@ class Engine:
 
     # -- from the loops -----------------------------------------------------------------------
 
-    def control_came(self, state: ControlState) -> None:
-        """Give everybody the control topic's new state."""
+    def control_changed(self, state: ControlState) -> None:
+        """Give every instance the control topic's new state."""
         self.control = state
         for instance in self._all():
             instance.control_changed(state)
@@ -158,8 +166,8 @@ class Engine:
             return list(self._instances)
 
 
-class _Control:
-    """Follows the control topic for everybody."""
+class _ControlSink:
+    """Reads the control topic on, for all instances."""
 
     def __init__(self, engine: Engine, partition: TopicPartition, position: int) -> None:
         self._engine = engine
@@ -167,19 +175,19 @@ class _Control:
         self._position = position
 
     def subscribe(self) -> None:
-        """Read on where we are."""
+        """Read on from the position reached so far."""
         self._engine.streams.subscribe(self, {self._partition: self._position})
 
-    def streams_came(self, batches: Sequence[Came]) -> None:
+    def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Make the next snapshot."""
         state = self._engine.control.copy()
-        for came in batches:
-            for record in came.records:
+        for batch in batches:
+            for record in batch.records:
                 state.read(record)
-            self._position = came.position
-        self._engine.control_came(state)
+            self._position = batch.position
+        self._engine.control_changed(state)
 
     def fail(self, error: Exception) -> None:
-        """Try again: nothing goes on without the control topic."""
+        """Subscribe again, and fail all instances: none can work without the control topic."""
         self.subscribe()
         self._engine.fail_all(error)

@@ -1,14 +1,15 @@
 """A collector's own order stream: append, acknowledgement, and reading it back.
 
-    ack                 of an append: the record and the offset that Kafka gave it. A thread of a
-                        client queues it (`done` of an append); the core gets it in `take_acks`
+    ack                 of an append: the record, and the offset that Kafka gave it. A thread of a
+                        client queues it (`done` of an append); `take_ack` gives it to the core
     sole-writer streak  how many of our records counted in a row, without one of another writer.
-                        From `SOLE_WRITER_STREAK` on the acks alone say what counts, and the stream
-                        is not read back. A gap between two acks is another writer's record: the
-                        streak ends, and the stream is read back from the gap on
+                        From 64 on the acks alone say what counts, and the stream is not read back.
+                        A gap between two acks is another writer's record: the streak ends, and the
+                        stream is read back from the gap on
 
-The callback of an append never calls the core and never raises: it may run while the core's lock
-is held. It queues the ack or notes the failure, and then calls `acked`.
+`done` of an append may run while its own thread holds the core's lock, where the client knows the
+outcome at once. So it only notes a failure, or queues the ack and calls `acked`, which must never
+wait for the lock.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from collections.abc import Callable
 
 from collectors.collector import Collector
 from collectors.engine.engine import Engine
-from collectors.engine.stream_loop import Came, StreamSink
+from collectors.engine.stream_loop import StreamBatch, StreamSink
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AccessDenied
 
-# Records in a row. A plain choice: the first 64 records of an instance are read back at the cost of
-# a fetch each. A few would do for safety; many more keep the second copy of each record longer.
-SOLE_WRITER_STREAK = 64
+# A plain choice; safety needs none of it. With 640, an instance fetches so many of its own records
+# before it saves itself the rest; with 6, two that write at the same time would switch more often.
+_SOLE_WRITER_RECORDS = 64
 
 
 class OwnStream:
     """Appends to one order stream and tells the core which records stand in it.
 
-    All methods but the callbacks of appends are called with the core's lock held. `sole_writer` is
-    called when the streak begins.
+    Unless they say otherwise, methods are called with the core's lock held. `sole_writer` is called
+    when the streak reaches its length: then producers should announce to this instance.
     """
 
     def __init__(
@@ -65,7 +66,10 @@ class OwnStream:
         return self._failed.is_set()
 
     def append(self, raw: bytes, *, acked: Callable[[], None]) -> None:
-        """Start an append; `acked` is called from any thread once its ack is queued."""
+        """Start an append; `acked` is called, from any thread, once its ack is queued.
+
+        After a failure it is not called: `restart_if_failed` reports that at the next event.
+        """
 
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendFailed):
@@ -91,9 +95,10 @@ class OwnStream:
         core.append_failed()
 
     def take_ack(self, core: Collector | None) -> None:
-        """Give the oldest ack to the core as a record read back; None drops it.
+        """Give the oldest ack to the core as a record read back; a core of None drops it.
 
-        Only where every record before it was read: otherwise another writer's stands between.
+        The core gets it only if it has read every record before it. Otherwise a record of another
+        writer lies between, the streak ends, and reading the stream brings both.
         """
         raw, offset = self._acks.popleft()
         if core is None:
@@ -104,16 +109,16 @@ class OwnStream:
         elif offset > expected or offset < 0:  # below 0: Kafka stored it and named no offset
             self._streak = 0
 
-    def take_records(self, core: Collector, came: Came) -> None:
-        """Give fetched records to the core, except those that their acks gave it before."""
-        for record in came.records:
+    def take_records(self, core: Collector, batch: StreamBatch) -> None:
+        """Give fetched records to the core, without those that it has from their acks."""
+        for record in batch.records:
             if record.offset >= core.own.offset_next:
                 self._read(core, record.offset, record.value)
-        core.own_passed(came.position)
+        core.own_passed(batch.position)
 
     def read_while_shared(self, core: Collector) -> None:
         """Read the stream back, unless we are its only writer."""
-        shared = self._streak < SOLE_WRITER_STREAK
+        shared = self._streak < _SOLE_WRITER_RECORDS
         if shared is self.is_read:
             return
         self.is_read = shared
@@ -126,5 +131,5 @@ class OwnStream:
         before = core.ours
         core.own_read(offset, raw)
         self._streak = self._streak + 1 if core.ours > before else 0
-        if self._streak == SOLE_WRITER_STREAK:
+        if self._streak == _SOLE_WRITER_RECORDS:
             self._sole_writer()

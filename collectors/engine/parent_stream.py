@@ -7,7 +7,7 @@ of these are relayed (`Collector.parent_paused`).
 from __future__ import annotations
 
 from collectors.collector import Collector
-from collectors.engine.stream_loop import Came, StreamLoop, StreamSink
+from collectors.engine.stream_loop import StreamBatch, StreamLoop, StreamSink
 from multicast.drivers.protocol import TopicPartition
 
 
@@ -20,11 +20,11 @@ class ParentStream:
         self._sink = sink
         self._paused = False
 
-    def take_records(self, core: Collector, came: Came) -> None:
+    def take_records(self, core: Collector, batch: StreamBatch) -> None:
         """Give fetched records to the core."""
-        for record in came.records:
+        for record in batch.records:
             core.parent_read(record.offset, record.value)
-        core.parent_passed(came.position)
+        core.parent_passed(batch.position)
 
     def read_while_room(self, core: Collector) -> None:
         """Pause the subscription while the core has no room for more."""

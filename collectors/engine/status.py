@@ -12,7 +12,7 @@ from typing import Any
 
 from collectors.collector import Collector
 from collectors.engine.assignment import Assignment
-from topology.tree import Plan
+from collectors.standby import Standby
 
 _log = logging.getLogger("amcast.collectors")
 
@@ -56,13 +56,41 @@ class Snapshot:
         return values | (progress or {})
 
 
-def positions_by_log(plan: Plan, core: Collector, starts: Mapping[int, int]) -> dict[str, int]:
-    """Give by name how many offsets of each log are ordered since the epoch's start."""
+def progress_of(
+    assignment: Assignment,
+    core: Collector,
+    role: Standby,
+    starts: Mapping[int, int],
+    *,
+    appended_here: int,
+    reads_back: bool,
+    announcements: int,
+    skips: int,
+) -> Progress:
+    """Take what is shown of a core; `starts` are the first offsets of its logs in the epoch."""
+    plan = assignment.plan
     positions = dict(core.own.state.positions)
-    return {
-        plan.logs[number].name: position - starts[number]
-        for number, position in sorted(positions.items())
-    }
+    return Progress(
+        parent=plan.collector(assignment.name).parent,
+        acting=role.acting,
+        takeovers=role.takeovers,
+        frozen=core.frozen,
+        records=core.own.state.count,
+        appended_here=appended_here,
+        pending=core.pending,
+        reads_back=reads_back,
+        lag=core.lag,
+        early=core.early,
+        announcements=announcements,
+        skips=skips,
+        held=[plan.logs[log].name for log in sorted(core.held)],
+        troubles=list(troubles(assignment, core)),
+        void={reason.name.lower(): count for reason, count in sorted(core.void.items())},
+        ordered={
+            plan.logs[log].name: position - starts[log]
+            for log, position in sorted(positions.items())
+        },
+    )
 
 
 def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:

@@ -7,10 +7,11 @@ back.
 from __future__ import annotations
 
 from collectors.engine.clock import Clock, Timed
+from multicast.announcements import DEBT_TICKS
 
-# Ticks without an event (2 s). `Promises` forgets a debt after eight ticks at the latest: two times
-# `DEBT_TICKS`. To leave earlier would keep it until the next message.
-_IDLE_TICKS_MAX = 8
+# So that no debt is left: `Promises` forgets one within twice `DEBT_TICKS` (2 s). To leave earlier
+# would keep it until the next message; ten times as long costs 20 s of ticks after each message.
+_IDLE_TICKS_MAX = 2 * DEBT_TICKS
 
 
 class TickSubscription:

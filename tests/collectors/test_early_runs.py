@@ -170,7 +170,7 @@ def test_a_collector_stops_when_a_log_that_it_watches_was_made_again():
 def test_where_announcements_cannot_be_taken_a_sentence_says_so():
     with pytest.raises(UsageError, match=r"cannot be taken at 192\.0\.2\.1"):
         Listener("192.0.2.1")
-    with pytest.raises(UsageError, match="no way leads to"):
+    with pytest.raises(UsageError, match="no route leads to"):
         address_towards("nowhere.invalid:9092")
     assert address_towards("127.0.0.1:9092,127.0.0.2:9092") == HERE
 

@@ -1,7 +1,7 @@
 """What one instance hosts: a collector of a plan, its Kafka partitions, and the streams it reads.
 
 An assignment never changes. Its plan is the one that the collector began with: a collector that
-later plans leave as it is keeps its stream and its digests (`multicast/control/sources.py`).
+later plans retain keeps its stream and its digests (`multicast/control/sources.py`).
 Nothing here reads or writes Kafka.
 """
 
@@ -30,14 +30,14 @@ class Assignment:
 
     @classmethod
     def of(cls, state: ControlState, name: str, epoch: int | None) -> Assignment:
-        """Look a collector of an epoch up, by default of the newest.
+        """Look up a collector in the plan of an epoch, by default the newest.
 
         Raises `UsageError` where the epoch's plan has no such collector.
         """
-        newest = state.plan(epoch)
-        if not newest.has_collector(name):
-            raise UsageError(f"epoch {newest.epoch} has no collector {name}")
-        plan = state.plan(state.first_epoch(newest.epoch, name))
+        running = state.plan(epoch)
+        if not running.has_collector(name):
+            raise UsageError(f"epoch {running.epoch} has no collector {name}")
+        plan = state.plan(state.first_epoch(running.epoch, name))
         parent = plan.collector(name).parent
         return cls(
             name=name,

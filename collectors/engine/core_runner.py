@@ -1,16 +1,17 @@
 """Runs the core of one collector: events come in, the core decides, its actions are carried out.
 
-No thread and no loop is here. Those of the process (`engine.py`) bring the ends of our logs, the
-records of our own and the parent's stream, announcements, the acks of appends, and ticks. Whoever
-brings an event takes the lock, gives the event to the core, and carries out the core's actions.
+There is no thread here. The loops of the process (`engine.py`) bring the ends of our logs, the
+records of our own and the parent's stream, announcements, the acks of appends, and ticks. The
+thread that brings an event takes the lock, gives the event to the core, and carries out the core's
+actions, in the order in which the core gives them.
 
     lock    one thread at a time works with the core
-    acks    come while a thread holds the lock, often that thread itself. Whoever queues one tries
-            the lock and never waits for it: a thread that does not get it leaves the ack to the
-            one that holds it, and that one looks again after it has released the lock
+    acks    arrive on any thread, also on the one that holds the lock. The thread that queues an ack
+            tries the lock and never waits for it: if it does not get it, it leaves the ack to the
+            thread that has it, which looks for acks again after it has released the lock
     over    no event is taken and no action is carried out any more
 
-An exception ends this one instance; another one of the same collector goes on from the log.
+An exception ends this one instance; another instance of the collector continues from the log.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ own order ("@" and the log's name).
     1  A consumer whose interest meets one log reads that log. Any other reads the collector that
        the plan names for it, else the one with the smallest bag that covers its interest
                                                                                 `source_of`
-    2  What the next plan retains (`topology/carry_over.py`) goes on as it is: the stream, its plan
-       and its starts stay those of the first epoch of the source               `first_epoch`
-    3  It is read to the end of the last epoch that has it; then rule 1 names the source in the
-       plan after that                                                          `last_epoch`
+    2  A source that the next plan retains (`topology/carry_over.py`) goes on unchanged: it keeps
+       the stream, the plan and the starts of the epoch in which it began       `first_epoch`
+    3  A source is read to the end of the last epoch that has it; in the next epoch rule 1 names
+       the source anew                                                          `last_epoch`
     4  Epoch e has begun once the `ends` of all epochs before it are written. A log begins where its
        last epoch ended, and a new log at the `first` of its plan               `log_starts`
-    5  A single-log consumer reads to the epoch marker, also where a stream that froze too early
-       ended the log before it: from there on the log's other readers read in the next epoch
+    5  A single-log consumer reads an epoch to its marker. Where a stream froze too early, the log
+       ends before the marker, and its other readers find what lies between in the next epoch
                                                              `single_log_end`, `single_log_start`
 
 Invariants, of a source s of epoch e:

@@ -101,9 +101,7 @@ def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
         for log, beyond in sorted(core.too_far.items())
     ]
     if core.strayed:
-        sentences.append(
-            "its stream does not say what its parent's says, so it relays nothing more"
-        )
+        sentences.append("its stream contradicts its parent's, so it relays nothing more")
     return tuple(
         f"collector {assignment.name}: {sentence}; run 'amcast topology recover'"
         for sentence in sentences

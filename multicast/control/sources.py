@@ -99,7 +99,7 @@ def log_starts(plan: Plan, ends: Mapping[int, Positions]) -> dict[str, int] | No
 def single_log_end(
     ends: Mapping[int, Positions], markers: Mapping[int, Positions], epoch: int, log: str
 ) -> int | None:
-    """Give where an epoch ends for who reads the log alone; None while that is not known."""
+    """Give where an epoch of a single-log subscription ends; None while that is not known."""
     if epoch not in ends:
         return None
     return max(ends[epoch][log], markers.get(epoch, {}).get(log, 0))
@@ -108,7 +108,7 @@ def single_log_end(
 def single_log_start(
     ends: Mapping[int, Positions], markers: Mapping[int, Positions], epoch: int, log: str
 ) -> int | None:
-    """Give where an epoch begins for who reads the log alone; None: where the plan begins it."""
+    """Give where an epoch of a single-log subscription begins; None: at the log's own start."""
     for earlier in range(epoch - 1, 0, -1):
         if log in ends.get(earlier, {}):
             return single_log_end(ends, markers, earlier, log)

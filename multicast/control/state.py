@@ -212,13 +212,13 @@ class ControlState:
         return self.plans[wanted - 1]
 
     def retained(self, epoch: int) -> Retained:
-        """Say what goes on from an epoch into the next; all of it while there is no next."""
+        """Give what the next epoch retains of this one: everything, while there is no next."""
         if epoch < self.epoch:
             return self._carried[epoch - 1]
         return sources.retained_whole(self.plan(epoch))
 
     def first_epoch(self, epoch: int, source: str) -> int:
-        """Give the epoch in which began what a source of this epoch is: its stream is that one's.
+        """Give the epoch in which a source of this epoch began; its stream is of that epoch.
 
         A source is a collector's name, or "@" and a log's.
         """
@@ -229,15 +229,15 @@ class ControlState:
         return sources.last_epoch(self.retained, epoch, source, newest=self.epoch)
 
     def starts(self, epoch: int) -> dict[str, int] | None:
-        """Give each log's first offset of an epoch by name; None while the one before still runs.
+        """Give, by log name, the first offset of an epoch; None while the epoch has not begun.
 
-        A log goes on where its last epoch ended, and a new one begins at the plan's `first`. Of
-        what was carried over, ask about the epoch that it began in.
+        A log begins where its last epoch ended, and a new log at its `first` in the plan. A
+        retained log has its start in the epoch in which it began.
         """
         return sources.log_starts(self.plan(epoch), self.ends)
 
     def begun(self, epoch: int) -> dict[str, int]:
-        """Give the same as `starts`; raises `UncoveredInterest` while the one before still runs."""
+        """Give what `starts` gives; raises `UncoveredInterest` while the epoch has not begun."""
         starts = self.starts(epoch)
         if starts is None:
             raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
@@ -268,10 +268,10 @@ class ControlState:
         )
 
     def alone_end(self, epoch: int, log: str) -> int | None:
-        """Say where an epoch ends for those who read a log alone; None while that is not known.
+        """Give the offset at which an epoch ends for single-log subscriptions; None if unknown.
 
-        They read to the marker. The log's own end lies before that only where a stream was frozen
-        too early; its other readers find in the next epoch what stands between.
+        They read up to the marker. The log's own end is lower only if a stream was frozen too
+        early; other consumers then deliver the messages between the two in the next epoch.
         """
         return sources.single_log_end(self.ends, self.markers, epoch, log)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from multicast.control import ALONE, ControlState
+from multicast.control import ALONE, ControlState, source_of
 from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
 from multicast.errors import UncoveredInterest, UsageError
 from topology.tree import Log, Plan
@@ -68,19 +68,14 @@ class SubscriptionRequest:
         for partition in interest:
             if partition not in plan.partitions:
                 raise UsageError(f"partition {partition} is not one of epoch {plan.epoch}'s")
-        logs = plan.logs_of(interest)
-        if len(logs) == 1:
-            return interest, ALONE + logs[0].name
-        if named is None:
-            node = plan.collector_for(interest)
-            if node is None:
-                raise UncoveredInterest(
-                    f"no collector of epoch {plan.epoch} decides the order of all of "
-                    f"{', '.join(interest)}; add the interest to the interest file and run "
-                    f"'amcast topology plan' and 'amcast topology apply'"
-                )
-            named = node.name
-        return interest, named
+        source = source_of(plan, interest, named)
+        if source is None:
+            raise UncoveredInterest(
+                f"no collector of epoch {plan.epoch} decides the order of all of "
+                f"{', '.join(interest)}; add the interest to the interest file and run "
+                f"'amcast topology plan' and 'amcast topology apply'"
+            )
+        return interest, source
 
 
 def begin(

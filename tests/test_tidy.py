@@ -97,6 +97,7 @@ PURE = [
     "multicast/control/checkpoints.py",
     "multicast/control/codecs.py",
     "multicast/control/documents.py",
+    "multicast/control/sources.py",
     "multicast/control/state.py",
     "multicast/control/topics.py",
     "multicast/delivery.py",

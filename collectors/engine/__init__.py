@@ -1,1 +1,26 @@
-"""What all collectors of a process share, and one instance of each."""
+"""The threads that all collectors of a process share, and one instance of a collector.
+
+Shared by all:
+
+    engine          holds all that follows, and the appenders
+    loops           a thread that repeats one turn
+    stream_loop     reads the control topic and all order streams
+    log_end_loop    watches the ends of all logs
+    socket_loop     receives announcements and the answers to direct appends
+    listener        the datagram socket of announcements
+    clock           ticks
+    chores          what blocks: opening instances, filling holes, checking topic ids
+    skips           fills holes of logs
+
+One instance:
+
+    hosted              the instance as the engine sees it
+    instance            its life: open, begun, over
+    core_runner         events in, core, actions out
+    assignment          its collector, plan and Kafka partitions
+    own_stream          appends, their acknowledgements, and reading them back
+    parent_stream       the records that it relays
+    advertised_address  where producers announce their messages to it
+    tick_subscription   ticks while it has something to do
+    status              what `/status` shows of it
+"""

@@ -1,10 +1,11 @@
-"""One thread for what blocks: opening collectors, skips for holes, topics that were made again.
+"""One thread for what blocks: opening instances, filling holes, looking for recreated topics.
 
-What many collectors ask at the same time is asked of the brokers in one request. A collector whose
-question cannot be answered fails alone, where the error names the partition that it is about.
+What several instances need at the same time is asked of the brokers in one request. Where the
+answer is an error, only the instances that it concerns fail, as far as the error names a partition.
 
-    open        its topics are looked at; from then on it stands ready
-    begin       its epoch has begun: where its own stream ends is asked, and it starts to work
+    open    the ids of an instance's topics are checked; from then on it stands ready
+    begin   its epoch has begun: the end of its own stream is asked for, and it starts to work
+    recheck a log has grown: its topic may have been deleted and created again, so its id is checked
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 from collectors.collector import Fill
+from collectors.engine.hosted import Hosted, Working
 from collectors.engine.loops import Loop
 from collectors.engine.skips import fill
 from multicast.control import ControlState
 from multicast.drivers.protocol import Appender, DirectAppender, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
-
-if TYPE_CHECKING:
-    from collectors.engine.instance import CollectorInstance
+from multicast.topic_identity import refuse_other_topics
 
 _T = TypeVar("_T")
-_MEND_EVERY_S = 0.25
-_SAME_EVERY_S = 1.0
+# Without a direct connection appends go through the client, so waiting longer costs latency only.
+_RECONNECT_EVERY_S = 0.25
+# One question about ids for all logs that have grown. Ten times as long, a collector would order
+# a recreated topic for 10 s before it stops.
+_RECHECK_EVERY_S = 1.0
 
 
 class Chores:
-    """Does for all collectors what may take a while."""
+    """Does for all instances of a process what may block. Its calls return at once."""
 
     def __init__(
         self,
@@ -46,123 +50,136 @@ class Chores:
         self._appender = appender
         self._direct = direct
         self._control = control
-        self._to_open: queue.SimpleQueue[CollectorInstance] = queue.SimpleQueue()
-        self._to_begin: queue.SimpleQueue[CollectorInstance] = queue.SimpleQueue()
-        self._to_fill: queue.SimpleQueue[tuple[CollectorInstance, Fill]] = queue.SimpleQueue()
-        self._moved: dict[
-            CollectorInstance, set[str]
-        ] = {}  # topics that grew since they were looked at
-        self._moved_lock = threading.Lock()
+        self._to_open: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
+        self._to_begin: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
+        self._to_fill: queue.SimpleQueue[tuple[Working, Fill]] = queue.SimpleQueue()
+        self._to_recheck: dict[Working, set[str]] = {}  # topics that have grown since the last one
+        self._recheck_lock = threading.Lock()
         self._wanted = threading.Event()
-        self._mend_at = 0.0
-        self._same_at = time.monotonic() + _SAME_EVERY_S
+        self._reconnect_due_s = 0.0
+        self._recheck_due_s = time.monotonic() + _RECHECK_EVERY_S
         self.loop = Loop("chores", self._turn, wake=self._wanted.set, failed=failed)
 
-    def open(self, node: CollectorInstance) -> None:
-        """Open this one soon, with all others that come at the same time."""
-        self._to_open.put(node)
+    def open(self, instance: Hosted) -> None:
+        """Open this instance soon, together with all others that wait for it."""
+        self._to_open.put(instance)
         self._wanted.set()
 
-    def begin(self, node: CollectorInstance) -> None:
-        """Begin with this one soon; its epoch has begun."""
-        self._to_begin.put(node)
+    def begin(self, instance: Hosted) -> None:
+        """Begin this instance soon; its epoch has begun."""
+        self._to_begin.put(instance)
         self._wanted.set()
 
-    def fill(self, node: CollectorInstance, action: Fill) -> None:
-        """Carry out a `Fill`; the node hears how it ended."""
-        self._to_fill.put((node, action))
+    def fill(self, instance: Working, action: Fill) -> None:
+        """Carry out a `Fill`; `filled` of the instance gets the log's end."""
+        self._to_fill.put((instance, action))
         self._wanted.set()
 
-    def moved(self, node: CollectorInstance, topics: set[str]) -> None:
-        """Look within a second whether these topics still are the node's."""
-        with self._moved_lock:
-            self._moved.setdefault(node, set()).update(topics)
+    def recheck(self, instance: Working, topics: set[str]) -> None:
+        """Check within a second that these topics are still those of the instance's plan."""
+        with self._recheck_lock:
+            self._to_recheck.setdefault(instance, set()).update(topics)
 
     # -- the loop's thread --------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._wanted.wait(min(_MEND_EVERY_S, _SAME_EVERY_S))
+        self._wanted.wait(min(_RECONNECT_EVERY_S, _RECHECK_EVERY_S))
         self._wanted.clear()
         self._open_all(_drained(self._to_open))
         self._begin_all(_drained(self._to_begin))
-        for node, action in _drained(self._to_fill):
-            self._fill(node, action)
+        for instance, action in _drained(self._to_fill):
+            self._fill(instance, action)
         now = time.monotonic()
-        if now >= self._same_at:
-            self._same_at = now + _SAME_EVERY_S
-            self._refuse_made_again()
-        if self._direct is not None and now >= self._mend_at:
+        if now >= self._recheck_due_s:
+            self._recheck_due_s = now + _RECHECK_EVERY_S
+            self._refuse_recreated()
+        if self._direct is not None and now >= self._reconnect_due_s:
             self._direct.reconnect()
-            self._mend_at = time.monotonic() + _MEND_EVERY_S
+            self._reconnect_due_s = time.monotonic() + _RECONNECT_EVERY_S
 
-    def _open_all(self, nodes: Sequence[CollectorInstance]) -> None:
-        topics = sorted({topic for node in nodes for topic in node.topics})
-        if not nodes:
+    def _open_all(self, instances: Sequence[Hosted]) -> None:
+        topics = sorted({topic for instance in instances for topic in instance.assignment.topics})
+        if not instances:
             return
         try:
             ids = self._driver.topic_ids(topics)
         except AmcastError as error:
-            for node in nodes:
-                node.fail(error)
+            for instance in instances:
+                instance.fail(error)
             return
-        for node in nodes:
-            node.open(ids)
-        self._mend_at = 0.0
+        for instance in instances:
+            with _failing(instance):
+                instance.open(ids)
+        self._reconnect_due_s = 0.0
 
-    def _begin_all(self, nodes: Sequence[CollectorInstance]) -> None:
-        left = [node for node in nodes if not node.over]
+    def _begin_all(self, instances: Sequence[Hosted]) -> None:
+        left = [instance for instance in instances if not instance.over]
         while left:
             try:
-                ends = self._driver.last_stable_offsets([node.own_at for node in left])
+                ends = self._driver.last_stable_offsets([each.assignment.own for each in left])
             except AmcastError as error:
-                blamed = [node for node in left if node.own_at == error.partition] or left
-                for node in blamed:
-                    node.fail(error)
-                left = [node for node in left if node not in blamed]
+                blamed = [each for each in left if each.assignment.own == error.partition] or left
+                for instance in blamed:
+                    instance.fail(error)
+                left = [instance for instance in left if instance not in blamed]
                 continue
             state = self._control()
-            for node in left:
-                node.begin(state, ends[node.own_at])
+            for instance in left:
+                with _failing(instance):
+                    instance.begin(state, ends[instance.assignment.own])
             return
 
-    def _fill(self, node: CollectorInstance, action: Fill) -> None:
-        if node.over:
+    def _fill(self, instance: Working, action: Fill) -> None:
+        if instance.over:
             return
 
-        def told(end: int | None) -> None:
-            node.filled(action.log, end)
+        def filled(end: int | None) -> None:
+            instance.filled(action.log, end)
 
-        try:
-            node.skips_appended += fill(
-                self._driver, self._appender, node.plan, action.log, below=action.below, told=told
+        with _failing(instance):
+            instance.skips_appended += fill(
+                self._driver,
+                self._appender,
+                instance.assignment.plan,
+                action.log,
+                below=action.below,
+                filled=filled,
             )
-        except Exception as error:  # noqa: BLE001 - the one node's failure, whatever it is
-            node.fail(error)
 
-    def _refuse_made_again(self) -> None:
-        """Fail who follows a topic that is another one by now: soon after its end moved."""
-        with self._moved_lock:
-            moved, self._moved = self._moved, {}
-        if not moved:
+    def _refuse_recreated(self) -> None:
+        """Fail the instances whose plan was made for another topic of the same name."""
+        with self._recheck_lock:
+            due, self._to_recheck = self._to_recheck, {}
+        if not due:
             return
         try:
-            ids = self._driver.topic_ids(sorted(set().union(*moved.values())))
+            ids = self._driver.topic_ids(sorted(set().union(*due.values())))
         except ClusterUnreachable:
-            for node, topics in moved.items():
-                self.moved(node, topics)
+            for instance, topics in due.items():
+                self.recheck(instance, topics)
             return
         except AmcastError as error:
-            for node in moved:
-                node.fail(error)
+            for instance in due:
+                instance.fail(error)
             return
-        for node, topics in moved.items():
-            node.refuse_other(ids, topics)
+        for instance, topics in due.items():
+            with _failing(instance):
+                refuse_other_topics(ids, instance.assignment.plan, topics)
+
+
+@contextmanager
+def _failing(instance: Hosted | Working) -> Iterator[None]:
+    """Fail the one instance that an exception concerns, whatever it is, and no other."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - it must not end the loop that serves all
+        instance.fail(error)
 
 
 def _drained(waiting: queue.SimpleQueue[_T]) -> list[_T]:
-    found: list[_T] = []
+    items: list[_T] = []
     while True:
         try:
-            found.append(waiting.get_nowait())
+            items.append(waiting.get_nowait())
         except queue.Empty:
-            return found
+            return items

@@ -1,10 +1,9 @@
 """One thread that keeps time for all collectors of a process.
 
-    tick        tells a collector that a while has passed
-    followed    collectors that need ticks: something came a short while ago, or is on its way
-    impatient   standbys for which something waits: they are asked more often (`standby.py`)
-
-A collector at rest costs nothing here: it leaves by itself, and comes back with the next event.
+tick    comes every `TICK_S` to each sink that follows the clock. A sink with nothing to do
+        leaves by itself and follows again with its next event, so at rest it costs nothing
+look    comes once, soon, to a sink that has asked for it: a standby with something to append,
+        whose patience may end between two ticks (`standby.py`)
 """
 
 from __future__ import annotations
@@ -16,56 +15,59 @@ from typing import Protocol
 
 from collectors.engine.loops import Loop
 
+# A hole is filled at the second tick that finds it empty (docs/protocol.md). Ten times as long, a
+# message behind a hole waits 5 s; a tenth, and an append that takes 50 ms counts as a hole.
 TICK_S = 0.25
-_BEAT_S = 0.05
+# A quarter of a standby's patience (`PATIENCE_S`, 0.2 s), so it acts at most 50 ms late.
+_LOOK_AFTER_S = 0.05
 
 
 class Timed(Protocol):
-    """Who is told of time; must return soon."""
+    """Gets ticks and looks; both are called by the clock's thread, and must return soon."""
 
     def tick(self) -> None:
-        """Hear that a while has passed."""
+        """Take the news that `TICK_S` has passed."""
 
     def look(self) -> None:
-        """Look whether it is time to act."""
+        """Check whether it is time to act."""
 
 
 class Clock:
-    """Ticks for all who follow."""
+    """Ticks for all that follow. Its calls are safe from any thread."""
 
     def __init__(self, *, failed: Callable[[Exception], None]) -> None:
-        self._followed: dict[Timed, None] = {}
+        self._following: dict[Timed, None] = {}
         self._impatient: dict[Timed, None] = {}
         self._hurry = threading.Event()
-        self._tick_at = time.monotonic() + TICK_S
+        self._tick_due_s = time.monotonic() + TICK_S
         self.loop = Loop("clock", self._turn, wake=self._hurry.set, failed=failed)
 
-    def follow(self, who: Timed) -> None:
-        """Tick for this one until it leaves."""
-        self._followed[who] = None
+    def follow(self, sink: Timed) -> None:
+        """Tick for this sink until it leaves."""
+        self._following[sink] = None
 
-    def leave(self, who: Timed) -> None:
-        """Tick for this one no longer."""
-        self._followed.pop(who, None)
-        self._impatient.pop(who, None)
+    def leave(self, sink: Timed) -> None:
+        """Tick for this sink no longer."""
+        self._following.pop(sink, None)
+        self._impatient.pop(sink, None)
 
-    def hurry(self, who: Timed) -> None:
-        """Have this one look soon, once."""
-        if who not in self._impatient:
-            self._impatient[who] = None
+    def hurry(self, sink: Timed) -> None:
+        """Call `look` of this sink soon, once."""
+        if sink not in self._impatient:
+            self._impatient[sink] = None
             self._hurry.set()
 
     def _turn(self) -> None:
-        now = time.monotonic()
+        until_tick_s = max(0.0, self._tick_due_s - time.monotonic())
         if self._impatient:
-            self.loop.stopped.wait(min(_BEAT_S, max(0.0, self._tick_at - now)))
+            self.loop.stopped.wait(min(_LOOK_AFTER_S, until_tick_s))
         else:
-            self._hurry.wait(max(0.0, self._tick_at - now))
+            self._hurry.wait(until_tick_s)
         self._hurry.clear()
-        for who in list(self._impatient):
-            self._impatient.pop(who, None)
-            who.look()
-        if time.monotonic() >= self._tick_at:
-            self._tick_at = time.monotonic() + TICK_S
-            for who in list(self._followed):
-                who.tick()
+        for sink in list(self._impatient):
+            self._impatient.pop(sink, None)
+            sink.look()
+        if time.monotonic() >= self._tick_due_s:
+            self._tick_due_s = time.monotonic() + TICK_S
+            for sink in list(self._following):
+                sink.tick()

@@ -4,11 +4,11 @@
     ends       one watcher for all logs (`log_end_loop.py`)
     sockets    one datagram socket, and the answers to direct appends (`socket_loop.py`)
     clock      ticks (`clock.py`)
-    chores     what blocks: opening collectors, skips, topics that were made again (`chores.py`)
+    chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
 
-and one appender. A `CollectorInstance` has none of these of its own: it is handed events, and asks
-here for what is to be done. The state of the control topic is read once, and given to everybody as
-a snapshot that nobody changes any more.
+There is one appender, too. An instance (`instance.py`) has no thread and no client of its own: the
+loops bring it events, and it asks the engine to append. The control topic is read once; every
+instance gets the same snapshot of its state, which nobody changes.
 """
 
 from __future__ import annotations
@@ -20,31 +20,36 @@ from typing import Self
 
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
-from collectors.engine.instance import CollectorInstance
+from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_denied
-from collectors.engine.socket_loop import SocketLoop
-from collectors.engine.stream_loop import Came, StreamLoop
+from collectors.engine.socket_loop import DatagramSink, SocketLoop
+from collectors.engine.stream_loop import StreamBatch, StreamLoop
 from multicast.announcements import Address
 from multicast.control import ControlReader, ControlState, control_partition, sentinel_topic
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
 
-_CLOSE_S = 1.0
+# Appends that have no outcome by then are in doubt, which the acceptance rule allows. Ten times as
+# long, a process would take that much longer to end while the cluster is away.
+_APPENDER_CLOSE_S = 1.0
 
 
 class Engine:
-    """Runs nodes of one topic; a context manager.
+    """Runs instances of collectors of one topic; a context manager.
 
     The constructor reads the control topic to its end, and blocks for as long as that takes. It
     raises `UncoveredInterest` where no plan was ever applied. Announcements are taken at a free
     port of the host `listen`; None takes none.
+
+    `control` is the newest snapshot of the control topic; it is replaced, never changed.
     """
 
     def __init__(self, driver: Driver, topic: str, *, listen: str | None = None) -> None:
         self.control: ControlState
-        self._nodes: dict[CollectorInstance, None] = {}
-        self._lock = threading.Lock()  # of the nodes
+        self._control_partition = control_partition(topic)
+        self._instances: dict[Hosted, None] = {}
+        self._lock = threading.Lock()  # of the instances
         with ExitStack() as opened:
             reader = ControlReader(driver, topic)
             try:
@@ -53,7 +58,7 @@ class Engine:
             finally:
                 reader.close()
             self._appender = driver.appender()
-            opened.callback(self._appender.close, _CLOSE_S)
+            opened.callback(self._appender.close, _APPENDER_CLOSE_S)
             self._direct = None if listen is None else driver.direct_appender()
             if self._direct is not None:
                 opened.callback(self._direct.close)
@@ -69,7 +74,7 @@ class Engine:
             self.chores = Chores(
                 driver, self._appender, self._direct, lambda: self.control, failed=self.fail_all
             )
-            _Control(self, control_partition(topic), position).subscribe()
+            _ControlSink(self, self._control_partition, position).subscribe()
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
             if self._sockets is not None:
                 self._loops.append(self._sockets.loop)
@@ -83,50 +88,53 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, node: CollectorInstance) -> None:
-        """Run a node until it ends, whatever it ends of; returns at once."""
+    def add(self, instance: Hosted) -> None:
+        """Run an instance until it is over, for whatever reason; returns at once."""
         with self._lock:
-            self._nodes[node] = None
-        self.chores.open(node)
+            self._instances[instance] = None
+        self.chores.open(instance)
 
     def close(self) -> None:
-        """Stop all nodes and loops, and release what was opened; ends within seconds."""
-        for node in self._all():
-            node.stop()
+        """Stop all instances and loops, and release what was opened; ends within seconds."""
+        for instance in self._all():
+            instance.stop()
         for loop in self._loops:
             loop.stop()
-        # What a loop that does not end still uses must not be closed under it.
+        # A loop that has not ended may still use what it opened: then nothing is closed.
         running = [loop for loop in self._loops if not loop.join()]
         if not running:
             self._opened.close()
 
-    # -- for nodes ----------------------------------------------------------------------------
+    # -- for instances ------------------------------------------------------------------------
 
-    def listen(self, node: CollectorInstance) -> Address | None:
-        """Give a node an address for announcements; None where none are taken."""
-        return None if self._sockets is None else self._sockets.listen(node)
+    def listen(self, sink: DatagramSink) -> Address | None:
+        """Give a sink an address for announcements; None where none are taken."""
+        return None if self._sockets is None else self._sockets.listen(sink)
 
     def add_direct(self, partition: TopicPartition) -> None:
-        """Keep a socket for appends to this, where there are direct appends."""
+        """Keep a connection for direct appends to this, where there are direct appends."""
         if self._direct is not None:
             self._direct.add([partition])
 
-    def leave(
-        self, node: CollectorInstance, address: Address | None, own_at: TopicPartition
-    ) -> None:
-        """Forget a node that has ended."""
+    def leave(self, instance: Hosted, address: Address | None) -> None:
+        """Forget an instance that is over, and its address."""
+        own = instance.assignment.own
         with self._lock:
-            self._nodes.pop(node, None)
-            shared = any(other.own_at == own_at for other in self._nodes)
+            self._instances.pop(instance, None)
+            shared = any(other.assignment.own == own for other in self._instances)
         if address is not None and self._sockets is not None:
             self._sockets.leave(address)
         if self._direct is not None and not shared:
-            self._direct.remove([own_at])
+            self._direct.remove([own])
 
     def append(
         self, partition: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
     ) -> bool:
-        """Start an append to an order stream; False where nothing was started."""
+        """Start an append to an order stream; False where the buffer is full: nothing was started.
+
+        It goes over a connection of the engine's own if one is open, else through the client.
+        `done` is called once, from any thread, perhaps before this returns; it must not block.
+        """
         if self._direct is not None and self._direct.append(partition, raw, done=done):
             return True
         try:
@@ -135,51 +143,51 @@ class Engine:
             return False
         return True
 
-    def write(self, partition: TopicPartition, value: bytes, *, key: bytes) -> None:
-        """Start an append whose loss is no harm."""
+    def write_control(self, key: bytes, value: bytes) -> None:
+        """Start an append to the control topic whose loss does no harm."""
         with suppress(BufferFull):
-            self._appender.append(partition, value, key=key, done=log_denied)
+            self._appender.append(self._control_partition, value, key=key, done=log_denied)
 
     # -- from the loops -----------------------------------------------------------------------
 
-    def control_came(self, state: ControlState) -> None:
-        """Give everybody the control topic's new state."""
+    def control_changed(self, state: ControlState) -> None:
+        """Give every instance the control topic's new state."""
         self.control = state
-        for node in self._all():
-            node.control_changed(state)
+        for instance in self._all():
+            instance.control_changed(state)
 
     def fail_all(self, error: Exception) -> None:
-        """Fail all nodes: an error of a loop that is of no one node's partition."""
-        for node in self._all():
-            node.fail(error)
+        """Fail all instances: a loop met an error that does not concern one partition alone."""
+        for instance in self._all():
+            instance.fail(error)
 
-    def _all(self) -> list[CollectorInstance]:
+    def _all(self) -> list[Hosted]:
         with self._lock:
-            return list(self._nodes)
+            return list(self._instances)
 
 
-class _Control:
-    """Follows the control topic for everybody."""
+class _ControlSink:
+    """Reads the control topic on, for all instances."""
 
     def __init__(self, engine: Engine, partition: TopicPartition, position: int) -> None:
         self._engine = engine
-        self._at = partition
+        self._partition = partition
         self._position = position
 
     def subscribe(self) -> None:
-        """Read on where we are."""
-        self._engine.streams.subscribe(self, {self._at: self._position})
+        """Read on from the position reached so far."""
+        self._engine.streams.subscribe(self, {self._partition: self._position})
 
-    def streams_came(self, batches: Sequence[Came]) -> None:
+    def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Make the next snapshot."""
         state = self._engine.control.copy()
-        for came in batches:
-            for record in came.records:
+        for batch in batches:
+            for record in batch.records:
                 state.read(record)
-            self._position = came.position
-        self._engine.control_came(state)
+            self._position = batch.position
+        self._engine.control_changed(state)
 
     def fail(self, error: Exception) -> None:
-        """Try again: nothing goes on without the control topic."""
+        """Subscribe again, and fail all instances: none can work without the control topic."""
         self.subscribe()
         self._engine.fail_all(error)

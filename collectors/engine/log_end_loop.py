@@ -1,12 +1,15 @@
-"""One thread and one watcher for all logs whose growth the collectors of a process follow.
+"""One thread and one watcher for the ends of all logs that the collectors of a process follow.
 
-In go the logs that each collector follows; out come their ends, to each collector those of its own.
+Each collector gets the ends of its own logs.
 
-    known       the end of a log that was reported last
+    end         the last stable offset of a log
+    high        its high watermark, kept only while it lies above the end: a transaction is open
+    unordered   of a report: how many offsets below the new ends the collector has not ordered yet
+    spacing     the least time between two questions to one broker (`Watcher.spacing_s`)
 
-How long the watcher waits at least between two questions depends on what the ends say: where much
-comes, a look finds many messages, and all together they wait hardly longer; where all was ordered
-early, nobody waits for the look. Nor for that of a standby.
+The answers set the spacing. Where many offsets were unordered, the next question waits a little and
+finds many again; where announcements had them all ordered before, it waits long, because it finds
+nothing to do; neither does a standby.
 """
 
 from __future__ import annotations
@@ -18,33 +21,35 @@ from typing import Protocol
 from collectors.engine.loops import Loop, partition_of
 from multicast.drivers.protocol import Driver, TopicPartition, Watcher
 
-_POLL_S = 0.5
-_MANY = 4
-_BUSY_S = 0.001
-_ANNOUNCED_S = 0.02
-_STANDBY_S = 0.05
-_EACH_LOG_S = 2e-6  # about what an answer costs for each log that was asked for
-_OTHERS_S = 0.004  # where nothing waits, but something may in others' logs
+_POLL_S = 0.5  # `wake` ends a poll, so this bounds no delay; ten times as long changes nothing
+# The spacings below trade CPU against latency: a question costs 0.07 to 0.25 ms of CPU
+# (docs/benchmarks.md), and an offset that nobody announced waits for the next question.
+_LOADED_OFFSETS_MIN = 4  # from so many unordered offsets on, a question waits for more of them
+_LOADED_SPACING_S = 0.001  # under load; ten times as long would be seen in every message's latency
+_ANNOUNCED_SPACING_S = 0.02  # all was ordered early: only an offset without announcement waits
+_STANDBY_SPACING_S = 0.05  # a quarter of a standby's patience (`PATIENCE_S`), as in `clock.py`
+_QUIET_SPACING_S = 0.004  # none of these logs waits, but logs that did not move yet may
+_LOG_SPACING_S = 2e-6  # for each log: about what its part of an answer costs to read
 
 
 class EndSink(Protocol):
-    """Who follows logs; called by the loop's thread, and must return soon."""
+    """Follows logs; called by the loop's thread, and must return soon."""
 
-    def ends_came(self, ends: Mapping[TopicPartition, int]) -> int | None:
-        """Take ends that moved; say how many offsets below them were not ordered yet.
+    def on_ends(self, ends: Mapping[TopicPartition, int]) -> int | None:
+        """Take ends that have moved; count the offsets below them that were unordered.
 
-        None: that does not matter, because another instance orders them.
+        None where another instance orders them, so that they do not matter here.
         """
 
-    def transaction_opened(self) -> None:
-        """Hear that one of its logs has grown by messages of an open transaction."""
+    def on_transaction_opened(self) -> None:
+        """Take the news that one of its logs has grown by messages of an open transaction."""
 
     def fail(self, error: Exception) -> None:
-        """Hear that one of its logs cannot be watched; it is followed no longer."""
+        """Take the error of a log that cannot be watched; the loop follows it no longer."""
 
 
 class LogEndLoop:
-    """Watches for all; `failed` hears of an error that is not of one log's alone."""
+    """Watches for all; `failed` gets an error that does not concern one log alone."""
 
     def __init__(
         self, driver: Driver, sentinel_topic: str | None, *, failed: Callable[[Exception], None]
@@ -54,39 +59,45 @@ class LogEndLoop:
         self._failed_all = failed
         self._lock = threading.Lock()  # of the three below
         self._sinks: dict[TopicPartition, dict[EndSink, None]] = {}
-        self._known: dict[TopicPartition, int] = {}
-        self._changed: dict[TopicPartition, None] = {}
+        self._known: dict[TopicPartition, int] = {}  # the ends reported last
+        self._changed: dict[TopicPartition, None] = {}  # logs that the watcher may have to learn of
         self._highs: Mapping[TopicPartition, int] = {}  # replaced, never changed
         self._watcher: Watcher | None = None  # and all below: the loop's thread only
         self._watched: set[TopicPartition] = set()
-        self._acting: set[EndSink] = set()  # as far as they said so
+        self._acting: set[EndSink] = set()  # as of their last reports
         self.loop = Loop("log-ends", self._turn, wake=self._wake, failed=self._failed)
 
     def follow(self, sink: EndSink, logs: Sequence[TopicPartition]) -> None:
-        """Report the ends of these to a sink from now on."""
+        """Report the ends of these logs to a sink from now on."""
         with self._lock:
-            for at in logs:
-                self._sinks.setdefault(at, {})[sink] = None
-                self._changed[at] = None
+            for log in logs:
+                self._sinks.setdefault(log, {})[sink] = None
+                self._changed[log] = None
         self._wake()
 
     def known(self, logs: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give the ends of these as far as they were reported."""
+        """Give the ends of these logs that were reported last; those without a report are left out.
+
+        Safe from any thread.
+        """
         with self._lock:
-            return {at: self._known[at] for at in logs if at in self._known}
+            return {log: self._known[log] for log in logs if log in self._known}
 
     def highs(self, logs: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give the high watermarks of those of these logs that have open transactions."""
+        """Give the high watermarks of those of these logs in which a transaction is open.
+
+        Safe from any thread.
+        """
         highs = self._highs
-        return {at: highs[at] for at in logs if at in highs} if highs else {}
+        return {log: highs[log] for log in logs if log in highs} if highs else {}
 
     def leave(self, sink: EndSink, logs: Sequence[TopicPartition]) -> None:
-        """Report nothing of these to a sink any longer."""
+        """Report nothing of these logs to a sink any more."""
         with self._lock:
-            for at in logs:
-                if sink in self._sinks.get(at, {}):
-                    del self._sinks[at][sink]
-                    self._changed[at] = None
+            for log in logs:
+                if sink in self._sinks.get(log, {}):
+                    del self._sinks[log][sink]
+                    self._changed[log] = None
         self._wake()
 
     def close(self) -> None:
@@ -113,16 +124,16 @@ class LogEndLoop:
         self._report_opened(self._watcher.highs())
 
     def _arrange(self, watcher: Watcher) -> None:
-        """Have the watcher follow what somebody follows."""
+        """Have the watcher follow exactly the logs that have a sink."""
         if not self._changed:
             return
         with self._lock:
             changed, self._changed = list(self._changed), {}
-            new = [at for at in changed if self._sinks.get(at) and at not in self._watched]
-            gone = [at for at in changed if not self._sinks.get(at)]
-            for at in gone:
-                self._sinks.pop(at, None)
-                self._known.pop(at, None)
+            new = [log for log in changed if self._sinks.get(log) and log not in self._watched]
+            gone = [log for log in changed if not self._sinks.get(log)]
+            for log in gone:
+                self._sinks.pop(log, None)
+                self._known.pop(log, None)
             self._acting &= {sink for sinks in self._sinks.values() for sink in sinks}
         try:
             if gone:
@@ -137,46 +148,48 @@ class LogEndLoop:
             raise
 
     def _dispatch(self, ends: Mapping[TopicPartition, int]) -> float:
-        """Report ends to all whom they concern; give the watcher's next spacing."""
-        found: dict[EndSink, dict[TopicPartition, int]] = {}
+        """Report ends to the sinks of their logs; give the watcher's next spacing."""
+        reports: dict[EndSink, dict[TopicPartition, int]] = {}
         with self._lock:
-            for at, end in ends.items():
-                if at in self._sinks:
-                    self._known[at] = end
-                for sink in self._sinks.get(at, {}):
-                    found.setdefault(sink, {})[at] = end
-        unordered = {sink: sink.ends_came(moved) for sink, moved in found.items()}
-        return max(self._spacing_s(unordered), _EACH_LOG_S * len(self._watched))
+            for log, end in ends.items():
+                if log in self._sinks:
+                    self._known[log] = end
+                for sink in self._sinks.get(log, {}):
+                    reports.setdefault(sink, {})[log] = end
+        unordered = {sink: sink.on_ends(moved) for sink, moved in reports.items()}
+        return max(self._spacing_s(unordered), _LOG_SPACING_S * len(self._watched))
 
     def _report_opened(self, highs: Mapping[TopicPartition, int]) -> None:
-        """Tell whom it concerns of logs in which a transaction is open since this look."""
+        """Tell the sinks of logs in which a transaction has been opened since the last turn."""
         opened = highs.keys() - self._highs.keys()
         self._highs = highs
         if not opened:
             return
         with self._lock:
-            sinks = {sink: None for at in sorted(opened) for sink in self._sinks.get(at, {})}
+            sinks = {sink: None for log in sorted(opened) for sink in self._sinks.get(log, {})}
         for sink in sinks:
-            sink.transaction_opened()
+            sink.on_transaction_opened()
 
     def _spacing_s(self, unordered: Mapping[EndSink, int | None]) -> float:
         for sink, count in unordered.items():
             (self._acting.discard if count is None else self._acting.add)(sink)
         total = sum([count for count in unordered.values() if count is not None])
         if total:
-            return _BUSY_S if total >= _MANY else 0.0
+            return _LOADED_SPACING_S if total >= _LOADED_OFFSETS_MIN else 0.0
         if self._acting - unordered.keys():
-            return _OTHERS_S
-        return _STANDBY_S if self._acting.isdisjoint(unordered) else _ANNOUNCED_S
+            return _QUIET_SPACING_S
+        if self._acting.isdisjoint(unordered):
+            return _STANDBY_SPACING_S
+        return _ANNOUNCED_SPACING_S
 
     def _failed(self, error: Exception) -> None:
-        """Fail those whose log cannot be watched; all, where it is not known which that is."""
-        at = partition_of(error)
+        """Fail the sinks of the log that an error concerns; all, where it names none."""
+        log = partition_of(error)
         sinks = None
         with self._lock:
-            if at is not None and at in self._sinks:
-                sinks = self._sinks.pop(at)
-                self._changed[at] = None
+            if log is not None and log in self._sinks:
+                sinks = self._sinks.pop(log)
+                self._changed[log] = None
         if sinks is not None:
             for sink in list(sinks):
                 sink.fail(error)

@@ -1,8 +1,8 @@
-"""Skips: records that fill the holes which early runs have left in logs.
+"""Skips: empty records that fill the holes which early runs have left in logs.
 
-A message that was announced and never appended would keep its place in the order for ever. A skip
-in its place is a record for nobody. Who fills looks first whether the log still is the one that the
-plan was made for: in a log that was made again, every hole would be one too many.
+A message that was announced and never appended would hold its place in the order for ever. A skip
+in its place is delivered to nobody. Before every fill the topic's id is compared with the plan's:
+in a topic that was deleted and created again, every hole would get one skip too many.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Plan
 
 _log = logging.getLogger("amcast.collectors")
+# Of one log, between two progress messages and two looks at the deadline. Ten times as many would
+# outlast a time-out of seconds; a tenth would wait for acknowledgements ten times as often.
+_SKIPS_AT_ONCE_MAX = 20_000
 
 
 def log_denied(outcome: AppendOutcome) -> None:
-    """Log that an append was denied; any other that fails here is tried again, or is no harm."""
+    """Log an append that Kafka denied; one that failed otherwise is repeated or does no harm."""
     if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):
         _log.warning("%s", outcome.error)
 
@@ -41,41 +44,39 @@ def fill(
     number: int,
     *,
     below: int,
-    told: Callable[[int | None], None],
+    filled: Callable[[int | None], None],
 ) -> bool:
-    """Append one skip where a log ends below an offset; say whether one was started.
+    """Start to append one skip to log `number`, if it ends below an offset; say whether it did.
 
-    `told` hears where the log ends then, from any thread; None: nobody knows. Raises
-    `TopicChanged`.
+    Open transactions count towards the end. `filled` is called once, from any thread, with the
+    log's end after that, or None where it is unknown. Raises `TopicChanged` where the log's topic
+    was deleted and created again.
     """
     log = plan.logs[number]
-    at = log_partition(log)
-    refuse_changed_topics(driver, plan, {at.topic})
-    end = driver.high_watermarks([at])[at]
+    partition = log_partition(log)
+    refuse_changed_topics(driver, plan, {partition.topic})
+    end = driver.high_watermarks([partition])[partition]
     if end >= below:
-        told(end)
+        filled(end)
         return False
 
     def done(outcome: AppendOutcome) -> None:
         log_denied(outcome)
-        told(outcome.offset + 1 if isinstance(outcome, Appended) else None)
+        filled(outcome.offset + 1 if isinstance(outcome, Appended) else None)
 
     try:
-        appender.append(at, b"", headers=(skip_header(log.name),), done=done)
+        appender.append(partition, b"", headers=(skip_header(log.name),), done=done)
     except BufferFull:
-        told(None)
+        filled(None)
         return False
     return True
 
 
-_BATCH = 20_000
-
-
 def missing(driver: Driver, plan: Plan, targets: Mapping[str, int]) -> dict[str, int]:
-    """Count by log the offsets that are empty below a target; full logs are left out."""
-    at = {name: log_partition(plan.log(name)) for name in targets}
-    there = driver.high_watermarks(list(at.values()))
-    short = {name: target - there[at[name]] for name, target in targets.items()}
+    """Count by log the offsets that are empty below its target; full logs are left out."""
+    partitions = {name: log_partition(plan.log(name)) for name in targets}
+    ends = driver.high_watermarks(list(partitions.values()))
+    short = {name: target - ends[partitions[name]] for name, target in targets.items()}
     return {name: count for name, count in short.items() if count > 0}
 
 
@@ -88,30 +89,28 @@ def fill_up(
     deadline: float,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Append skips, many at a time, until each log reaches its target; give how many.
+    """Append skips until each log reaches its target offset; give how many.
 
-    Whoever else appends meanwhile helps; a few skips too many do no harm. `deadline` is of
-    `time.monotonic`. Raises `TimedOut`: run it again. Raises `TopicChanged`.
+    Blocks until `deadline`, in seconds of `time.monotonic`. Others may append at the same time: a
+    few skips too many do no harm. Raises `TimedOut` (the next call continues) and `TopicChanged`.
     """
     refuse_changed_topics(driver, plan, {plan.log(name).topic for name in targets})
     appended = 0
     while short := missing(driver, plan, targets):
         for name, count in short.items():
-            log = plan.log(name)
-            some = min(count, _BATCH)
-            if count > _BATCH:
+            if count > _SKIPS_AT_ONCE_MAX:
                 say(f"log {name}: {count} skips to append")
             appended += append_each(
                 appender,
-                log_partition(log),
-                [b""] * some,
+                log_partition(plan.log(name)),
+                [b""] * min(count, _SKIPS_AT_ONCE_MAX),
                 headers=(skip_header(name),),
                 done=ignore,
             )
         if not appender.flush(max(0.0, deadline - time.monotonic())):
-            raise TimedOut(f"log {min(short)} could not be filled in time; run it again")
+            raise TimedOut(f"log {min(short)} was not filled in time; run the command again")
     return appended
 
 
 def ignore(*_: object) -> None:
-    """Hear nothing of an append: what gets lost here does no harm."""
+    """Ignore the outcome of an append whose loss does no harm."""

@@ -1,6 +1,6 @@
-"""One thread for what comes over sockets: announcements, and the answers to direct appends.
+"""One thread for everything that arrives at sockets: announcements, and answers to direct appends.
 
-A datagram is handed to the collector whose token it carries; the others are dropped here.
+A datagram goes to the sink whose token it carries; one with any other token is dropped.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from collectors.engine.loops import Loop
 from multicast.announcements import Address, token_of
 from multicast.drivers.protocol import DirectAppender
 
-_POLL_S = 0.5
-_MANY = 4
-_BUSY_S = 0.001
+_POLL_S = 0.5  # `wake` ends a poll, so this bounds no delay; ten times as long changes nothing
+# Under load one turn should serve many datagrams: after a poll that found so many for one sink, the
+# thread pauses for 1 ms. Ten times as long would delay every order record by 10 ms; with no pause
+# nearly every datagram costs a turn and an order record of its own.
+_LOADED_DATAGRAMS_MIN = 4
+_LOADED_PAUSE_S = 0.001
 
 
 class DatagramSink(Protocol):
-    """Who takes announcements; called by the loop's thread, and must return soon."""
+    """Takes announcements; called by the loop's thread, and must return soon."""
 
-    def datagrams_came(self, datagrams: Sequence[bytes]) -> None:
-        """Take datagrams that carry its token."""
+    def on_datagrams(self, datagrams: Sequence[bytes]) -> None:
+        """Take datagrams that carry the sink's token."""
 
 
 class SocketLoop:
@@ -37,13 +40,13 @@ class SocketLoop:
         self.loop = Loop("sockets", self._turn, wake=self._listener.wake, failed=failed)
 
     def listen(self, sink: DatagramSink) -> Address:
-        """Give an address of its own to a sink, which hears from now on."""
+        """Give a sink an address of its own; it gets the datagrams of that address from now on."""
         address = self._listener.address()
         self._sinks[address.token] = sink
         return address
 
     def leave(self, address: Address) -> None:
-        """Hear nothing at this address any longer."""
+        """Drop the datagrams of this address from now on."""
         self._sinks.pop(address.token, None)
 
     def close(self) -> None:
@@ -54,14 +57,14 @@ class SocketLoop:
         datagrams = self._listener.poll(_POLL_S)
         if self._direct is not None:
             self._direct.receive()
-        found: dict[bytes, list[bytes]] = {}
+        by_token: dict[bytes, list[bytes]] = {}
         for raw in datagrams:
             token = token_of(raw)
             if token in self._sinks:
-                found.setdefault(token, []).append(raw)
-        for token, some in found.items():
+                by_token.setdefault(token, []).append(raw)
+        for token, group in by_token.items():
             sink = self._sinks.get(token)
             if sink is not None:
-                sink.datagrams_came(some)
-        if any(len(some) >= _MANY for some in found.values()):
-            self.loop.stopped.wait(_BUSY_S)
+                sink.on_datagrams(group)
+        if any(len(group) >= _LOADED_DATAGRAMS_MIN for group in by_token.values()):
+            self.loop.stopped.wait(_LOADED_PAUSE_S)

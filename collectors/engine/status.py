@@ -1,68 +1,122 @@
-"""What an instance of a node says about itself, for `/status`: JSON values, and no more."""
+"""What an instance says about itself for `/status`: a frozen snapshot, and its JSON values.
+
+A snapshot is taken without the core's lock, so figures of one moment may be a record apart.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from collectors.engine.instance import CollectorInstance
+from collectors.collector import Collector
+from collectors.engine.assignment import Assignment
+from collectors.standby import Standby
 
 _log = logging.getLogger("amcast.collectors")
 
 
-def troubles(node: CollectorInstance) -> tuple[str, ...]:
-    """Say what wrong order records have done to an instance's stream, and what mends it."""
-    found = [
-        f"log {node.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which is too "
-        f"far to fill"
-        for log, beyond in sorted(node.core.too_far.items())
-    ]
-    if node.core.strayed:
-        found.append("its stream does not say what its parent's says, so it relays nothing more")
-    return tuple(f"collector {node.name}: {one}; run 'amcast topology recover'" for one in found)
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an instance that has begun is. The names of the fields are those of `/status`."""
+
+    parent: str | None
+    acting: bool
+    takeovers: int
+    frozen: bool
+    records: int  # of the stream that counted, whoever wrote them
+    appended_here: int  # records that this instance has appended, counted or not
+    pending: int
+    reads_back: bool
+    lag: int
+    early: int
+    announcements: int
+    skips: int
+    held: Sequence[str]
+    troubles: Sequence[str]
+    void: Mapping[str, int]
+    ordered: Mapping[str, int]  # offsets of each log since the epoch's start
 
 
-def warn(node: CollectorInstance) -> None:
-    """Log the troubles of an instance where there are more than were logged."""
-    found = troubles(node)
-    if len(found) > len(node.said):
-        for one in found:
-            _log.warning("%s", one)
-    node.said = found
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One instance at one moment; `progress` is None until it has begun."""
+
+    node: str
+    epoch: int
+    begun: bool
+    role: str
+    progress: Progress | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the values as `/status` shows them, in one flat object."""
+        values = asdict(self)
+        progress = values.pop("progress")
+        return values | (progress or {})
 
 
-def describe(node: CollectorInstance, *, reads_back: bool) -> dict[str, Any]:
-    """Describe an instance while its loop runs."""
-    told: dict[str, Any] = {
-        "node": node.name,
-        "epoch": node.plan.epoch,
-        "begun": node.begun,
-        "role": "primary" if node.role.primary else "standby",
-    }
-    if not node.begun:
-        return told
-    core = node.core
+def progress_of(
+    assignment: Assignment,
+    core: Collector,
+    role: Standby,
+    starts: Mapping[int, int],
+    *,
+    appended_here: int,
+    reads_back: bool,
+    announcements: int,
+    skips: int,
+) -> Progress:
+    """Take what is shown of a core; `starts` are the first offsets of its logs in the epoch."""
+    plan = assignment.plan
     positions = dict(core.own.state.positions)
-    return {
-        **told,
-        "parent": node.plan.collector(node.name).parent,
-        "acting": node.role.acting,
-        "takeovers": node.role.takeovers,
-        "frozen": core.frozen,
-        "records": core.own.state.count,
-        "appended_here": node.records_appended,
-        "pending": core.pending,
-        "reads_back": reads_back,
-        "lag": core.lag,
-        "early": core.early,
-        "announcements": node.announcements,
-        "skips": node.skips_appended,
-        "held": [node.plan.logs[log].name for log in sorted(core.held)],
-        "troubles": list(troubles(node)),
-        "void": {reason.name.lower(): count for reason, count in sorted(core.void.items())},
-        "ordered": {
-            node.plan.logs[number].name: position - node.starts[number]
-            for number, position in sorted(positions.items())
+    return Progress(
+        parent=plan.collector(assignment.name).parent,
+        acting=role.acting,
+        takeovers=role.takeovers,
+        frozen=core.frozen,
+        records=core.own.state.count,
+        appended_here=appended_here,
+        pending=core.pending,
+        reads_back=reads_back,
+        lag=core.lag,
+        early=core.early,
+        announcements=announcements,
+        skips=skips,
+        held=[plan.logs[log].name for log in sorted(core.held)],
+        troubles=list(troubles(assignment, core)),
+        void={reason.name.lower(): count for reason, count in sorted(core.void.items())},
+        ordered={
+            plan.logs[log].name: position - starts[log]
+            for log, position in sorted(positions.items())
         },
-    }
+    )
+
+
+def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
+    """Say what wrong order records have done to the collector's stream, and what repairs it."""
+    sentences = [
+        f"log {assignment.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which "
+        f"is too far to fill"
+        for log, beyond in sorted(core.too_far.items())
+    ]
+    if core.strayed:
+        sentences.append("its stream contradicts its parent's, so it relays nothing more")
+    return tuple(
+        f"collector {assignment.name}: {sentence}; run 'amcast topology recover'"
+        for sentence in sentences
+    )
+
+
+class TroubleLog:
+    """Logs the troubles of one instance, whenever there are more than at the last look."""
+
+    def __init__(self) -> None:
+        self._known = 0
+
+    def look(self, sentences: Sequence[str]) -> None:
+        """Log all of these if they are more than before."""
+        if len(sentences) > self._known:
+            for sentence in sentences:
+                _log.warning("%s", sentence)
+        self._known = len(sentences)

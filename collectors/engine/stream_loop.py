@@ -1,18 +1,18 @@
 """One thread and one reader for all streams that the collectors of a process read.
 
-In go subscriptions of Kafka partitions (order streams, and the control topic); out come their
-records, to each subscriber those from its own position on. A stream that several collectors read,
-as children do their parent's, is fetched once.
+Subscribers name Kafka partitions (order streams, and the control topic) and get their records, each
+from its own position on. A stream that several collectors read, as children read their parent's,
+is fetched once.
 
-    position    of a subscription: the next offset that it is given
+    position    of a subscription: the next offset that it gets
     fetched     of a Kafka partition: the next offset that the reader hands out
-    paused      a subscription that is given nothing; the others of its partition go on. Where its
-                position is behind `fetched` when it goes on, the partition is fetched anew from
-                there, and the others pass over what they had
+    paused      a subscription that gets nothing, while the others of its partition go on. If its
+                position is behind `fetched` when it resumes, the partition is fetched again from
+                there, and the others skip what they had
 
-Invariants, of each Kafka partition: after `_arrange`, `fetched` is at or below the position of each
-subscription that is not paused; a subscription is given its records one after the other, without a
-gap, whenever it came.
+Invariants, of each Kafka partition:
+    after `_arrange`, fetched <= position of each subscription that is not paused;
+    a subscription gets its records in offset order without a gap, whenever it came or resumed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from typing import NamedTuple, Protocol
 from collectors.engine.loops import Loop, partition_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 
-# A driver's poll cannot always be woken, so what is subscribed may wait for so long.
+# Not every driver's poll can be woken, so a new subscription may wait for so long. Ten times as
+# long would delay a takeover or a change of plans by 0.5 s.
 _POLL_S = 0.05
 
 
-class Came(NamedTuple):
-    """New records of one Kafka partition, and the position after them."""
+class StreamBatch(NamedTuple):
+    """New records of one Kafka partition, in offset order, and the position after them."""
 
     partition: TopicPartition
     records: Sequence[Record]
@@ -38,13 +39,13 @@ class Came(NamedTuple):
 
 
 class StreamSink(Protocol):
-    """Who subscribes; called by the loop's thread, and must return soon."""
+    """Subscribes to streams; called by the loop's thread, and must return soon."""
 
-    def streams_came(self, batches: Sequence[Came]) -> None:
-        """Take what one poll has found."""
+    def on_batches(self, batches: Sequence[StreamBatch]) -> None:
+        """Take the records of one poll."""
 
     def fail(self, error: Exception) -> None:
-        """Hear that one of its streams cannot be read; its subscriptions are gone."""
+        """Take the error of a stream that cannot be read; its subscriptions are gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,46 +56,52 @@ class _Subscription:
 
 
 class StreamLoop:
-    """Reads for all; `failed` hears of an error that is not of one partition's alone."""
+    """Reads for all; `failed` gets an error that does not concern one partition alone."""
 
     def __init__(self, driver: Driver, *, failed: Callable[[Exception], None]) -> None:
         self._driver = driver
         self._failed_all = failed
-        self._lock = threading.Lock()  # of the subscriptions and of what is to be arranged
+        self._lock = threading.Lock()  # of the two below
         self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
-        self._changed: dict[TopicPartition, None] = {}
+        self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
         self._reader: Reader | None = None  # and all below: the loop's thread only
         self._fetched: dict[TopicPartition, int] = {}
-        self._stopped_at: set[TopicPartition] = set()  # the reader's own pauses
+        self._reader_paused: set[TopicPartition] = set()
         self.loop = Loop("streams", self._turn, wake=self._wake, failed=self._failed)
 
     def subscribe(
         self, sink: StreamSink, starts: Mapping[TopicPartition, int], *, paused: bool = False
     ) -> None:
-        """Give a sink what comes in these from an offset on; replaces what it had there."""
+        """Give a sink the records of partitions, each from an offset on.
+
+        Replaces the sink's subscriptions to the same partitions. Safe from any thread.
+        """
         with self._lock:
-            for at, offset in starts.items():
-                made = _Subscription(sink, offset, paused)
-                self._subscriptions.setdefault(at, {})[sink] = made
-                self._changed[at] = None
+            for partition, offset in starts.items():
+                subscription = _Subscription(sink, offset, paused)
+                self._subscriptions.setdefault(partition, {})[sink] = subscription
+                self._changed[partition] = None
         self._wake()
 
     def pause(self, sink: StreamSink, partition: TopicPartition, *, paused: bool) -> None:
-        """Give a sink nothing of a partition until it is to go on."""
+        """Pause a sink's subscription, or resume it at its position. Safe from any thread."""
         with self._lock:
-            found = self._subscriptions.get(partition, {}).get(sink)
-            if found is None or found.paused is paused:
+            subscription = self._subscriptions.get(partition, {}).get(sink)
+            if subscription is None or subscription.paused is paused:
                 return
-            found.paused = paused
+            subscription.paused = paused
             self._changed[partition] = None
         self._wake()
 
-    def unsubscribe(self, sink: StreamSink, places: Sequence[TopicPartition]) -> None:
-        """Give a sink nothing of these any longer; what is on its way may still come."""
+    def unsubscribe(self, sink: StreamSink, partitions: Sequence[TopicPartition]) -> None:
+        """Give a sink no more of these; a batch that is on its way may still come.
+
+        Safe from any thread.
+        """
         with self._lock:
-            for at in places:
-                if self._subscriptions.get(at, {}).pop(sink, None) is not None:
-                    self._changed[at] = None
+            for partition in partitions:
+                if self._subscriptions.get(partition, {}).pop(sink, None) is not None:
+                    self._changed[partition] = None
         self._wake()
 
     def close(self) -> None:
@@ -125,24 +132,24 @@ class StreamLoop:
             return
         starts: dict[TopicPartition, int] = {}
         gone: list[TopicPartition] = []
-        stop: list[TopicPartition] = []
-        go_on: list[TopicPartition] = []
+        pause: list[TopicPartition] = []
+        resume: list[TopicPartition] = []
         with self._lock:
             changed, self._changed = list(self._changed), {}
-            for at in changed:
-                here = list(self._subscriptions.get(at, {}).values())
-                reading = [one.position for one in here if not one.paused]
-                fetched = self._fetched.get(at)
-                if not here:
-                    self._subscriptions.pop(at, None)
-                    gone.append(at)
+            for partition in changed:
+                subscriptions = list(self._subscriptions.get(partition, {}).values())
+                reading = [each.position for each in subscriptions if not each.paused]
+                fetched = self._fetched.get(partition)
+                if not subscriptions:
+                    self._subscriptions.pop(partition, None)
+                    gone.append(partition)
                     continue
-                wanted = min(reading or [one.position for one in here])
-                if fetched is None or (reading and wanted < fetched):
-                    starts[at] = wanted
-                (go_on if reading else stop).append(at)
+                needed = min(reading or [each.position for each in subscriptions])
+                if fetched is None or (reading and needed < fetched):
+                    starts[partition] = needed
+                (resume if reading else pause).append(partition)
         try:
-            self._apply(reader, gone=gone, starts=starts, stop=stop, go_on=go_on)
+            self._apply(reader, gone=gone, starts=starts, pause=pause, resume=resume)
         except Exception:
             with self._lock:
                 self._changed.update(dict.fromkeys(changed))
@@ -154,60 +161,61 @@ class StreamLoop:
         *,
         gone: Sequence[TopicPartition],
         starts: Mapping[TopicPartition, int],
-        stop: Sequence[TopicPartition],
-        go_on: Sequence[TopicPartition],
+        pause: Sequence[TopicPartition],
+        resume: Sequence[TopicPartition],
     ) -> None:
         if gone:
             reader.remove(gone)
-            for at in gone:
-                self._fetched.pop(at, None)
-                self._stopped_at.discard(at)
+            for partition in gone:
+                self._fetched.pop(partition, None)
+                self._reader_paused.discard(partition)
         if starts:
             reader.add(starts)
             self._fetched.update(starts)
-            self._stopped_at.difference_update(starts)
-        stop = [at for at in stop if at not in self._stopped_at]
-        go_on = [at for at in go_on if at in self._stopped_at]
-        if stop:
-            reader.pause(stop)
-            self._stopped_at.update(stop)
-        if go_on:
-            reader.resume(go_on)
-            self._stopped_at.difference_update(go_on)
+            self._reader_paused.difference_update(starts)
+        pause = [partition for partition in pause if partition not in self._reader_paused]
+        resume = [partition for partition in resume if partition in self._reader_paused]
+        if pause:
+            reader.pause(pause)
+            self._reader_paused.update(pause)
+        if resume:
+            reader.resume(resume)
+            self._reader_paused.difference_update(resume)
 
     def _dispatch(self, fetched: Sequence[Fetched]) -> None:
-        found: dict[StreamSink, list[Came]] = {}
+        batches: dict[StreamSink, list[StreamBatch]] = {}
         with self._lock:
-            for at, records, position in fetched:
-                start, self._fetched[at] = self._fetched[at], position
-                for one in self._subscriptions.get(at, {}).values():
-                    # Who came, or goes on, since `_arrange` may need what stands before this batch:
-                    # it is given nothing until the partition is fetched from its position.
-                    if one.paused or not start <= one.position < position:
+            for partition, records, position in fetched:
+                start, self._fetched[partition] = self._fetched[partition], position
+                for subscription in self._subscriptions.get(partition, {}).values():
+                    # One that came or resumed since `_arrange` may need records before this batch:
+                    # it gets nothing until the partition is fetched from its position.
+                    if subscription.paused or not start <= subscription.position < position:
                         continue
                     new = records
-                    if records and records[0].offset < one.position:
-                        new = [record for record in records if record.offset >= one.position]
-                    one.position = position
-                    found.setdefault(one.sink, []).append(Came(at, new, position))
-        for sink, came in found.items():
-            sink.streams_came(came)
+                    if records and records[0].offset < subscription.position:
+                        new = [each for each in records if each.offset >= subscription.position]
+                    subscription.position = position
+                    batch = StreamBatch(partition, new, position)
+                    batches.setdefault(subscription.sink, []).append(batch)
+        for sink, batches_of_sink in batches.items():
+            sink.on_batches(batches_of_sink)
 
     def _failed(self, error: Exception) -> None:
-        """Fail those whose partition cannot be read; all, where it is not known which that is."""
-        at = partition_of(error)
+        """Fail the subscribers of the partition that an error names; all, where it names none."""
+        partition = partition_of(error)
         sinks = None
         with self._lock:
-            if at is not None and at in self._subscriptions:
-                sinks = self._subscriptions.pop(at)
-                self._changed[at] = None
+            if partition is not None and partition in self._subscriptions:
+                sinks = self._subscriptions.pop(partition)
+                self._changed[partition] = None
         if sinks is not None:
             for sink in list(sinks):
                 sink.fail(error)
             return
         reader, self._reader = self._reader, None
         self._fetched.clear()
-        self._stopped_at.clear()
+        self._reader_paused.clear()
         if reader is not None:
             reader.close()
         self._failed_all(error)

@@ -6,6 +6,7 @@ All that it exports is meant to be imported from here.
     documents    parts of statements, read with one error
     codecs       statements as keys and values
     state        what all statements say together; no I/O
+    sources      which stream is read in which epoch; no I/O
     checkpoints  which checkpoint a stream is opened at
     reader       the same, read from a cluster
 """
@@ -20,6 +21,7 @@ from multicast.control.codecs import (
     running_record,
 )
 from multicast.control.reader import ControlReader
+from multicast.control.sources import source_of
 from multicast.control.state import ControlState, genesis
 from multicast.control.topics import (
     ALONE,
@@ -48,5 +50,6 @@ __all__ = [
     "plan_record",
     "running_record",
     "sentinel_topic",
+    "source_of",
     "stream_partition",
 ]

@@ -32,9 +32,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multicast.announcements import Address
+from multicast.control import sources
 from multicast.control.checkpoints import best_checkpoint
 from multicast.control.documents import Ended, address_of, ended_of, positions_of
-from multicast.control.topics import ALONE
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest
 from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
@@ -212,54 +212,32 @@ class ControlState:
         return self.plans[wanted - 1]
 
     def retained(self, epoch: int) -> Retained:
-        """Say what goes on from an epoch into the next; all of it while there is no next."""
+        """Give what the next epoch retains of this one: everything, while there is no next."""
         if epoch < self.epoch:
             return self._carried[epoch - 1]
-        plan = self.plan(epoch)
-        return Retained(
-            frozenset(node.name for node in plan.collectors),
-            frozenset(log.name for log in plan.logs),
-        )
+        return sources.retained_whole(self.plan(epoch))
 
     def first_epoch(self, epoch: int, source: str) -> int:
-        """Give the epoch in which began what a source of this epoch is: its stream is that one's.
+        """Give the epoch in which a source of this epoch began; its stream is of that epoch.
 
         A source is a collector's name, or "@" and a log's.
         """
-        while epoch > 1 and self._goes_on(epoch - 1, source):
-            epoch -= 1
-        return epoch
+        return sources.first_epoch(self.retained, epoch, source)
 
     def last_epoch(self, epoch: int, source: str) -> int | None:
         """Give the last epoch of a source of this one; None: the newest plan has it still."""
-        while self._goes_on(epoch, source):
-            if epoch == self.epoch:
-                return None
-            epoch += 1
-        return epoch
-
-    def _goes_on(self, epoch: int, source: str) -> bool:
-        found = self.retained(epoch)
-        if source.startswith(ALONE):
-            return source.removeprefix(ALONE) in found.logs
-        return source in found.collectors
+        return sources.last_epoch(self.retained, epoch, source, newest=self.epoch)
 
     def starts(self, epoch: int) -> dict[str, int] | None:
-        """Give each log's first offset of an epoch by name; None while the one before still runs.
+        """Give, by log name, the first offset of an epoch; None while the epoch has not begun.
 
-        A log goes on where its last epoch ended, and a new one begins at the plan's `first`. Of
-        what was carried over, ask about the epoch that it began in.
+        A log begins where its last epoch ended, and a new log at its `first` in the plan. A
+        retained log has its start in the epoch in which it began.
         """
-        starts = {log.name: log.first for log in self.plan(epoch).logs}
-        for earlier in range(1, epoch):
-            if earlier not in self.ends:
-                return None
-            ended = self.ends[earlier]
-            starts.update({name: ended[name] for name in starts if name in ended})
-        return starts
+        return sources.log_starts(self.plan(epoch), self.ends)
 
     def begun(self, epoch: int) -> dict[str, int]:
-        """Give the same as `starts`; raises `UncoveredInterest` while the one before still runs."""
+        """Give what `starts` gives; raises `UncoveredInterest` while the epoch has not begun."""
         starts = self.starts(epoch)
         if starts is None:
             raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
@@ -290,23 +268,17 @@ class ControlState:
         )
 
     def alone_end(self, epoch: int, log: str) -> int | None:
-        """Say where an epoch ends for those who read a log alone; None while that is not known.
+        """Give the offset at which an epoch ends for single-log subscriptions; None if unknown.
 
-        They read to the marker. The log's own end lies before that only where a stream was frozen
-        too early; its other readers find in the next epoch what stands between.
+        They read up to the marker. The log's own end is lower only if a stream was frozen too
+        early; other consumers then deliver the messages between the two in the next epoch.
         """
-        if epoch not in self.ends:
-            return None
-        return max(self.ends[epoch][log], self.markers.get(epoch, {}).get(log, 0))
+        return sources.single_log_end(self.ends, self.markers, epoch, log)
 
     def alone_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""
-        for earlier in range(epoch - 1, 0, -1):
-            if log in self.ends.get(earlier, {}):
-                end = self.alone_end(earlier, log)
-                assert end is not None
-                return end
-        return self.begun(epoch)[log]
+        start = sources.single_log_start(self.ends, self.markers, epoch, log)
+        return self.begun(epoch)[log] if start is None else start
 
     def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
         """List a stream's checkpoints, by offset."""

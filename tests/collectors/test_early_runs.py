@@ -94,7 +94,7 @@ def test_no_announcement_reaches_a_collector_once_they_are_switched_off():
         early = Early(system)
         with system.producer(announce=False) as producer:
             producer.multicast(b"x", to={"P1"}).ordered(60)
-        assert early.nodes["K1"].announcements == 0
+        assert early.nodes["K1"].status()["announcements"] == 0
         early.producer.close()
 
 
@@ -126,7 +126,7 @@ def test_a_collector_that_was_started_anew_is_found_again():
         def heard():
             early.producer.multicast(b"x", to={"P1"})
             early.store()
-            return early.nodes["K1"].announcements
+            return early.nodes["K1"].status()["announcements"]
 
         until(heard)
         early.producer.close()
@@ -170,7 +170,7 @@ def test_a_collector_stops_when_a_log_that_it_watches_was_made_again():
 def test_where_announcements_cannot_be_taken_a_sentence_says_so():
     with pytest.raises(UsageError, match=r"cannot be taken at 192\.0\.2\.1"):
         Listener("192.0.2.1")
-    with pytest.raises(UsageError, match="no way leads to"):
+    with pytest.raises(UsageError, match="no route leads to"):
         address_towards("nowhere.invalid:9092")
     assert address_towards("127.0.0.1:9092,127.0.0.2:9092") == HERE
 

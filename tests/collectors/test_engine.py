@@ -43,17 +43,22 @@ class Hosted:
         assert all(node.ended.is_set() for node in self.nodes.values())
 
 
-def send_to_all(system, to=None):
-    logs = [log for log in system.plan.logs if to is None or log.name in to]
+def send_to_all(system, names=None):
+    logs = [log for log in system.plan.logs if names is None or log.name in names]
     with system.producer() as producer:
         receipts = [producer.multicast(log.name.encode(), to=set(log.to)) for log in logs]
         return [str(receipt.ordered(60)) for receipt in receipts]
 
 
-def ordered_one_each(node):
-    """Whether a collector ordered one message of each of its own logs."""
-    plan, positions = node.core.own.plan, node.core.own.state.positions
-    return all(positions[plan.number(log)] == 1 for log in plan.own_logs(node.name))
+def write_to_own_logs(system, node):
+    for log in node.plan.own_logs(node.name):
+        system.log.write(log_partition(node.plan.log(log)), b"")
+
+
+def ordered_once(node):
+    """Whether one message of each log whose top this is has been ordered."""
+    positions = node.core.own.state.positions
+    return all(positions[node.plan.number(log)] == 1 for log in node.plan.own_logs(node.name))
 
 
 @pytest.mark.slow
@@ -66,8 +71,8 @@ def test_many_collectors_on_one_engine_all_deliver_with_a_fixed_number_of_thread
         sent = send_to_all(system)
         assert len(sent) == len(plan.logs)
         for entry in plan.consumers[:: MANY // 8]:
-            found = system.all(entry.name)
-            assert set(found) == {f"{log.name}:0" for log in plan.logs_of(entry.interest)}
+            delivered = system.all(entry.name)
+            assert set(delivered) == {f"{log.name}:0" for log in plan.logs_of(entry.interest)}
         assert not any(node.over for node in hosted.nodes.values())
 
 
@@ -96,42 +101,39 @@ def test_a_collector_that_fails_of_its_stream_stops_no_other():
         with Hosted(system) as hosted:
             until(hosted.nodes["K4"].ended.is_set)
             assert isinstance(hosted.nodes["K4"].error, UnknownVersion)
-            # A producer would read K4's stream, too, and may fail of it before it is done.
-            others = [hosted.nodes[name] for name in ("K2", "K3")]
+            # Not `send_to_all`: its receipts wait for all streams, that of K4 included.
+            others = [hosted.nodes["K2"], hosted.nodes["K3"]]
             for node in others:
-                for log in plan.own_logs(node.name):
-                    system.log.write(log_partition(plan.log(log)), b"")
-            until(lambda: all(ordered_one_each(node) for node in others))
-            assert not hosted.nodes["K2"].over
-            assert not hosted.nodes["K3"].over
+                write_to_own_logs(system, node)
+            until(lambda: all(ordered_once(node) for node in others))
+            assert not any(node.over for node in others)
 
 
 @pytest.mark.slow
 def test_a_stream_that_cannot_be_read_stops_those_who_read_it_and_no_other():
     plan = tree_plan(7, "A")
-    at = stream_partition(plan, "K4")
+    stream = stream_partition(plan, "K4")
     with Small(plan) as system:
         for _ in range(3):
-            system.log.write(at, b"foreign")
-        system.log.trim(at, 2)
+            system.log.write(stream, b"foreign")
+        system.log.trim(stream, 2)
         readers = {"K4", "K8"}  # K8 is its child
         with Hosted(system) as hosted:
             until(lambda: all(hosted.nodes[name].over for name in readers))
             assert all(isinstance(hosted.nodes[name].error, Trimmed) for name in readers)
             others = [node for name, node in hosted.nodes.items() if name not in readers]
             for node in others:
-                for log in plan.own_logs(node.name):
-                    system.log.write(log_partition(plan.log(log)), b"")
-            until(lambda: all(ordered_one_each(node) for node in others))
+                write_to_own_logs(system, node)
+            until(lambda: all(ordered_once(node) for node in others))
             assert not any(node.over for node in others)
 
 
 def test_a_collector_at_rest_leaves_the_clock_and_comes_back_with_the_next_message():
     with Small(chain()) as system, Hosted(system) as hosted:
         clock = hosted.engine.clock
-        until(lambda: not clock._followed)
+        until(lambda: not clock._following)
         send_to_all(system, {"P1"})
-        until(lambda: not clock._followed)
+        until(lambda: not clock._following)
         assert system.all("C1") == ["P1:0"]
 
 
@@ -151,12 +153,12 @@ AT = TopicPartition("S", 0)
 
 @dataclass(eq=False)
 class Sink:
-    found: list = field(default_factory=list)
+    offsets: list = field(default_factory=list)
     errors: list = field(default_factory=list)
 
-    def streams_came(self, found):
-        for came in found:
-            self.found += [record.offset for record in came.records]
+    def on_batches(self, batches):
+        for batch in batches:
+            self.offsets += [record.offset for record in batch.records]
 
     def fail(self, error):
         self.errors.append(error)
@@ -198,7 +200,7 @@ def test_a_stream_is_given_to_each_subscriber_from_its_own_position_on(streams):
     streams.turn()
     streams.write(4)
     streams.turn()
-    assert (early.found, late.found, later.found) == (
+    assert (early.offsets, late.offsets, later.offsets) == (
         list(range(1, 10)),
         list(range(4, 10)),
         [8, 9],
@@ -214,15 +216,15 @@ def test_one_that_is_paused_misses_nothing_and_holds_up_nobody(streams):
     streams.loop.pause(paused, AT, paused=True)
     streams.write(3)
     streams.turn()
-    assert (paused.found, other.found) == ([0, 1], [0, 1, 2, 3, 4])
+    assert (paused.offsets, other.offsets) == ([0, 1], [0, 1, 2, 3, 4])
     streams.loop.pause(other, AT, paused=True)
     streams.write(1)
     streams.turn()
-    assert len(other.found) == 5
+    assert len(other.offsets) == 5
     streams.loop.pause(paused, AT, paused=False)
     streams.loop.pause(other, AT, paused=False)
     streams.turn()
-    assert paused.found == other.found == list(range(6))
+    assert paused.offsets == other.offsets == list(range(6))
 
 
 def test_one_that_leaves_is_given_nothing_more_and_the_others_go_on(streams):
@@ -234,7 +236,7 @@ def test_one_that_leaves_is_given_nothing_more_and_the_others_go_on(streams):
     streams.loop.unsubscribe(gone, [AT])
     streams.write(1)
     streams.turn()
-    assert (gone.found, other.found) == ([0], [0, 1])
+    assert (gone.offsets, other.offsets) == ([0], [0, 1])
 
 
 def test_an_error_of_one_partition_reaches_its_subscribers_alone(streams):
@@ -248,7 +250,7 @@ def test_an_error_of_one_partition_reaches_its_subscribers_alone(streams):
     assert streams.failed == good.errors == []
     streams.log.write(TopicPartition("S", 1), b"")
     streams.turn()
-    assert good.found == [0]
+    assert good.offsets == [0]
 
 
 def while_it_polls(streams, act):
@@ -273,8 +275,8 @@ def test_one_that_subscribes_while_the_loop_polls_misses_nothing(streams):
     while_it_polls(streams, lambda: streams.loop.subscribe(early, {AT: 1}))
     for _ in range(3):
         streams.turn()
-    assert ahead.found == list(range(6))
-    assert early.found == list(range(1, 6))
+    assert ahead.offsets == list(range(6))
+    assert early.offsets == list(range(1, 6))
 
 
 def test_one_that_goes_on_while_the_loop_polls_misses_nothing(streams):
@@ -287,4 +289,4 @@ def test_one_that_goes_on_while_the_loop_polls_misses_nothing(streams):
     while_it_polls(streams, lambda: streams.loop.pause(paused, AT, paused=False))
     for _ in range(3):
         streams.turn()
-    assert paused.found == ahead.found == list(range(6))
+    assert paused.offsets == ahead.offsets == list(range(6))

@@ -30,20 +30,20 @@ def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
 ):
     # Init: a first epoch needs no collectors yet.
     with System(kafka_cluster.bootstrap, tree_plan(MANY, "A"), tmp_path, driver=driver) as system:
-        code, told, said = applied(system, system.plan)
-        assert (code, len(told["collectors_not_running"])) == (0, MANY)
-        assert "no collector of epoch 1" in said
+        code, report, messages = applied(system, system.plan)
+        assert (code, len(report["collectors_not_running"])) == (0, MANY)
+        assert "no collector of epoch 1" in messages
 
         # Test: one process runs them all; then all are replaced while it runs.
         with hosting(system.bootstrap, system.topic, driver, tmp_path) as host:
             host.wait_begun(MANY, 1)
             few = host.threads()
             assert send(system.driver, system.plan) == (5 * len(system.plan.logs),) * 2
-            came, expected = delivered(system.driver, system.plan, 5)
-            assert came == expected > 0
+            count, expected = delivered(system.driver, system.plan, 5)
+            assert count == expected > 0
             after = renamed(system.plan)
-            code, told, said = applied(system, after, "--no-probes")
-            assert (code, told["collectors_not_running"]) == (0, []), said
+            code, report, messages = applied(system, after, "--no-probes")
+            assert (code, report["collectors_not_running"]) == (0, []), messages
             host.wait_begun(MANY, 2)
             assert send(system.driver, after) == (5 * len(after.logs),) * 2
 
@@ -57,20 +57,20 @@ def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_clus
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system:
         first, *others = [f"N{entry.name}" for entry in plan.collectors]
         after = renamed(system.plan)
-        code, told, said = applied(system, after, "--no-probes")
-        assert (code, told["collectors_not_running"]) == (1, [first, *others])
-        assert "no collector of epoch 2" in said
-        assert "did not freeze in time" in said
+        code, report, messages = applied(system, after, "--no-probes")
+        assert (code, report["collectors_not_running"]) == (1, [first, *others])
+        assert "no collector of epoch 2" in messages
+        assert "did not freeze in time" in messages
 
         # A process that runs one of them only, and the epoch after.
         with hosting(system.bootstrap, system.topic, "librdkafka", tmp_path, nodes=[first]) as host:
             host.wait_begun(1, 2)
-            code, told, _ = applied(system, after)
-            assert (code, told["collectors_not_running"]) == (1, others)
+            code, report, _ = applied(system, after)
+            assert (code, report["collectors_not_running"]) == (1, others)
             third = renamed(after, name=lambda old: old)
-            code, told, said = applied(system, third, "--no-probes")
-            assert (code, told["collectors_not_running"]) == (1, others)
-            assert f"2 of 3 collectors of epoch 3 of topic {system.topic} do not run" in said
+            code, report, messages = applied(system, third, "--no-probes")
+            assert (code, report["collectors_not_running"]) == (1, others)
+            assert f"2 of 3 collectors of epoch 3 of topic {system.topic} do not run" in messages
             host.wait_begun(1, 3)
 
 
@@ -83,5 +83,5 @@ def test_a_collector_that_takes_no_announcements_counts_as_running(
         hosting(system.bootstrap, system.topic, "librdkafka", tmp_path) as host,
     ):
         host.wait_begun(3, 1)
-        code, told, said = applied(system, renamed(system.plan), "--no-probes")
-        assert (code, told["collectors_not_running"]) == (0, []), said
+        code, report, messages = applied(system, renamed(system.plan), "--no-probes")
+        assert (code, report["collectors_not_running"]) == (0, []), messages

@@ -1,0 +1,256 @@
+"""Runs the core of one collector: events come in, the core decides, its actions are carried out.
+
+There is no thread here. The loops of the process (`engine.py`) bring the ends of our logs, the
+records of our own and the parent's stream, announcements, the acks of appends, and ticks. The
+thread that brings an event takes the lock, gives the event to the core, and carries out the core's
+actions, in the order in which the core gives them.
+
+    lock    one thread at a time works with the core
+    acks    arrive on any thread, also on the one that holds the lock. The thread that queues an ack
+            tries the lock and never waits for it: if it does not get it, it leaves the ack to the
+            thread that has it, which looks for acks again after it has released the lock
+    over    no event is taken and no action is carried out any more
+
+An exception ends this one instance; another instance of the collector continues from the log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from collectors.collector import Append, Collector, Fill, SaveCheckpoint
+from collectors.engine.advertised_address import AdvertisedAddress
+from collectors.engine.assignment import Assignment
+from collectors.engine.engine import Engine
+from collectors.engine.own_stream import OwnStream
+from collectors.engine.parent_stream import ParentStream
+from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
+from collectors.engine.stream_loop import StreamBatch
+from collectors.engine.tick_subscription import TickSubscription
+from collectors.standby import Standby
+from multicast.control import ControlState, checkpoint_record
+from multicast.drivers.protocol import TopicPartition
+
+
+class CoreRunner:
+    """The sink of all events of one instance. `end` is called without the lock held.
+
+    Nothing reaches the core before `begin`, nor after `over`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        assignment: Assignment,
+        role: Standby,
+        *,
+        end: Callable[[Exception | None], None],
+    ) -> None:
+        self.assignment = assignment
+        self.core: Collector
+        self.begun = False
+        self.over = False
+        self.skips_appended = 0
+        self.lock = threading.Lock()
+        self.address = AdvertisedAddress(engine, assignment)
+        self._engine = engine
+        self._role = role
+        self._end = end
+        self._own = OwnStream(engine, assignment.own, self, sole_writer=self.address.advertise)
+        self._parent: ParentStream | None = None
+        if assignment.parent is not None:
+            self._parent = ParentStream(engine.streams, assignment.parent, self)
+        self._ticks = TickSubscription(engine.clock, self)
+        self._trouble_log = TroubleLog()
+
+    # -- life: with the lock held ---------------------------------------------------------------
+
+    def open(self) -> None:
+        """Have the engine's loops follow our logs, and take announcements."""
+        self.address.listen(self)
+        if self._role.primary:
+            self.address.advertise()
+        self._engine.ends.follow(self, list(self.assignment.logs))
+        self._engine.add_direct(self.assignment.own)
+
+    def prefetch(self) -> None:
+        """Subscribe to our streams without reading them, so that `begin` loses no time."""
+        self._engine.streams.subscribe(self, self.assignment.stream_starts(), paused=True)
+
+    def begin(self, core: Collector) -> None:
+        """Work with this core from now on, and read its streams from where it is."""
+        self.core = core
+        self.begun = True
+        starts = {self.assignment.own: core.own.offset_next}
+        if self.assignment.parent is not None and core.parent is not None:
+            starts[self.assignment.parent] = core.parent.offset_next
+        self._engine.streams.subscribe(self, starts)
+
+    # -- life: without the lock -----------------------------------------------------------------
+
+    def take_known_ends(self) -> None:
+        """Take the ends of our logs that were reported before `begin`."""
+        self._take(self._log_ends, self._engine.ends.known(list(self.assignment.logs)))
+
+    def close(self) -> None:
+        """Leave the engine's loops; `over` is set."""
+        self._engine.ends.leave(self, list(self.assignment.logs))
+        self._engine.streams.unsubscribe(self, list(self.assignment.stream_starts()))
+        self._engine.clock.leave(self)
+
+    def fail(self, error: Exception) -> None:
+        """End the instance with an error."""
+        self._end(error)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def on_batches(self, batches: Sequence[StreamBatch]) -> None:
+        """Take records of our own and the parent's stream."""
+        self._take(self._records, batches)
+
+    def on_ends(self, ends: Mapping[TopicPartition, int]) -> int | None:
+        """Take ends of logs that moved; count the offsets below them that were not ordered yet."""
+        self._engine.chores.recheck(self, {partition.topic for partition in ends})
+        counts: list[int] = []
+
+        def count_and_take() -> None:
+            core, logs = self.core, self.assignment.logs
+            counts.append(sum([core.unordered(logs[log], end) for log, end in ends.items()]))
+            self._log_ends(ends)
+
+        self._take(count_and_take)
+        return sum(counts) if counts and self._role.acting else None
+
+    def on_transaction_opened(self) -> None:
+        """Take the news of an open transaction in a log: ticks tell whether the log is held."""
+        self._take(_nothing)
+
+    def on_datagrams(self, datagrams: Sequence[bytes]) -> None:
+        """Take announcements."""
+        self._take(self._announcements, datagrams)
+
+    def filled(self, log: int, end: int | None) -> None:
+        """Take the end of a log after a fill; None where it is unknown."""
+        self._take(lambda: self.core.filled(log, end))
+
+    def control_changed(self, state: ControlState) -> None:
+        """Take a new state of the control topic."""
+        self._take(self._control, state)
+
+    def tick(self) -> None:
+        """Take a tick; it counts as no event."""
+        self._take(self._tick, is_event=False)
+
+    def look(self) -> None:
+        """Look whether a standby's patience has ended."""
+        self._take(_nothing, is_event=False)
+
+    # -- the loop: one thread at a time, an event at a time ---------------------------------------
+
+    def _take(self, give: Callable[..., None], *events: object, is_event: bool = True) -> None:
+        """Give events to the core, and carry out what it decides."""
+        try:
+            with self.lock:
+                if self.over or not self.begun:
+                    return
+                if is_event:
+                    self._ticks.event()
+                give(*events)
+                self._carry_out()
+        except Exception as error:  # noqa: BLE001 - this instance's failure, not the loop's
+            self._end(error)
+            return
+        self._acked()
+
+    def _acked(self) -> None:
+        """Take the acks that are queued; end the instance once its epoch is over."""
+        try:
+            self._take_acks()
+        except Exception as error:  # noqa: BLE001 - this instance's failure, not the loop's
+            self._end(error)
+            return
+        if self.core.frozen:
+            self._end(None)
+
+    def _take_acks(self) -> None:
+        """Give acks to the core, unless another thread holds the lock: then that one does it."""
+        while self._own.has_acks and self.lock.acquire(blocking=False):
+            try:
+                while self._own.has_acks:
+                    self._own.take_ack(None if self.over else self.core)
+                if not self.over:
+                    self._ticks.event()
+                    self._carry_out()
+            finally:
+                self.lock.release()
+
+    def _carry_out(self) -> None:
+        """Carry out what the core decides now."""
+        self._own.restart_if_failed(self.core)
+        acted, acts = self._role.acting, self._role.acts(self.core, time.monotonic())
+        if acts and not acted:
+            self.address.advertise()
+        if self._role.waiting:
+            self._ticks.hurry()
+        for action in self.core.step(time.time_ns() // 1_000_000) if acts else ():
+            match action:
+                case Append(raw):
+                    self._own.append(raw, acked=self._acked)
+                case SaveCheckpoint(checkpoint):
+                    self._engine.write_control(*checkpoint_record(checkpoint))
+                case Fill():
+                    self._engine.chores.fill(self, action)
+        self._own.read_while_shared(self.core)
+        if self._parent is not None:
+            self._parent.read_while_room(self.core)
+
+    # -- what each event says to the core ---------------------------------------------------------
+
+    def _records(self, batches: Sequence[StreamBatch]) -> None:
+        for batch in batches:
+            if batch.partition == self.assignment.own:
+                self._own.take_records(self.core, batch)
+            elif self._parent is not None:
+                self._parent.take_records(self.core, batch)
+
+    def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        for partition, end in ends.items():
+            self.core.log_end(self.assignment.logs[partition], end)
+
+    def _announcements(self, datagrams: Sequence[bytes]) -> None:
+        for announcement in self.address.decode(datagrams):
+            self.core.announced(announcement)
+
+    def _control(self, state: ControlState) -> None:
+        positions = self.assignment.freeze_positions(state)
+        if positions is not None:
+            self.core.freeze_after(positions)
+
+    def _tick(self) -> None:
+        core, logs = self.core, self.assignment.logs
+        highs = self._engine.ends.highs(list(logs))
+        core.tick({logs[partition]: high for partition, high in highs.items()})
+        self._trouble_log.look(troubles(self.assignment, core))
+        may_leave = self._ticks.tick()
+        due = core.pending or core.early or core.lag or highs or self._own.has_failed
+        if may_leave and not due and not core.due:
+            self._ticks.leave()
+
+    def progress(self, starts: Mapping[int, int]) -> Progress:
+        """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""
+        return progress_of(
+            self.assignment,
+            self.core,
+            self._role,
+            starts,
+            appended_here=self._own.appended,
+            reads_back=self._own.is_read,
+            announcements=self.address.announcements,
+            skips=self.skips_appended,
+        )
+
+
+def _nothing() -> None:
+    """Give nothing to the core: what is due is carried out anyway."""

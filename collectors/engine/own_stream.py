@@ -1,0 +1,135 @@
+"""A collector's own order stream: append, acknowledgement, and reading it back.
+
+    ack                 of an append: the record, and the offset that Kafka gave it. A thread of a
+                        client queues it (`done` of an append); `take_ack` gives it to the core
+    sole-writer streak  how many of our records counted in a row, without one of another writer.
+                        From 64 on the acks alone say what counts, and the stream is not read back.
+                        A gap between two acks is another writer's record: the streak ends, and the
+                        stream is read back from the gap on
+
+`done` of an append may run while its own thread holds the core's lock, where the client knows the
+outcome at once. So it only notes a failure, or queues the ack and calls `acked`, which must never
+wait for the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from collectors.collector import Collector
+from collectors.engine.engine import Engine
+from collectors.engine.stream_loop import StreamBatch, StreamSink
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
+from multicast.errors import AccessDenied
+
+# A plain choice; safety needs none of it. With 640, an instance fetches so many of its own records
+# before it saves itself the rest; with 6, two that write at the same time would switch more often.
+_SOLE_WRITER_RECORDS = 64
+
+
+class OwnStream:
+    """Appends to one order stream and tells the core which records stand in it.
+
+    Unless they say otherwise, methods are called with the core's lock held. `sole_writer` is called
+    when the streak reaches its length: then producers should announce to this instance.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        partition: TopicPartition,
+        sink: StreamSink,
+        *,
+        sole_writer: Callable[[], None],
+    ) -> None:
+        self.appended = 0
+        self.is_read = True
+        self._engine = engine
+        self._partition = partition
+        self._sink = sink
+        self._sole_writer = sole_writer
+        self._streak = 0
+        self._acks: deque[tuple[bytes, int]] = deque()
+        self._failed = threading.Event()
+        self._denied: AccessDenied | None = None
+
+    @property
+    def has_acks(self) -> bool:
+        """Whether an ack waits for `take_ack`. Safe from any thread."""
+        return bool(self._acks)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an append has failed since the last `restart_if_failed`."""
+        return self._failed.is_set()
+
+    def append(self, raw: bytes, *, acked: Callable[[], None]) -> None:
+        """Start an append; `acked` is called, from any thread, once its ack is queued.
+
+        After a failure it is not called: `restart_if_failed` reports that at the next event.
+        """
+
+        def done(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendFailed):
+                if isinstance(outcome.error, AccessDenied):
+                    self._denied = outcome.error
+                # The next event or tick sees it: to append again at once would chase failures.
+                self._failed.set()
+                return
+            self._acks.append((raw, outcome.offset))
+            acked()
+
+        self.appended += 1
+        if not self._engine.append(self._partition, raw, done=done):
+            self._failed.set()
+
+    def restart_if_failed(self, core: Collector) -> None:
+        """Tell the core that appends have failed; raises `AccessDenied` where Kafka refused one."""
+        if not self._failed.is_set():
+            return
+        self._failed.clear()
+        if self._denied is not None:
+            raise self._denied
+        core.append_failed()
+
+    def take_ack(self, core: Collector | None) -> None:
+        """Give the oldest ack to the core as a record read back; a core of None drops it.
+
+        The core gets it only if it has read every record before it. Otherwise a record of another
+        writer lies between, the streak ends, and reading the stream brings both.
+        """
+        raw, offset = self._acks.popleft()
+        if core is None:
+            return
+        expected = core.own.offset_next
+        if offset == expected:
+            self._read(core, offset, raw)
+        elif offset > expected or offset < 0:  # below 0: Kafka stored it and named no offset
+            self._streak = 0
+
+    def take_records(self, core: Collector, batch: StreamBatch) -> None:
+        """Give fetched records to the core, without those that it has from their acks."""
+        for record in batch.records:
+            if record.offset >= core.own.offset_next:
+                self._read(core, record.offset, record.value)
+        core.own_passed(batch.position)
+
+    def read_while_shared(self, core: Collector) -> None:
+        """Read the stream back, unless we are its only writer."""
+        shared = self._streak < _SOLE_WRITER_RECORDS
+        if shared is self.is_read:
+            return
+        self.is_read = shared
+        if shared:
+            self._engine.streams.subscribe(self._sink, {self._partition: core.own.offset_next})
+        else:
+            self._engine.streams.unsubscribe(self._sink, [self._partition])
+
+    def _read(self, core: Collector, offset: int, raw: bytes | None) -> None:
+        before = core.ours
+        core.own_read(offset, raw)
+        self._streak = self._streak + 1 if core.ours > before else 0
+        if self._streak == _SOLE_WRITER_RECORDS:
+            self._sole_writer()

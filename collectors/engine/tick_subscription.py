@@ -1,0 +1,41 @@
+"""Ticks of the clock, for as long as a collector has something to do.
+
+An instance to which nothing happens leaves the clock, so it costs nothing; the next event brings it
+back.
+"""
+
+from __future__ import annotations
+
+from collectors.engine.clock import Clock, Timed
+from multicast.announcements import DEBT_TICKS
+
+# So that no debt is left: `Promises` forgets one within twice `DEBT_TICKS` (2 s). To leave earlier
+# would keep it until the next message; ten times as long costs 20 s of ticks after each message.
+_IDLE_TICKS_MAX = 2 * DEBT_TICKS
+
+
+class TickSubscription:
+    """Follows the clock from each event until `leave`."""
+
+    def __init__(self, clock: Clock, sink: Timed) -> None:
+        self._clock = clock
+        self._sink = sink
+        self._idle_ticks = 0  # since the last event
+
+    def event(self) -> None:
+        """Note an event: ticks come from now on."""
+        self._idle_ticks = 0
+        self._clock.follow(self._sink)
+
+    def tick(self) -> bool:
+        """Count a tick; say whether the instance may leave, if nothing is due."""
+        self._idle_ticks += 1
+        return self._idle_ticks >= _IDLE_TICKS_MAX
+
+    def hurry(self) -> None:
+        """Ask for a `look` sooner than the next tick, once."""
+        self._clock.hurry(self._sink)
+
+    def leave(self) -> None:
+        """Get no more ticks until the next event."""
+        self._clock.leave(self._sink)

@@ -1,0 +1,115 @@
+"""Which order stream is read in which epoch, and where each log begins and ends there: the rule.
+
+A *source* is what a consumer gets its order from: a collector's stream, or a single log that is its
+own order ("@" and the log's name).
+
+    1  A consumer whose interest meets one log reads that log. Any other reads the collector that
+       the plan names for it, else the one with the smallest bag that covers its interest
+                                                                                `source_of`
+    2  A source that the next plan retains (`topology/carry_over.py`) goes on unchanged: it keeps
+       the stream, the plan and the starts of the epoch in which it began       `first_epoch`
+    3  A source is read to the end of the last epoch that has it; in the next epoch rule 1 names
+       the source anew                                                          `last_epoch`
+    4  Epoch e has begun once the `ends` of all epochs before it are written. A log begins where its
+       last epoch ended, and a new log at the `first` of its plan               `log_starts`
+    5  A single-log consumer reads an epoch to its marker. Where a stream froze too early, the log
+       ends before the marker, and its other readers find what lies between in the next epoch
+                                                             `single_log_end`, `single_log_start`
+
+Invariants, of a source s of epoch e:
+    first_epoch(e, s) <= e <= last_epoch(e, s);
+    both are the same for every epoch between them;
+    where a log ends epoch e, it begins epoch e + 1, so each offset is in one epoch.
+
+Everything is a function of the control topic: plans, `markers` and `ends`, in the order of
+`ControlState`. `retained(e)` says what goes on from epoch e into the next. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from multicast.control.topics import ALONE
+from topology.carry_over import Retained
+from topology.tree import Plan
+
+Positions = Mapping[str, int]  # an offset by a log's name
+
+
+def source_of(plan: Plan, interest: Sequence[str], named: str | None) -> str | None:
+    """Name what a consumer reads in a plan's epoch; None where no collector covers its interest.
+
+    `named` is the collector that the plan names for the consumer, if it names one.
+    """
+    logs = plan.logs_of(interest)
+    if len(logs) == 1:
+        return ALONE + logs[0].name
+    if named is not None:
+        return named
+    collector = plan.collector_for(interest)
+    return None if collector is None else collector.name
+
+
+def retained_whole(plan: Plan) -> Retained:
+    """Say what goes on from the newest epoch, whose successor nobody knows: all of it."""
+    return Retained(
+        frozenset(collector.name for collector in plan.collectors),
+        frozenset(log.name for log in plan.logs),
+    )
+
+
+def first_epoch(retained: Callable[[int], Retained], epoch: int, source: str) -> int:
+    """Give the epoch in which a source of this epoch began."""
+    while epoch > 1 and _goes_on(retained(epoch - 1), source):
+        epoch -= 1
+    return epoch
+
+
+def last_epoch(
+    retained: Callable[[int], Retained], epoch: int, source: str, *, newest: int
+) -> int | None:
+    """Give the last epoch of a source of this epoch; None where the newest plan still has it."""
+    while _goes_on(retained(epoch), source):
+        if epoch == newest:
+            return None
+        epoch += 1
+    return epoch
+
+
+def _goes_on(retained: Retained, source: str) -> bool:
+    if source.startswith(ALONE):
+        return source.removeprefix(ALONE) in retained.logs
+    return source in retained.collectors
+
+
+def log_starts(plan: Plan, ends: Mapping[int, Positions]) -> dict[str, int] | None:
+    """Give each log's first offset in a plan's epoch; None while the epoch has not begun.
+
+    For a retained log, ask about the epoch in which it began.
+    """
+    starts = {log.name: log.first for log in plan.logs}
+    for earlier in range(1, plan.epoch):
+        if earlier not in ends:
+            return None
+        ended = ends[earlier]
+        starts.update({name: ended[name] for name in starts if name in ended})
+    return starts
+
+
+def single_log_end(
+    ends: Mapping[int, Positions], markers: Mapping[int, Positions], epoch: int, log: str
+) -> int | None:
+    """Give where an epoch of a single-log subscription ends; None while that is not known."""
+    if epoch not in ends:
+        return None
+    return max(ends[epoch][log], markers.get(epoch, {}).get(log, 0))
+
+
+def single_log_start(
+    ends: Mapping[int, Positions], markers: Mapping[int, Positions], epoch: int, log: str
+) -> int | None:
+    """Give where an epoch of a single-log subscription begins; None: at the log's own start."""
+    for earlier in range(epoch - 1, 0, -1):
+        if log in ends.get(earlier, {}):
+            return single_log_end(ends, markers, earlier, log)
+    return None

@@ -1,7 +1,6 @@
-"""The client settings that every driver takes, by Kafka's own dotted names.
+"""The client settings that every driver accepts, by Kafka's own dotted names.
 
-In goes a mapping from configuration; out comes nothing, or a sentence about what is not known.
-What a name means to a client is the driver's business.
+This module only rejects unknown settings; each driver translates the names for its client.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def check_client(client: Mapping[str, str]) -> None:
-    """Raise `UsageError` for a name or a security protocol that no driver knows."""
+    """Raise `UsageError` for an unknown setting or security protocol."""
     unknown = sorted(set(client) - set(KNOWN))
     if unknown:
         raise UsageError(

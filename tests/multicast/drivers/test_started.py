@@ -101,7 +101,12 @@ def test_all_up_to_a_number_is_forgotten_and_what_comes_after_it_is_left_alone()
     new = started.enter((AT, recorder.single("new")))
     started.forget(many, not_known)
     assert recorder.names() == ["given up", "old", "m0", "m1"]
-    assert [started.partition_of(number) for number in (given_up, old, many, new)] == [None, None, None, AT]
+    assert [started.partition_of(number) for number in (given_up, old, many, new)] == [
+        None,
+        None,
+        None,
+        AT,
+    ]
     settle(started, some, 0, Appended(0))
     started.settle(old, Appended(0))
     assert len(recorder.outcomes) == 4

@@ -348,7 +348,7 @@ class Connection:
         wanted: Mapping[TopicPartition, int],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Request offsets by time in ms (or LATEST, EARLIEST) until all leaders answer; -1: none."""
+        """Get offsets by time in ms (or LATEST, EARLIEST) until all leaders answer; -1 is none."""
         offsets: dict[TopicPartition, int] = {}
         began = time.monotonic()
         while True:

@@ -121,7 +121,7 @@ class Started:
             self.given_up.pop(many.number, None)
 
     def give_up(self, last: int, outcome: Callable[[TopicPartition], AppendOutcome]) -> None:
-        """Settle all waiting appends up to this number; `outcome` maps a partition to an outcome."""
+        """Settle all waiting appends up to this number by the outcome for their partition."""
         while (number := _first(self.waiting)) is not None and number <= last:
             partition = self.partition_of(number)
             assert partition is not None, "a waiting append is entered"

@@ -150,7 +150,7 @@ class MemoryLog:
     def read(
         self, topic_partition: TopicPartition, position: int, records_max: int
     ) -> Fetched | None:
-        """Return up to `records_max` records from `position` on; None if the position cannot move."""
+        """Return up to `records_max` records from `position` on; None if it cannot move."""
         with self.changed:
             partition = self._of(topic_partition)
             if not partition.start <= position <= partition.next:

@@ -48,7 +48,7 @@ class _Stat(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is a zombie or dead. With more threads, `Z` means that only the first ended."""
+        """Whether it is a zombie or dead; `Z` with more threads means that the first has ended."""
         return self.state == "X" or (self.state == "Z" and self.threads <= 1)
 
 

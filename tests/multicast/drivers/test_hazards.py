@@ -69,15 +69,15 @@ class Bare:
             )
             reader.assign([place])
             reader.seek_to_beginning(place)
-            end, found = reader.end_offsets([place])[place], []
+            end, values = reader.end_offsets([place])[place], []
 
             def read():
                 for records in reader.poll(timeout_ms=100).values():
-                    found.extend(record.value for record in records)
+                    values.extend(record.value for record in records)
                 return reader.position(place) >= end
 
             until(read, "the end of the topic")
-        return found
+        return values
 
     def _reader(self, isolation):
         return contextlib.closing(
@@ -152,26 +152,26 @@ def test_with_bare_transactions_a_commit_is_reported_of_a_transaction_that_was_a
     held = bare.spoils(proxy, Action.DELAY)
     three = bare.send(b"three")
     assert held.fired.wait(PATIENCE_S)
-    told = []
+    results = []
 
     def commit():
         try:
-            told.append(bare.producer.commit_transaction())
+            results.append(bare.producer.commit_transaction())
         except kafka_errors.KafkaError as error:
-            told.append(error)
+            results.append(error)
 
     committing = threading.Thread(target=commit)
     committing.start()
     state = bare.producer._transaction_manager
     try:
-        until(lambda: state.is_completing() or told, "the commit")
+        until(lambda: state.is_completing() or results, "the commit")
     finally:
         # Test: the broker refuses the number, the client takes a new epoch, which aborts.
         held.release()
         committing.join(PATIENCE_S)
 
     # Check: the commit was reported; no EndTxn was ever sent, and nothing is there.
-    assert told == [None], f"{MENDED} ({told})"
+    assert results == [None], f"{MENDED} ({results})"
     assert isinstance(three.exception, kafka_errors.OutOfOrderSequenceNumberError)
     assert sightings.counts[bare.name, Api.END_TXN] == 0
     assert bare.committed() == []

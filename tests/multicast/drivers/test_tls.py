@@ -98,29 +98,29 @@ def client_settings(files):
 @pytest.mark.parametrize("name", REAL)
 def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, name):
     client = client_settings(files)
-    at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
     with Admin(tls_bootstrap, client) as admin:
-        admin.create_topics({at.topic: TopicSpec(1)})
+        admin.create_topics({partition.topic: TopicSpec(1)})
     driver = open_driver(name, tls_bootstrap, client)
-    appender, reader = driver.appender(), driver.reader({at: 0})
-    watcher = driver.watcher({at: 0})
+    appender, reader = driver.appender(), driver.reader({partition: 0})
+    watcher = driver.watcher({partition: 0})
     large = b"x" * 900_000
-    assert append_all(appender, at, [b"0", large]) == [Appended(0), Appended(1)]
-    assert values(read(reader, {at: 2})[0][at]) == [b"0", large]
-    assert watch(watcher, {at: 2}) == {at: 2}
-    direct, told = driver.direct_appender(), []
-    direct.add([at])
+    assert append_all(appender, partition, [b"0", large]) == [Appended(0), Appended(1)]
+    assert values(read(reader, {partition: 2})[0][partition]) == [b"0", large]
+    assert watch(watcher, {partition: 2}) == {partition: 2}
+    direct, outcomes = driver.direct_appender(), []
+    direct.add([partition])
     direct.reconnect()
-    assert direct.append(at, b"2", done=told.append)
+    assert direct.append(partition, b"2", done=outcomes.append)
 
     def heard():
         direct.receive()
-        return told == [Appended(2)]
+        return outcomes == [Appended(2)]
 
     until(heard)
     direct.close()
-    driver.commit("g", {at: (1, "tls")})
-    assert driver.committed("g", [at]) == {at: (1, "tls")}
+    driver.commit("g", {partition: (1, "tls")})
+    assert driver.committed("g", [partition]) == {partition: (1, "tls")}
     for opened in (watcher, reader, appender, driver):
         opened.close()
 

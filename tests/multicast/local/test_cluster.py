@@ -139,7 +139,7 @@ def test_two_commands_at_once_in_one_directory(tmp_path):
 
 def test_where_there_is_no_cluster_down_is_content_and_the_rest_says_so(tmp_path):
     run = CliRunner()
-    at = ["--dir", os.fspath(tmp_path / "none")]
+    options = ["--dir", os.fspath(tmp_path / "none")]
     assert run.invoke(app, ["down", *options]).exit_code == 0
     assert isinstance(run.invoke(app, ["logs", *options]).exception, NoCluster)
     status = run.invoke(app, ["status", *options, "-o", "json"])

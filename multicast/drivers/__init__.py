@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 
@@ -19,8 +20,8 @@ def open_driver(
     bootstrap: str,
     client: Mapping[str, str] | None = None,
     *,
-    request_timeout_s: float = 10.0,
-    delivery_timeout_s: float = 30.0,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
 ) -> Driver:
     """Open the driver `name` for the cluster at `bootstrap` ("host:port,host:port").
 
@@ -28,10 +29,6 @@ def open_driver(
     until a broker answers, `request_timeout_s` at most. Raises `UsageError` for an unknown name, an
     unknown setting or unusable addresses, `AccessDenied` if the brokers refuse, and
     `ClusterUnreachable` if no broker answers in time.
-
-    The default of 10 s for a request is longer than a cluster with Kafka's defaults takes to
-    replace a dead leader (8-9 s, measured). 30 s for an append is a quarter of Kafka's
-    `delivery.timeout.ms`: the caller learns earlier that an outcome is unknown.
     """
     if not isinstance(bootstrap, str) or not all(
         address.strip() for address in bootstrap.split(",")

@@ -23,6 +23,15 @@ from typing import NamedTuple, Protocol
 
 from multicast.errors import AmcastError, BufferFull
 
+# Of appends in flight, by default: librdkafka's default of queue.buffering.max.messages, and twice
+# Kafka's default of buffer.memory. A tenth would refuse bursts; ten times more of either would let
+# a producer hold 640 MB while brokers are down.
+IN_FLIGHT_MAX = 100_000
+IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
+# Of one poll, by default. A plain choice: the records of a poll share its fixed cost, which ten
+# times fewer would make felt; ten times more would delay the caller's other work.
+POLL_RECORDS_MAX = 5000
+
 
 class TopicPartition(NamedTuple):
     """One Kafka partition. The word *partition* alone means an address (see `topology.tree`)."""
@@ -156,7 +165,7 @@ class Reader(Protocol):
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Continue paused Kafka partitions at their positions."""
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
         """Wait up to `timeout_s` for records; return an empty list if none came.
 
         The results hold at most `records_max` records together. Raises `Trimmed` if the position is

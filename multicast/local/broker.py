@@ -52,6 +52,9 @@ _META = "meta.properties"
 _LAST_LINES_MAX = 15  # of a log in an error: a screen, and Kafka's fatal errors are shorter
 _POLL_S = 0.03  # between two attempts to connect; the end of a broker ends the wait at once
 _ADMIN_TIMEOUT_S = 3.0  # for an answer of a broker on the same machine, which takes milliseconds
+_ENDING_S = (
+    0.1  # between two looks at what a stopping broker has closed; its end is noticed at once
+)
 _CLOSED_GRACE_S = 0.5  # after its logs are closed a broker has nothing to lose
 _PREPARE_TIMEOUT_S = 60.0  # for each step of the preparation, which takes some 2 s
 _KILLED_TIMEOUT_S = 10.0  # SIGKILL takes milliseconds, unless the process waits for a disk
@@ -457,7 +460,7 @@ def stop(
                 # All records are safe. The last leader of the quorum may take 5 s more, because it
                 # waits for a successor among controllers that have ended.
                 deadline = min(deadline, time.monotonic() + closed_grace_s)
-            _wait_ended(left, token=token, timeout_s=0.1)
+            _wait_ended(left, token=token, timeout_s=_ENDING_S)
             left = [broker for broker in left if broker.state(token=token) != "ended"]
     killed = _signal(brokers, signal.SIGKILL, token=token)
     _wait_ended(killed, token=token, timeout_s=_KILLED_TIMEOUT_S)

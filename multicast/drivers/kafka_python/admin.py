@@ -20,6 +20,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from multicast.drivers.access import CLUSTER, Access
+from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, REQUEST_TIMEOUT_S
 from multicast.drivers.kafka_python.admin_facts import (
     BoundedCall,
     Holders,
@@ -30,11 +31,7 @@ from multicast.drivers.kafka_python.admin_facts import (
     largest_replicas,
     opened_by,
 )
-from multicast.drivers.kafka_python.connection import (
-    RECONNECT_BACKOFF_MAX_MS,
-    client_of_ours,
-    kafka_python_settings,
-)
+from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
     AccessDenied,
@@ -66,7 +63,7 @@ class Admin:
         bootstrap: str,
         client: Mapping[str, str] | None = None,
         *,
-        request_timeout_s: float = 10.0,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._bootstrap = bootstrap
         self._access = Access.of(bootstrap, client or {})

@@ -24,11 +24,13 @@ from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionState
 
 from multicast.drivers.access import Access
-from multicast.drivers.kafka_python.connection import (
+from multicast.drivers.client_settings import (
+    MESSAGE_BYTES_MAX,
     RECONNECT_BACKOFF_MAX_MS,
-    client_of_ours,
-    kafka_python_settings,
+    RETRY_BACKOFF_MS,
+    UNKNOWN_TOPIC_S,
 )
+from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
@@ -52,10 +54,12 @@ _LOG.addHandler(logging.NullHandler())
 # The period of the guard. An overdue outcome comes up to twice that late: little beside a delivery
 # time-out of 30 s, and a look at an idle appender costs microseconds.
 _GUARD_S = 0.25
-# Far above any broker's message.max.bytes (Kafka's default is 1 MB), so that the broker decides.
-MESSAGE_BYTES_MAX = 100 * 1024 * 1024
-# The wait for a new topic's metadata; it is part of the time that `append` may block.
-_METADATA_WAIT_S = 3.0
+# Records of one batch; kafka-python's default is 16 KB. Only with a linger is there time to fill a
+# larger one.
+_BATCH_BYTES_MAX = 64 * 1024
+_LINGER_BATCH_BYTES_MAX = 1024 * 1024
+# For the end of a producer's thread, which takes milliseconds unless the process is overloaded.
+_END_S = 1.0
 
 # Brokers refuse a producer ID to a user who may write to no topic at all.
 _NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
@@ -94,7 +98,7 @@ class KafkaPythonAppender:
         self._bootstrap = bootstrap
         self._access = Access.of(bootstrap, client)
         self._reached = False  # whether a broker ever acknowledged a record
-        self._metadata_wait_s = min(_METADATA_WAIT_S, timeout_s / 2)
+        self._metadata_wait_s = min(UNKNOWN_TOPIC_S, timeout_s / 2)
         self._overdue_s = delivery_timeout_s + _GUARD_S
         self._in_flight_max = in_flight_max
         self._in_flight_bytes_max = in_flight_bytes_max
@@ -110,11 +114,11 @@ class KafkaPythonAppender:
             "acks": "all",
             "enable_idempotence": True,
             "linger_ms": linger_ms,
-            "batch_size": 1024 * 1024 if linger_ms else 64 * 1024,
+            "batch_size": _LINGER_BATCH_BYTES_MAX if linger_ms else _BATCH_BYTES_MAX,
             "max_block_ms": int(self._metadata_wait_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
             "request_timeout_ms": int(min(delivery_timeout_s, timeout_s) * 1000),
-            "retry_backoff_ms": 20,
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
             "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
             "max_request_size": MESSAGE_BYTES_MAX,
             "metrics_enabled": False,
@@ -203,9 +207,9 @@ class KafkaPythonAppender:
         if force:
             # `KafkaProducer.close` raises if records are unsent, and once more at exit.
             sender.force_close()
-            sender.join(timeout=1.0)
+            sender.join(timeout=_END_S)
         try:
-            producer.close(timeout=1.0)
+            producer.close(timeout=_END_S)
         except kafka_errors.KafkaError:
             producer._closed = True  # noqa: SLF001
 

@@ -27,7 +27,11 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.client_settings import check_client
+from multicast.drivers.client_settings import (
+    RECONNECT_BACKOFF_MAX_MS,
+    UNKNOWN_TOPIC_S,
+    check_client,
+)
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
@@ -42,10 +46,7 @@ from multicast.errors import (
 # The pause before a request is repeated, such as while a leader is elected. A plain choice: 0.3 s
 # would delay messages noticeably, and 3 ms would load brokers that are busy recovering.
 RETRY_S = 0.03
-# A broker that restarts is used again at most this much later; kafka-python's default is 30 s.
-RECONNECT_BACKOFF_MAX_MS = 500
-# A broker may not know a new topic for a moment, so only a longer absence is an error.
-_UNKNOWN_TOPIC_S = 3.0
+
 _FRAME_BYTES_MAX = 2**31 - 1  # the largest size that Kafka's protocol can express
 
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
@@ -438,7 +439,7 @@ class Connection:
         for log in missing:
             if log.topic in hidden and self._refreshed_after(since):
                 raise self.access.lacks("Describe", "topic", log.topic)
-        if time.monotonic() - since < min(_UNKNOWN_TOPIC_S, self.timeout_s / 2):
+        if time.monotonic() - since < min(UNKNOWN_TOPIC_S, self.timeout_s / 2):
             return
         for log in missing:
             if self.leader(log) is None and self._refreshed_after(since):

@@ -14,13 +14,14 @@ from kafka import errors as kafka_errors
 from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
 from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
 from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.kafka_python.watcher import KafkaPythonWatcher
-from multicast.drivers.protocol import TopicPartition
+from multicast.drivers.protocol import IN_FLIGHT_BYTES_MAX, IN_FLIGHT_MAX, TopicPartition
 from multicast.errors import AmcastError
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
@@ -39,8 +40,8 @@ class KafkaPythonDriver:
         bootstrap: str,
         client: Mapping[str, str] | None = None,
         *,
-        request_timeout_s: float = 10.0,
-        delivery_timeout_s: float = 30.0,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
         self._bootstrap = bootstrap
         self._client = dict(client or {})
@@ -63,8 +64,8 @@ class KafkaPythonDriver:
         self,
         *,
         linger_ms: int = 0,
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> KafkaPythonAppender:
         """Open an appender with its own producer; `linger_ms` trades latency for batch size.
 

@@ -43,6 +43,7 @@ SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
 # learns of a rebalance within 1 s or so.
 _REBALANCE_S = 3.0
 _NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
+_LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
 _PROTOCOL = "amcast-members"
 _VERSION = 0
 
@@ -86,7 +87,7 @@ class Membership:
         """Leave the group, so that the others rebalance at once; waits at most 1 s."""
         if self.member and self._coordinator is not None:
             self._generation = None
-            self._connection.run(self._leave, timeout_s=1.0)
+            self._connection.run(self._leave, timeout_s=_LEAVE_S)
 
     def close(self) -> None:
         """Close the connections; without `leave` the group keeps us for `session_s`."""

@@ -20,7 +20,7 @@ from typing import Any
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka_python.fetcher import Fetching
 from multicast.drivers.kafka_python.records import committed, decoded
-from multicast.drivers.protocol import Fetched, Record, TopicPartition
+from multicast.drivers.protocol import POLL_RECORDS_MAX, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, Trimmed, UsageError
 
 # Per Kafka partition: four fetches ahead of the caller. Ten times more would cost 40 MB for each
@@ -97,7 +97,7 @@ class KafkaPythonReader:
                 log.paused = False
                 self._admit(partition, log)
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
         """Wait up to `timeout_s` for records; return an empty list if none came."""
         if self._closed:
             raise UsageError("This reader is closed; open another one.")

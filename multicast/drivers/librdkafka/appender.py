@@ -44,15 +44,16 @@ from multicast.errors import BufferFull, UsageError
 
 # The appending thread serves callbacks after this many appends. A plain choice: serving each time
 # adds a call and a lock to each append; serving after 300 would delay outcomes under load.
-_SERVED_EVERY = 32
+_SERVE_APPENDS = 32
 _BUSY_S = 0.002  # the serving thread's sleep while the appending thread serves: within a linger
 _IDLE_S = 0.25  # an outcome ends this wait at once; only `close` and the guard may wait as long
 _GUARD_S = 0.1  # the period of the guard: overdue outcomes may be 1 s late (docs/hazards.md)
-_STUCK_AFTER = 2  # delivery time-outs; each replacement settles all waiting appends as unknown
+_STUCK_TIMEOUTS = 2  # delivery time-outs; each replacement settles all waiting appends as unknown
 # A replaced producer may delay new appends by this much to deliver old ones.
 _DRAIN_S = 1.0
 _STALLED_S = 0.25  # after such a pause in acknowledgements, the rest does not come soon
 _POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that they are done
+_FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
 _PURGE_S = 0.5  # librdkafka's threads take milliseconds to release what they hold
 _END_S = 5.0  # the same for a producer that is being closed, on a thread where nobody waits
 # Closing lasts as long as a DNS look-up of a broker; without a limit, an outage with many
@@ -141,7 +142,7 @@ class LibrdkafkaAppender:
             ) from error
         if refused is not None:
             done(self._outcomes.not_taken(partition, refused))
-        if number % _SERVED_EVERY == 0:
+        if number % _SERVE_APPENDS == 0:
             self._serve_here()
 
     def append_all(
@@ -182,7 +183,7 @@ class LibrdkafkaAppender:
                 return False
             if self._serving.acquire(timeout=min(left_s, _BUSY_S)):
                 try:
-                    self._poll(min(left_s, 0.1))
+                    self._poll(min(left_s, _FLUSH_POLL_S))
                 finally:
                     self._serving.release()
         return True
@@ -362,7 +363,7 @@ class LibrdkafkaAppender:
         seen = 0
         while not self._closed.is_set():
             count = self._started.last + self._of_many
-            busy = count - seen > _SERVED_EVERY
+            busy = count - seen > _SERVE_APPENDS
             seen = count
             if busy:
                 self._closed.wait(_BUSY_S)
@@ -377,7 +378,7 @@ class LibrdkafkaAppender:
         """Enforce the delivery time-out, and replace the producer if it is stuck or broken."""
         # Overdue at the last look: this process may have been frozen, with outcomes still waiting.
         overdue = self._started.by(self._guarded_at_s - self._delivery_timeout_s)
-        stuck_s = _STUCK_AFTER * self._delivery_timeout_s
+        stuck_s = _STUCK_TIMEOUTS * self._delivery_timeout_s
         self._guarded_at_s = now = time.monotonic()
         self._started.mark(now, keep_s=stuck_s)
         oldest = self._started.oldest()
@@ -410,14 +411,14 @@ class LibrdkafkaAppender:
 
     def _drain(self) -> None:
         """Let the producer deliver what it holds, as long as acknowledgements come."""
-        now = heard = time.monotonic()
+        now = served_at = time.monotonic()
         end = now + _DRAIN_S
         while self._started.waits(self._last_sent) and not self._closed.is_set():
-            if now >= end or now - heard >= _STALLED_S:
+            if now >= end or now - served_at >= _STALLED_S:
                 return
             served = self._poll(_POLL_S)
             now = time.monotonic()
-            heard = now if served else heard
+            served_at = now if served else served_at
 
     def _give_up(self) -> None:
         """Purge the remaining appends of the producer, and settle them as unknown."""

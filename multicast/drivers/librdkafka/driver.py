@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Self
 
+from multicast.drivers.client_settings import (
+    DELIVERY_TIMEOUT_S,
+    MESSAGE_BYTES_MAX,
+    REQUEST_TIMEOUT_S,
+    RETRY_BACKOFF_MS,
+)
 from multicast.drivers.librdkafka.appender import LibrdkafkaAppender
 from multicast.drivers.librdkafka.reader import LibrdkafkaReader
-from multicast.drivers.librdkafka.settings import MESSAGE_BYTES_MAX, librdkafka_settings
-from multicast.drivers.protocol import DirectAppender, Driver, TopicPartition, Watcher
+from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.drivers.protocol import (
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    DirectAppender,
+    Driver,
+    TopicPartition,
+    Watcher,
+)
 
 
 class LibrdkafkaDriver:
@@ -23,8 +36,8 @@ class LibrdkafkaDriver:
         client: Mapping[str, str] | None = None,
         *,
         delegate: Driver,
-        request_timeout_s: float = 10.0,
-        delivery_timeout_s: float = 30.0,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
         self._bootstrap = bootstrap
         self._settings = librdkafka_settings(bootstrap, client or {}, timeout_s=request_timeout_s)
@@ -47,8 +60,8 @@ class LibrdkafkaDriver:
         self,
         *,
         linger_ms: int = 0,
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> LibrdkafkaAppender:
         """Open an appender with its own producer; `linger_ms` trades latency for batch size.
 
@@ -68,7 +81,7 @@ class LibrdkafkaDriver:
                 "max.in.flight.requests.per.connection": 1,
                 "linger.ms": linger_ms,
                 "request.timeout.ms": int(self._timeout_s * 1000),
-                "retry.backoff.ms": 20,
+                "retry.backoff.ms": RETRY_BACKOFF_MS,
                 "message.max.bytes": MESSAGE_BYTES_MAX,
                 "queue.buffering.max.messages": in_flight_max,
                 "queue.buffering.max.kbytes": max(1, in_flight_bytes_max // 1024),
@@ -89,8 +102,10 @@ class LibrdkafkaDriver:
             "check.crcs": True,
             # A partition that is added or resumed waits for the outstanding long poll to end.
             "fetch.wait.max.ms": 100,
-            "fetch.error.backoff.ms": 20,
+            "fetch.error.backoff.ms": RETRY_BACKOFF_MS,
+            # The pause of fetching while the queue is full; the default of 1 s would stall readers.
             "fetch.queue.backoff.ms": 2,
+            # These two bound the memory of a reader: one response, and all queued messages.
             "fetch.max.bytes": 16 * 1024 * 1024,
             "queued.max.messages.kbytes": 32 * 1024,
             # For each Kafka partition; librdkafka adds some 400 bytes to each small message.

@@ -25,8 +25,15 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
 from multicast.drivers.librdkafka.settings import LOG
-from multicast.drivers.protocol import Driver, Fetched, Record, TopicPartition
+from multicast.drivers.protocol import (
+    POLL_RECORDS_MAX,
+    Driver,
+    Fetched,
+    Record,
+    TopicPartition,
+)
 from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, Trimmed, UsageError
 
 # A human notices 0.2 s. A shorter slice would make `wake` faster and cost idle wake-ups.
@@ -35,8 +42,7 @@ _KEPT_BYTES = 31 * 1024 * 1024  # just below 32 MB, the most that glibc's thresh
 # The wait for a new topic's leaders in `add`. Nothing depends on the answer; it saves up to 1 s.
 _LEADERS_S = 0.5
 _SHORTEST_S = 0.001  # librdkafka counts milliseconds: it does not wait for less
-# A broker may not know a new topic for a moment, so only a longer absence is an error.
-_UNKNOWN_TOPIC_S = 3.0
+
 _PROBE_S = 0.5  # a running broker answers in milliseconds
 
 # If a header name is not UTF-8, the package returns a broken list with an error set; nothing in the
@@ -146,7 +152,7 @@ class LibrdkafkaReader:
             self._stopped.difference_update(stopped)
             self._consumer.resume(_plain(stopped))
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
         """Wait up to `timeout_s` for records; a `wake` takes effect within a slice."""
         if self._closed:
             raise UsageError("This reader is closed; open another one.")
@@ -306,7 +312,7 @@ class LibrdkafkaReader:
     def _raise_unknown(self) -> None:
         """Raise if a log does not exist, which librdkafka may not report."""
         if self._unproven:
-            due = time.monotonic() - min(_UNKNOWN_TOPIC_S, self._timeout_s / 2)
+            due = time.monotonic() - min(UNKNOWN_TOPIC_S, self._timeout_s / 2)
             silent = [partition for partition, since in self._unproven.items() if since < due]
             if silent:
                 self._delegate.log_start_offsets(silent)

@@ -6,16 +6,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from multicast.drivers.client_settings import check_client
+from multicast.drivers.client_settings import (
+    RECONNECT_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+    UNKNOWN_TOPIC_S,
+    check_client,
+)
 
-# Far above any broker's message.max.bytes (Kafka's default is 1 MB), so that the broker decides.
-MESSAGE_BYTES_MAX = 100 * 1024 * 1024
 # librdkafka's least socket.connection.setup.timeout.ms.
 _CONNECT_MS_MIN = 1000
 # librdkafka warns unless socket.timeout.ms exceeds fetch.wait.max.ms (100, `driver.py`) by 1 s.
 _ANSWER_MS_MIN = 1200
-# A broker may not know a new topic for a moment, so only a longer absence is an error.
-_UNKNOWN_TOPIC_S = 3.0
+# An added partition is unknown until the next refresh; librdkafka's default is five minutes.
+_METADATA_REFRESH_MS = 10_000
 
 # Without a logger librdkafka writes to standard error.
 LOG = logging.getLogger("amcast.librdkafka")
@@ -39,13 +42,12 @@ def librdkafka_settings(
     check_client(client)
     return {
         "client.id": "amcast",
-        # Until the next refresh an added partition is unknown; the default is five minutes.
-        "topic.metadata.refresh.interval.ms": 10_000,
+        "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
         **client,
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": False,
-        "reconnect.backoff.ms": 20,
-        "reconnect.backoff.max.ms": 500,
+        "reconnect.backoff.ms": RETRY_BACKOFF_MS,
+        "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
         # "rebootstrap" resets the backoff whenever the last known broker is down, and so connects
         # some 80 times a second. The addresses of `bootstrap.servers` are tried in any case.
         "metadata.recovery.strategy": "none",
@@ -54,5 +56,5 @@ def librdkafka_settings(
         "socket.timeout.ms": max(_ANSWER_MS_MIN, int(timeout_s * 1000)),
         "api.version.request.timeout.ms": int(timeout_s * 1000),
         "socket.connection.setup.timeout.ms": max(_CONNECT_MS_MIN, int(timeout_s * 1000)),
-        "topic.metadata.propagation.max.ms": int(min(_UNKNOWN_TOPIC_S, timeout_s / 2) * 1000),
+        "topic.metadata.propagation.max.ms": int(min(UNKNOWN_TOPIC_S, timeout_s / 2) * 1000),
     }

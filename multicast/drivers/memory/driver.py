@@ -17,6 +17,9 @@ from typing import Self
 
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    POLL_RECORDS_MAX,
     Appended,
     AppendFailed,
     AppendOutcome,
@@ -134,8 +137,8 @@ class MemoryDriver:
         self,
         *,
         linger_ms: int = 0,  # noqa: ARG002 - a parameter of the other drivers; nothing lingers here
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> MemoryAppender:
         """Open an appender."""
         return MemoryAppender(
@@ -173,8 +176,8 @@ class MemoryAppender:
         log: MemoryLog,
         *,
         step: Callable[[PendingAppend], None] = store_at_once,
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> None:
         self._log = log
         self._step = step
@@ -309,7 +312,7 @@ class MemoryReader(_Waker):
         """Continue paused Kafka partitions at their positions."""
         self._paused.difference_update(partitions)
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
         """Return the records that are there; wait for some only if the log is threaded."""
         fetched: list[Fetched] = []
 

@@ -22,13 +22,16 @@ from collections.abc import Callable, Mapping, Sequence
 from multicast.drivers.protocol import Fetched, Headers, Record, TopicPartition
 from multicast.errors import TopicMissing, Trimmed, UsageError
 
+# Of a message, by default: the limit of a local cluster's brokers (`multicast.local.broker`).
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
 
 class MemoryLog:
     """One cluster in memory, which several drivers may share.
 
     With `threaded` a poll waits up to its time-out; without, it returns at once. `now_ms` gives the
     records' timestamps (a simulator's virtual time). `message_bytes_max` bounds a record, as the
-    brokers' message.max.bytes does; the default is that of a local cluster (`multicast.local`).
+    brokers' message.max.bytes does.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class MemoryLog:
         *,
         threaded: bool = False,
         now_ms: Callable[[], int] | None = None,
-        message_bytes_max: int = 16 * 1024 * 1024,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.threaded = threaded
         self.now_ms = now_ms or _wall_clock_ms

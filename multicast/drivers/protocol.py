@@ -1,8 +1,8 @@
 """The driver protocol: the part of Kafka that the rest of the project uses.
 
 Three drivers implement it and pass one set of contract tests
-(`tests/multicast/drivers/test_contract.py`): `memory/` (simulation), `kafka_python/` (the default;
-the librdkafka driver uses its watcher and its requests) and `librdkafka/` (the fast data path).
+(`tests/multicast/drivers/test_contract.py`): `librdkafka/` (the default), `kafka_python/` (whose
+watcher and single requests the librdkafka driver uses, too) and `memory/` (simulation).
 
     end           the last stable offset: every record below it is committed or aborted. All
                   drivers read with isolation level read_committed, so an open transaction
@@ -31,6 +31,8 @@ IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
 # Of one poll, by default. A plain choice: the records of a poll share its fixed cost, which ten
 # times fewer would make felt; ten times more would delay the caller's other work.
 POLL_RECORDS_MAX = 5000
+# For the flush of `close`, by default. A plain choice: a program that exits may take this long.
+CLOSE_TIMEOUT_S = 5.0
 
 
 class TopicPartition(NamedTuple):
@@ -104,7 +106,7 @@ class Appender(Protocol):
 
         The appender calls `done` exactly once with the outcome, on any thread and about within the
         delivery time-out; `done` must not block. After a failed append, later ones to the same
-        Kafka partition may succeed.
+        Kafka partition may succeed. (kafka-python blocks for up to 3 s for a new topic's metadata.)
 
         Raises `BufferFull` if the buffer has no room and `UsageError` if the appender is closed;
         nothing was started then, and `done` is not called.
@@ -126,7 +128,7 @@ class Appender(Protocol):
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome; return False if time ran out."""
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush for at most `timeout_s`, then settle the remaining appends as unknown."""
 
 

@@ -58,6 +58,8 @@ _HEAP_MB = {1: 512, 3: 256}
 # A plain choice. With a tenth, SIGKILL would hit brokers that still close their logs, and these
 # would have to recover them at the next start.
 _STOP_GRACE_S = 10.0
+# Brokers serve after 1-3 s; ten times longer where many processes share a processor core.
+_START_TIMEOUT_S = 60.0
 _PORT_MAX = 65_535  # of TCP
 # All threads of a Java process stop within milliseconds of SIGSTOP; together 5 s.
 _PAUSE_LOOK_S = 0.005
@@ -128,7 +130,7 @@ class LocalCluster:
         heap_mb: int | None = None,
         java: Sequence[str] = (),
         outlives: bool = False,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = _START_TIMEOUT_S,
         progress: Progress = lambda _: None,
     ) -> None:
         if hosts is not None:

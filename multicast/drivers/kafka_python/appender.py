@@ -32,6 +32,7 @@ from multicast.drivers.client_settings import (
 )
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
     Appended,
     AppendFailed,
     AppendOutcome,
@@ -178,7 +179,7 @@ class KafkaPythonAppender:
         with self._idle:
             return self._idle.wait_for(lambda: not self._unsettled, timeout_s)
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then settle the remaining appends as unknown."""
         with self._idle:
             if self._closed.is_set():

@@ -39,18 +39,23 @@ from multicast.drivers.access import Access, user_of
 from multicast.drivers.librdkafka.outcomes import Outcomes, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
-from multicast.drivers.protocol import AppendFailed, AppendOutcome, Headers, TopicPartition
+from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
+    AppendFailed,
+    AppendOutcome,
+    Headers,
+    TopicPartition,
+)
 from multicast.errors import BufferFull, UsageError
 
 # The appending thread serves callbacks after this many appends. A plain choice: serving each time
 # adds a call and a lock to each append; serving after 300 would delay outcomes under load.
 _SERVE_APPENDS = 32
-_BUSY_S = 0.002  # the serving thread's sleep while the appending thread serves: within a linger
+_BUSY_S = 0.002  # how late the serving thread notices that appends have paused
 _IDLE_S = 0.25  # an outcome ends this wait at once; only `close` and the guard may wait as long
 _GUARD_S = 0.1  # the period of the guard: overdue outcomes may be 1 s late (docs/hazards.md)
 _STUCK_TIMEOUTS = 2  # delivery time-outs; each replacement settles all waiting appends as unknown
-# A replaced producer may delay new appends by this much to deliver old ones.
-_DRAIN_S = 1.0
+_DRAIN_S = 1.0  # a replaced producer delays new appends by this much, to deliver its own
 _STALLED_S = 0.25  # after such a pause in acknowledgements, the rest does not come soon
 _POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that they are done
 _FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
@@ -188,7 +193,7 @@ class LibrdkafkaAppender:
                     self._serving.release()
         return True
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then settle the remaining appends as unknown."""
         with self._lock:
             if self._closing:
@@ -289,7 +294,7 @@ class LibrdkafkaAppender:
     def _break(self, error: Any) -> None:
         self._broken = self._broken or f"an error ended its sequence ({error.str()})"
 
-    # -- on whatever thread settles, one at a time --------------------------------------------
+    # -- on any thread that settles, one at a time --------------------------------------------
 
     def _poll(self, timeout_s: float) -> int:
         """Have the package call back with outcomes; return how many there were."""
@@ -421,7 +426,7 @@ class LibrdkafkaAppender:
             served_at = now if served else served_at
 
     def _give_up(self) -> None:
-        """Purge the remaining appends of the producer, and settle them as unknown."""
+        """Purge the producer's remaining appends, and settle them as unknown."""
         end = time.monotonic() + _PURGE_S
         while True:
             # With enable.gapless.guarantee a purge stops the producer for good.

@@ -17,6 +17,7 @@ from typing import Self
 
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     POLL_RECORDS_MAX,
@@ -239,7 +240,7 @@ class MemoryAppender:
                 self._log.changed.wait_for(lambda: not self._in_flight, timeout_s)
             return not self._in_flight
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then settle the remaining appends as unknown."""
         self._closed = True
         self.flush(timeout_s)

@@ -55,8 +55,8 @@ _LOG.addHandler(logging.NullHandler())
 # The period of the guard. An overdue outcome comes up to twice that late: little beside a delivery
 # time-out of 30 s, and a look at an idle appender costs microseconds.
 _GUARD_S = 0.25
-# Records of one batch; kafka-python's default is 16 KB. Only with a linger is there time to fill a
-# larger one.
+# Of one batch; kafka-python's default is 16 KB. Only with a linger is there time to fill a larger
+# one.
 _BATCH_BYTES_MAX = 64 * 1024
 _LINGER_BATCH_BYTES_MAX = 1024 * 1024
 # For the end of a producer's thread, which takes milliseconds unless the process is overloaded.

@@ -39,8 +39,8 @@ from multicast.errors import AmcastError
 # Session time-outs to try, the shortest first: it is the time until a dead member is noticed.
 # Brokers refuse one below their group.min.session.timeout.ms, which is 6 s by default.
 SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
-# The least rebalance time-out: members send heartbeats several times in a session, so each of them
-# learns of a rebalance within 1 s or so.
+# The least rebalance time-out; a longer session takes its place. Members call `step` several times
+# in a session, so all of them learn of a rebalance and join in time.
 _REBALANCE_S = 3.0
 _NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
 _LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session

@@ -1,4 +1,4 @@
-"""Administration of a real cluster: everything may be done twice."""
+"""Administration of a real cluster: every call is idempotent."""
 
 import uuid
 

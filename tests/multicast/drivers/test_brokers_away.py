@@ -1,4 +1,4 @@
-"""Clients whose brokers are all away ask for them again and again, and not too often."""
+"""Clients whose brokers are all down keep connecting, but not too often."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ CONNECTIONS_MAX = 10 * WATCHED_S
 
 
 class Away:
-    """An address that takes each connection and closes it at once; counts them."""
+    """An address that accepts each connection and closes it at once; counts them."""
 
     def __init__(self):
         self.connections = 0

@@ -1,9 +1,9 @@
-"""No append is stored twice, whatever outlives its time-out; and what a bare client does instead.
+"""No append is stored twice after a time-out, unlike with a bare client.
 
-The broker stores what it is sent, and its answers are lost for longer than the delivery time-out:
-what is in flight then is stored, and nobody knows. The tests of `Bare` assert that librdkafka,
-left to itself, sends it again under another epoch of its producer. Where one of them fails, it was
-mended: say so in `docs/hazards.md`.
+The broker stores what it gets, but its answers are lost for longer than the delivery time-out, so
+the client does not know what is stored. The tests of `Bare` assert that librdkafka alone sends it
+again under another epoch of its producer. If one of them fails, librdkafka has corrected this: say
+so in `docs/hazards.md`.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def ours(behind, request):
 
 @contextlib.contextmanager
 def closed(behind, world):
-    """Close an appender at the end, with nothing in its way."""
+    """Close an appender at the end, without faults."""
     try:
         yield world
     finally:
@@ -60,7 +60,7 @@ def closed(behind, world):
 
 
 def spoil(behind, world, action, partition, **more):
-    """Spoil what a world's appender sends to one topic."""
+    """Inject a fault into the requests of a world's appender for one topic."""
     _, proxy, _ = behind
     rule = RequestFault(
         api=Api.PRODUCE,
@@ -73,9 +73,9 @@ def spoil(behind, world, action, partition, **more):
 
 
 def append_two_of_which_the_first_is_given_up(behind, world):
-    """Append two that are stored and not acknowledged, until the time of the first has run out.
+    """Append two that are stored but not acknowledged, until the first has timed out.
 
-    That of the second has not by then. Then the answers come again.
+    The second has not timed out when the answers arrive.
     """
     partition = world.topic()
     world.append(partition, b"before")
@@ -112,7 +112,7 @@ def test_ours_stores_once_what_outlives_the_time_out_of_another(behind, ours):
 
 @pytest.mark.parametrize("ours", ["librdkafka"], indirect=True)
 def test_ours_stores_once_what_outlives_a_producer(behind, ours):
-    # Init: nothing is acknowledged for so long that the producer is replaced.
+    # Init: nothing is acknowledged until the producer is replaced.
     _, _, sightings = behind
     partition, other = ours.topic(), ours.topic()
     ours.append(partition, b"before")
@@ -123,7 +123,7 @@ def test_ours_stores_once_what_outlives_a_producer(behind, ours):
     ours.append(partition, b"queued")
     began = sightings.counts[ours.name, Api.INIT_PRODUCER_ID]
 
-    # Test: appends go on until another producer has begun.
+    # Test: appends continue until another producer has started.
     count = 0
 
     def replaced():
@@ -147,7 +147,7 @@ def test_ours_stores_once_what_outlives_a_producer(behind, ours):
 
 
 def append_one_that_is_refused_while_another_is_in_doubt(behind, world):
-    """Append one that is stored and not acknowledged, then one that the broker refuses."""
+    """Append one that is stored but not acknowledged, then one that the broker refuses."""
     partition, narrow = world.topic(), world.topic({"max.message.bytes": "1000"})
     world.append(partition, b"first of all")
     world.append(narrow, b"small")
@@ -182,8 +182,8 @@ def test_ours_stores_once_what_is_in_doubt_when_another_record_is_refused(behind
 
 @pytest.mark.parametrize("ours", ["librdkafka"], indirect=True)
 def test_no_request_is_sent_behind_one_that_has_no_answer(behind, ours):
-    # Where the first of two is refused for a while, the second one would be out of sequence, and
-    # librdkafka then bumps its epoch.
+    # If the first of two is refused for a while, the second is out of sequence, and librdkafka
+    # bumps its epoch.
     partition = ours.topic()
     ours.append(partition, b"first of all")
     until(ours.settled, "an acknowledgement")

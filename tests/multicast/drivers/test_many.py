@@ -103,7 +103,7 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
         return all(by_partition.values())
 
     def round_(least):
-        """Append once to each that has fewer than so many; a young partition may refuse it."""
+        """Append once to each with fewer than `least`; a new partition may refuse it at first."""
         direct.reconnect()
         for partition in [partition for partition in many if stored[partition] < least]:
             by_partition[partition].clear()

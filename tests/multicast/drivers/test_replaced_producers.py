@@ -17,7 +17,7 @@ from tests.helpers.system import until
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 DELIVERY_S = 3.0
 SOON_S = 1.0
-# librdkafka's own: one for the client, one for what has no broker, one for each broker and address.
+# librdkafka's threads: one for the client, one without a broker, one for each broker and address.
 THREADS_OF_A_PRODUCER = 5
 
 
@@ -29,7 +29,7 @@ def lone_cluster():
 
 @pytest.fixture
 def frozen(lone_cluster):
-    """An appender that gives up soon, and its only broker, which the test freezes."""
+    """An appender with a short time-out, and its only broker, which the test freezes."""
     world = Ours(lone_cluster, lone_cluster.bootstrap, "librdkafka", delivery_timeout_s=SOON_S)
     yield world
     lone_cluster.resume(1)
@@ -107,8 +107,8 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
     for thread in threads:
         thread.start()
 
-    # Test: twice the broker is away until a producer was replaced, and then back until some
-    # append was accepted.
+    # Test: the broker is down until a producer is replaced, then up until an append is accepted;
+    # twice.
     def accepted():
         return sum(
             isinstance(outcome, Appended)
@@ -130,7 +130,7 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
             thread.join()
     assert frozen.appender.flush(PATIENCE_S)
 
-    # Check: each has its outcome, none stands there twice, and what was accepted is in order.
+    # Check: each append has an outcome, none is stored twice, and accepted ones are in order.
     assert max(frozen.copies(partition).values()) == 1
     for some in outcomes.values():
         count = some.pop("count")
@@ -165,8 +165,8 @@ def test_what_frozen_followers_do_not_acknowledge_in_time_is_stored_once(
         ((_, leader, _, _),) = admin.holders([partition.topic])[partition.topic]
     followers = [number for number in (1, 2, 3) if number != leader]
 
-    # Test: the leader stores what it gets, and acknowledges nothing until one was given up that was
-    # appended after another one was: so each was tried for as long as it is.
+    # Test: the leader stores everything and acknowledges nothing, until an append is given up that
+    # started after another was given up: so each was tried for the full time-out.
     for follower in followers:
         cluster.pause(follower)
     try:

@@ -1,4 +1,4 @@
-"""Client settings reach both clients: a broker that asks for certificates, and one that says no."""
+"""Client settings reach both clients: a broker that requires certificates, and one that refuses."""
 
 import datetime as dt
 import ipaddress
@@ -24,7 +24,7 @@ DAY = dt.timedelta(days=1)
 
 
 def certificate(name, issuer=None, *, password=None):
-    """Give a key and a certificate for 127.0.0.1 (an authority's own, without an issuer) in PEM."""
+    """Return a key and a certificate for 127.0.0.1 as PEM; without an issuer, an authority's."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signer, issuer_name = issuer or (key, subject)
@@ -57,7 +57,7 @@ def certificate(name, issuer=None, *, password=None):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Write the authority, the broker's and a client's certificate, and another authority."""
+    """Write two authorities, and certificates of the broker and a client."""
     folder = tmp_path_factory.mktemp("tls")
     authority, _, authority_pem = certificate("authority")
     _, key, made = certificate("broker", authority)
@@ -72,7 +72,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tls_bootstrap(files):
-    """Add a listener with certificates on both sides to a broker's own."""
+    """Start a broker with another listener, which requires certificates on both sides."""
     settings = {
         "listener.name.tls.ssl.client.auth": "required",
         "listener.name.tls.ssl.keystore.type": "PEM",
@@ -156,7 +156,9 @@ def test_what_is_wrong_with_certificates_is_said(tls_bootstrap, files, name, cas
 def test_a_certificate_of_another_host_is_told_from_one_that_is_not_trusted(
     tls_bootstrap, files, name
 ):
-    other = tls_bootstrap.replace("127.0.0.1", "localhost")  # it names the address alone
+    other = tls_bootstrap.replace(
+        "127.0.0.1", "localhost"
+    )  # the certificate names only the address
     with pytest.raises(TlsFailed, match="names another host"):
         open_driver(name, other, client_settings(files), request_timeout_s=5.0)
 

@@ -1,13 +1,14 @@
-"""Which driver is meant by which name.
+"""Opens the driver that a configuration names.
 
-In goes a name from configuration; out comes an open driver. The clients' packages are imported
-only when asked for: each of them costs time to load, and one may be missing.
+A client's package is imported only when its driver is opened, because it takes time to load and
+may not be installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 
@@ -19,16 +20,19 @@ def open_driver(
     bootstrap: str,
     client: Mapping[str, str] | None = None,
     *,
-    request_timeout_s: float = 10.0,
-    delivery_timeout_s: float = 30.0,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
 ) -> Driver:
-    """Open a way to the cluster at `bootstrap` ("host:port,host:port").
+    """Open the driver `name` for the cluster at `bootstrap` ("host:port,host:port").
 
-    `client` are Kafka's client settings by their dotted names (`client_settings.KNOWN`). Raises
-    `UsageError` for an unknown name or addresses that are none, `ClusterUnreachable` where nobody
-    answers in time.
+    `client` holds Kafka's client settings by their dotted names (`client_settings.KNOWN`). Blocks
+    until a broker answers, `request_timeout_s` at most. Raises `UsageError` for an unknown name, an
+    unknown setting or unusable addresses, `AccessDenied` if the brokers refuse, and
+    `ClusterUnreachable` if no broker answers in time.
     """
-    if not isinstance(bootstrap, str) or not all(one.strip() for one in bootstrap.split(",")):
+    if not isinstance(bootstrap, str) or not all(
+        address.strip() for address in bootstrap.split(",")
+    ):
         raise UsageError(
             f"the bootstrap addresses are {bootstrap!r}; give one or more of the brokers' "
             f'addresses as "host:port,host:port"'
@@ -49,7 +53,7 @@ def open_driver(
         return LibrdkafkaDriver(
             bootstrap,
             client,
-            questions=KafkaPythonDriver(bootstrap, client, request_timeout_s=request_timeout_s),
+            delegate=KafkaPythonDriver(bootstrap, client, request_timeout_s=request_timeout_s),
             request_timeout_s=request_timeout_s,
             delivery_timeout_s=delivery_timeout_s,
         )

@@ -1,7 +1,7 @@
-"""Sentences about what a cluster refuses: a right, a user, a certificate.
+"""The errors for access that a cluster denies: a missing right, a user, a certificate.
 
-In go Kafka's words for a right and a resource; out come errors that name both, and the user. The
-drivers decide what happened; here it is only said, the same for all of them.
+A driver decides what happened; this module words the error, the same for all drivers. Rights and
+resources have Kafka's names. Each error names the cluster and what to change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from multicast.errors import AuthenticationFailed, NotAuthorized, TlsFailed
 
 CLUSTER = "the cluster"
-# What else grants a right, by Kafka's rules.
+# By Kafka's rules another right may include the missing one.
 _INCLUDED = {
     ("Describe", "topic"): "Read or Write includes it",
     ("Describe", "group"): "Read includes it",
@@ -21,24 +21,24 @@ _INCLUDED = {
 
 
 class Access(NamedTuple):
-    """Who asks which cluster: both are named in every sentence."""
+    """The cluster and the user of a client: every error names both."""
 
     bootstrap: str
     user: str
 
     @classmethod
     def of(cls, bootstrap: str, client: Mapping[str, str]) -> Access:
-        """Take the user from the client's settings, by Kafka's dotted names."""
+        """Build it from client settings by Kafka's dotted names."""
         return cls(
             bootstrap, user_of(client.get("sasl.username"), client.get("ssl.certificate.location"))
         )
 
     def lacks(self, right: str, kind: str, name: str = "") -> NotAuthorized:
-        """Say that the user lacks a right, such as Read, on a "topic", a "group" or `CLUSTER`."""
+        """Return the error for a missing right, such as Read, on "topic", "group" or `CLUSTER`."""
         return NotAuthorized(self.lacking(right, kind, name))
 
     def lacking(self, right: str, kind: str, name: str = "") -> str:
-        """Give the sentence that `lacks` raises."""
+        """Return the text of `lacks`."""
         included = _INCLUDED.get((right, kind))
         resource = f"{kind} {name}" if name else kind
         user = self.user[:1].upper() + self.user[1:]
@@ -49,43 +49,43 @@ class Access(NamedTuple):
         )
 
     def rejected(self, why: str) -> AuthenticationFailed:
-        """Say that the brokers do not accept the user."""
+        """Return the error for a user or password that the brokers reject."""
         return AuthenticationFailed(
             f"The brokers at {self.bootstrap} do not accept {self.user} ({why}); check "
             f"sasl.username, sasl.password and sasl.mechanism of the client settings."
         )
 
     def untrusted(self, why: str) -> TlsFailed:
-        """Say that the broker's certificate is signed by nobody whom we trust."""
+        """Return the error for a broker certificate without a trusted signature."""
         return TlsFailed(
             f"The certificate of the brokers at {self.bootstrap} is not trusted ({why}); set "
             f"ssl.ca.location to the authority that signed it."
         )
 
     def misnamed(self, why: str) -> TlsFailed:
-        """Say that the broker's certificate is another host's."""
+        """Return the error for a broker certificate that is valid for other hosts."""
         return TlsFailed(
             f"The certificate of the brokers at {self.bootstrap} names another host ({why}); "
-            f"connect by a name that it holds."
+            f"connect by a host name that the certificate contains."
         )
 
     def unwelcome(self, why: str) -> TlsFailed:
-        """Say that the broker wants another certificate of us."""
+        """Return the error for a client certificate that the broker refuses or misses."""
         return TlsFailed(
             f"The brokers at {self.bootstrap} refuse our certificate, or the lack of one ({why}); "
             f"set ssl.certificate.location and ssl.key.location to one that they trust."
         )
 
     def no_tls(self, why: str) -> TlsFailed:
-        """Say that a TLS handshake failed for another reason."""
+        """Return the error for any other failure of a TLS handshake."""
         return TlsFailed(
             f"The TLS handshake with the brokers at {self.bootstrap} failed ({why}); check that "
-            f"security.protocol and the certificates fit that port."
+            f"security.protocol and the certificates match the brokers' port."
         )
 
 
 def user_of(name: str | None, certificate: str | None) -> str:
-    """Name the user as whom a client signs in."""
+    """Describe the user of a client by its name, else by its certificate."""
     if name:
         return f"user {name}"
     if certificate:

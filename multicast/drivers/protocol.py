@@ -1,16 +1,17 @@
-"""The driver protocol: the few things that the cores need of Kafka, and nothing more.
+"""The driver protocol: the part of Kafka that the rest of the project uses.
 
 Three drivers implement it and pass one set of contract tests
-(`tests/multicast/drivers/test_contract.py`): `memory/` (simulation), `kafka_python/` (the default;
-also watches and administers for the third) and `librdkafka/` (the fast data path).
+(`tests/multicast/drivers/test_contract.py`): `librdkafka/` (the default), `kafka_python/` (whose
+watcher and single requests the librdkafka driver uses, too) and `memory/` (simulation).
 
-    offset_next   the next offset a reader will hand out, or a writer will get
-    end           the last stable offset: all below it is committed and decided (read_committed,
-                  everywhere; an open transaction holds it back)
-    position      of a reader: every offset below it was handed out or holds no message for us
+    end           the last stable offset: every record below it is committed or aborted. All
+                  drivers read with isolation level read_committed, so an open transaction
+                  holds the end back
+    position      of a reader: every offset below it was returned by a poll or holds no message
                   (a transaction marker, an aborted record)
 
-Errors are this project's (`errors.py`); no client's exception passes a driver.
+Offsets count records from 0 within one Kafka partition; a range is [first, next). Every call that
+waits has a time limit. Drivers raise the errors of `errors.py` only, never a client's exception.
 """
 
 from __future__ import annotations
@@ -22,21 +23,32 @@ from typing import NamedTuple, Protocol
 
 from multicast.errors import AmcastError, BufferFull
 
+# Of appends in flight, by default: librdkafka's default of queue.buffering.max.messages, and twice
+# Kafka's default of buffer.memory. A tenth would refuse bursts; ten times more of either would let
+# a producer hold 640 MB while brokers are down.
+IN_FLIGHT_MAX = 100_000
+IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
+# Of one poll, by default. A plain choice: the records of a poll share its fixed cost, which ten
+# times fewer would make felt; ten times more would delay the caller's other work.
+POLL_RECORDS_MAX = 5000
+# For the flush of `close`, by default. A plain choice: a program that exits may take this long.
+CLOSE_TIMEOUT_S = 5.0
+
 
 class TopicPartition(NamedTuple):
-    """One Kafka partition; *partition* without more is an address (see `topology.tree`)."""
+    """One Kafka partition. The word *partition* alone means an address (see `topology.tree`)."""
 
     topic: str
     partition: int
 
 
-# Kafka's header values may be null. A record one of whose header names is not UTF-8 is read without
-# headers, and a name ends at its first NUL, by every driver (`messages.header_name`).
+# A header value may be null in Kafka. Every driver drops all headers of a record if one header name
+# is not UTF-8, and cuts a name at its first NUL (`messages.header_name`).
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One committed message of a Kafka partition."""
+    """One committed record of a Kafka partition; a timestamp of -1 means that it has none."""
 
     offset: int
     value: bytes | None
@@ -46,11 +58,11 @@ class Record(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What one poll found in one Kafka partition.
+    """The result of one poll for one Kafka partition.
 
-    `records` are in offset order, all at or above the position that the poll before reported.
-    `position` is at least one more than the last record's offset; where it is more, the offsets
-    between hold no message. `records` may be empty: then only the position moved.
+    `records` ascend by offset, all at or above the position that the previous poll reported.
+    `position` >= the last record's offset + 1; if it is greater, the offsets between hold no
+    message. If `records` is empty, only the position moved.
     """
 
     partition: TopicPartition
@@ -60,14 +72,14 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The record stands in the log at `offset`, stored by all in-sync replicas."""
+    """All in-sync replicas store the record, at `offset`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendFailed:
-    """The append was refused, or its outcome is unknown (`error.definite` tells which)."""
+    """The append was refused (`error.definite` is true), or its outcome is unknown (false)."""
 
     error: AmcastError
 
@@ -76,7 +88,10 @@ AppendOutcome = Appended | AppendFailed
 
 
 class Appender(Protocol):
-    """An idempotent writer (acks=all). Appends to one Kafka partition keep their order."""
+    """An idempotent producer (acks=all), for any thread.
+
+    Records of one Kafka partition are stored in the order in which their appends started.
+    """
 
     def append(
         self,
@@ -87,10 +102,14 @@ class Appender(Protocol):
         headers: Headers = (),
         done: Callable[[AppendOutcome], None],
     ) -> None:
-        """Start an append; return at once or raise `BufferFull` (nothing was started).
+        """Start an append and return without waiting for its outcome.
 
-        `done` is called exactly once, from any thread, within the delivery time-out; it must
-        not block. Where an append fails, later ones to the same Kafka partition may succeed.
+        The appender calls `done` exactly once with the outcome, on any thread and about within the
+        delivery time-out; `done` must not block. After a failed append, later ones to the same
+        Kafka partition may succeed. (kafka-python blocks for up to 3 s for a new topic's metadata.)
+
+        Raises `BufferFull` if the buffer has no room and `UsageError` if the appender is closed;
+        nothing was started then, and `done` is not called.
         """
 
     def append_all(
@@ -100,17 +119,17 @@ class Appender(Protocol):
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
-        """Start appends of these values, in order; say how many the buffer took, maybe none.
+        """Start appends of these values, in order; return how many the buffer accepted (from 0).
 
-        `done` is called once for each that was taken, with its index in `values`, as for `append`.
-        What was not taken was not started: call again with the rest.
+        The appender calls `done` once for each accepted value, with its index in `values`, as for
+        `append`. The others were not started: call again with `values[count:]`.
         """
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every append so far has its outcome; False where time ran out."""
+        """Wait until every append so far has its outcome; return False if time ran out."""
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Flush for at most that long, then give up what is left (its outcome: unknown)."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Flush for at most `timeout_s`, then settle the remaining appends as unknown."""
 
 
 def append_each(
@@ -121,7 +140,7 @@ def append_each(
     headers: Headers = (),
     done: Callable[[int, AppendOutcome], None],
 ) -> int:
-    """Start one append after the other until the buffer is full, as `Appender.append_all` does."""
+    """Do what `Appender.append_all` does, by one `append` for each value."""
     for index, value in enumerate(values):
         try:
             appender.append(partition, value, headers=headers, done=partial(done, index))
@@ -131,154 +150,169 @@ def append_each(
 
 
 class Reader(Protocol):
-    """Reads given Kafka partitions from given offsets, read_committed. Not thread-safe."""
+    """Reads chosen Kafka partitions from chosen offsets, read_committed.
+
+    Not thread-safe, except for `wake`.
+    """
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Read these Kafka partitions, too (or anew), each from that offset."""
+        """Start to read these Kafka partitions, or start again, each from the given offset."""
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these no longer."""
+        """Stop reading these Kafka partitions; unknown ones are ignored."""
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`; their positions stay."""
+        """Return no records of these Kafka partitions until `resume`; their positions stay."""
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Go on with paused ones."""
+        """Continue paused Kafka partitions at their positions."""
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
-        """Wait for anything new, at most so long; an empty list where there was nothing.
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
+        """Wait up to `timeout_s` for records; return an empty list if none came.
 
-        Raises `Trimmed` where an offset to be read lies below the log's start (also for an
-        offset above its end, which a correct log cannot have), `ClusterUnreachable` where no
-        broker has answered for the driver's time-out.
+        The results hold at most `records_max` records together. Raises `Trimmed` if the position is
+        below the log's start, or above its end (a correct log has no such position);
+        `TopicMissing` if a Kafka partition does not exist; `AccessDenied` if the brokers refuse;
+        `ClusterUnreachable` if no broker answered within the driver's request time-out. The reader
+        stays usable after an error.
         """
 
     def wake(self) -> None:
-        """Make a poll in another thread return early. Safe from any thread."""
+        """Make a poll in another thread, or the next poll, return early. Safe from any thread."""
 
     def close(self) -> None:
         """Release sockets and buffers."""
 
 
 class Watcher(Protocol):
-    """Follows the ends of given Kafka partitions without reading their payload.
+    """Follows the ends of chosen Kafka partitions without reading their payload.
 
-    `spacing_s` may be set at any time: the least time between two questions to one broker, so that
-    under load many appends are told at once; 0 at first. (The memory driver asks nobody.)
+    `spacing_s` is the least time between two requests to one broker; a longer one lets an answer
+    cover more appends under load. It is 0 at first and may be set at any time. (The memory driver
+    sends no requests.) Only `highs` and `wake` are thread-safe.
     """
 
     spacing_s: float
 
     def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Follow these, too; the next polls report their ends as soon as they are known.
-
-        Like `poll`, it is for the thread that polls.
-        """
+        """Start to follow these; a later poll reports their ends as soon as they are known."""
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Follow these no longer. For the thread that polls."""
+        """Stop following these; later polls do not report them."""
 
     def highs(self) -> Mapping[TopicPartition, int]:
-        """Give the high watermarks, as last heard, that lie above the end: open transactions.
+        """Return the high watermarks above the end, as last reported: open transactions.
 
         Safe from any thread.
         """
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Wait until an end has moved, at most so long; give those that moved since last told.
+        """Wait up to `timeout_s` for an end to move; return the ends that moved since last time.
 
-        The first poll tells the ends as they are, as soon as they are known.
+        The first end of each Kafka partition counts as moved. Raises `TopicMissing`,
+        `AccessDenied` and `ClusterUnreachable` as `Reader.poll` does.
         """
 
     def wake(self) -> None:
-        """Make a poll in another thread return early. Safe from any thread."""
+        """Make a poll in another thread, or the next poll, return early. Safe from any thread."""
 
     def close(self) -> None:
         """Release sockets and buffers."""
 
 
 class DirectAppender(Protocol):
-    """Appends small records to Kafka partitions, sent by the caller's thread itself (acks=all).
+    """Appends small records to Kafka partitions from the caller's own thread (acks=all).
 
-    Not idempotent: where a connection breaks, a record that is appended again may come to stand
-    twice, and later ones before earlier ones. For who can live with that, as collectors can. One
-    thread keeps the connections (`mend`), one receives; any thread appends, adds and removes.
+    Not idempotent: after a broken connection, a record that the caller appends again may be stored
+    twice, and later records before earlier ones. Collectors tolerate both: a copy of an order
+    record does not count. One thread calls `reconnect`, one calls `receive`; any thread may append,
+    add and remove.
     """
 
     def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Keep a connection for these, too; the next `mend` opens it."""
+        """Keep a connection for these; the next `reconnect` opens it."""
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Append to these no longer; what is in flight still has its outcome."""
+        """Refuse appends to these from now on; appends in flight still get their outcome."""
 
     def append(
         self, partition: TopicPartition, value: bytes, *, done: Callable[[AppendOutcome], None]
     ) -> bool:
-        """Send a record; False where no connection is open now, or no room: nothing was sent.
+        """Send a record without waiting for its outcome; return whether it was accepted.
 
-        `done` is called once, by whoever calls `receive`, `mend` or `close`.
+        False means that no connection to the leader is open now or too much is in flight: the
+        append did not start, and `done` is not called. Else `done` is called once, from within
+        `receive`, `reconnect` or `close`.
         """
 
     def fileno(self) -> int:
-        """Give what to wait on until there is something to receive; it never changes."""
+        """Return a file descriptor that is readable while an answer waits; it never changes."""
 
     def receive(self) -> None:
-        """Take the answers that have come, without waiting."""
+        """Settle the appends whose answers have arrived, without waiting."""
 
     def reconnect(self) -> None:
-        """Close connections that do not answer, and open what is missing; ends within seconds."""
+        """Close connections that do not answer and open missing ones; blocks for seconds at most.
+
+        A connection that cannot be opened is no error: a later call tries again.
+        """
 
     def close(self) -> None:
-        """Close the connections; what has no answer yet has an unknown outcome."""
+        """Close the connections; appends without an answer have an unknown outcome."""
 
 
 class Driver(Protocol):
-    """A way to one Kafka cluster. Its methods may be called from any thread."""
+    """Access to one Kafka cluster, for any thread.
+
+    A call that sends a request blocks for the request time-out at most. It raises
+    `ClusterUnreachable` if no broker answers, `TopicMissing` if a Kafka partition does not exist
+    and `AccessDenied` if the brokers refuse.
+    """
 
     @property
     def name(self) -> str:
-        """One of "memory", "kafka-python", "librdkafka"."""
+        """Return "memory", "kafka-python" or "librdkafka"."""
 
     def appender(self, *, linger_ms: int = 0) -> Appender:
-        """Open a writer of its own; a linger trades latency for larger batches."""
+        """Open an appender with its own producer; `linger_ms` trades latency for batch size."""
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
-        """Open a reader of its own."""
+        """Open a reader with its own connections; `starts` as for `Reader.add`."""
 
     def watcher(
         self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
     ) -> Watcher:
-        """Open a watcher; `starts` are offsets believed to be at or below the ends.
+        """Open a watcher; the offsets in `starts` should be at or below the ends.
 
-        `sentinel_topic` names the topic of the bells (`control.sentinel_topic`): with it no payload
-        is read; where it is None or does not exist, at most one batch of messages is read a
-        question.
+        `sentinel_topic` names the topic of the sentinel records (`control.sentinel_topic`). With it
+        the watcher reads no payload. If it is None or does not exist, each answer holds at most one
+        batch of messages.
         """
 
     def direct_appender(self) -> DirectAppender | None:
-        """Open what appends without a detour; None where there is none."""
+        """Open a direct appender; None if the driver has none."""
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for the oldest retained offsets."""
+        """Return the oldest retained offsets."""
 
     def last_stable_offsets(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Ask for the last stable offsets."""
+        """Return the last stable offsets."""
 
     def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for the offsets that the next appends will get, what is uncommitted counted.
+        """Return the offsets below which all in-sync replicas store the log.
 
-        Where a log is replicated, what its followers have not stored yet is not counted.
+        Records of open transactions are included; a record that only the leader stores is not.
         """
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Ask for the first offsets whose record is at or after that time; the end where none."""
+        """Return the first offsets with a timestamp at or after `timestamp_ms`, else the ends."""
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Give the ids of those topics that exist: another id is another topic of that name."""
+        """Return the IDs of the topics that exist; a topic that is recreated has another ID."""
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store an offset and a short text for each Kafka partition under a consumer group."""
@@ -286,7 +320,7 @@ class Driver(Protocol):
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Read back what `commit` stored; Kafka partitions without an entry are left out."""
+        """Return what `commit` stored; Kafka partitions without an entry are left out."""
 
     def close(self) -> None:
-        """Release what the driver itself opened (not its appenders, readers and watchers)."""
+        """Close the driver's own connections, but not its appenders, readers and watchers."""

@@ -1,1 +1,1 @@
-"""Kafka clusters of our own on the loopback, and as pytest fixtures."""
+"""Local Kafka clusters on the loopback, and pytest fixtures for them."""

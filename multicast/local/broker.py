@@ -1,14 +1,14 @@
-"""One KRaft broker of our own: its files, its command line, its first answer.
+"""One local KRaft broker: its files, its command line, and the wait until it serves.
 
-In: an installed version (`install`), a number, two ports, a directory. Out: a process that serves,
-or an error that carries the last lines of the broker's log. Which brokers make a cluster, and what
-is remembered of them between commands, is `cluster.py`'s.
+A `Broker` has an installed version (`install`), a number, two ports and a directory. An error of a
+start contains the last lines of the broker's log. `cluster.py` decides which brokers form a cluster
+and what is stored about them between commands.
 
-Two things of each version are made once and kept beside its jars, since both cost a start of Java:
-`formatted/`, what Kafka's own `StorageTool format` writes (the feature levels; with the voters in
-the configuration it is the same for every cluster and broker, but for `meta.properties`, four
-lines of text that we write), and an archive of loaded classes, with which a broker starts in less
-than half the time (measured: 0.8 s against 1.9 s).
+Two artefacts of each version are built once and cached with its jars, because each takes a start of
+Java. `formatted/` holds what Kafka's own `StorageTool format` writes: the feature levels. It is the
+same for every cluster and broker, because the voters are in the configuration; only
+`meta.properties`, four lines, is written for each broker. The other is an archive of loaded
+classes, which more than halves a broker's start (measured: 0.8 s against 1.9 s).
 """
 
 from __future__ import annotations
@@ -45,22 +45,27 @@ from multicast.local.process import (
 )
 
 HOST = "127.0.0.1"
+# Of one message on a local cluster; Kafka's default is 1 MB. A broker's heap (256 MB) bounds it.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 _PORTS = range(15_000, 32_000)  # below Linux's ephemeral ports: no outgoing connection takes one
 _META = "meta.properties"
-_LAST_LINES = 15
-_POLL_S = 0.03  # between two knocks at a port; a broker's death wakes us at once
-_ADMIN_TIMEOUT_S = 3.0
-_CLOSED_GRACE_S = 0.5
-_PREPARE_TIMEOUT_S = 60.0
+_LAST_LINES_MAX = 15  # of a log in an error: a screen, and Kafka's fatal errors are shorter
+_POLL_S = 0.03  # between two attempts to connect; the end of a broker ends the wait at once
+_ADMIN_TIMEOUT_S = 3.0  # for an answer of a broker on the same machine, which takes milliseconds
+_ENDING_S = (
+    0.1  # between two looks at what a stopping broker has closed; its end is noticed at once
+)
+_CLOSED_GRACE_S = 0.5  # after its logs are closed a broker has nothing to lose
+_PREPARE_TIMEOUT_S = 60.0  # for each step of the preparation, which takes some 2 s
+_KILLED_TIMEOUT_S = 10.0  # SIGKILL takes milliseconds, unless the process waits for a disk
 
 
 class BrokerDied(AmcastError):
-    """A broker ended by itself; the text has the last lines of its log."""
+    """A broker ended by itself; the text contains the last lines of its log."""
 
 
 class PortTaken(AmcastError):
-    """Another program listens on a port that was asked for; nothing was started."""
+    """Another program listens on the requested port; nothing was started."""
 
 
 # --- an installed version -----------------------------------------------------------------------
@@ -68,7 +73,7 @@ class PortTaken(AmcastError):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One version of Kafka, ready to run; `archive` is None where Java cannot make one."""
+    """One version of Kafka, ready to run; `archive` is None if this Java cannot write one."""
 
     version: str
     java: Java
@@ -77,7 +82,7 @@ class Installed:
     archive: Path | None
 
     def command(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        """Give the command line of one of Kafka's programs, `options` being Java's."""
+        """Return the command line of one of Kafka's programs; `options` are Java's."""
         shared = [] if self.archive is None else [f"-XX:SharedArchiveFile={self.archive}"]
         return [
             os.fspath(self.java.executable),
@@ -90,9 +95,10 @@ class Installed:
 
 
 def install(version: str, *, progress: Progress) -> Installed:
-    """Find Java, get the jars and make the two things that are made once.
+    """Find Java, fetch the jars and build the two cached artefacts, unless they are there.
 
-    Blocks for seconds the first time (bounded), for 0.2 s later. Safe to do in many processes.
+    Blocks for seconds the first time (bounded), later for 0.2 s. Any number of processes may call
+    it at once.
     """
     java = find_java()
     jars = broker_jars(version, java=java, progress=progress)
@@ -109,7 +115,7 @@ def install(version: str, *, progress: Progress) -> Installed:
 
 
 def _prepare(bare: Installed, archive: Path, work: Path) -> None:
-    """Format by Kafka's own tool, run a broker once and keep what both leave."""
+    """Run Kafka's format tool and a broker once, and keep the files of both."""
     port, controller_port = free_ports(2)
     broker = Broker(1, port, controller_port, directory=work / "broker")
     broker.write_properties([broker], {})
@@ -120,7 +126,9 @@ def _prepare(bare: Installed, archive: Path, work: Path) -> None:
     try:
         code, output = run_bounded(tool, timeout_s=_PREPARE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise TimedOut(f"Kafka's format tool did not end in {_PREPARE_TIMEOUT_S:.0f} s") from None
+        raise TimedOut(
+            f"Kafka's format tool did not end within {_PREPARE_TIMEOUT_S:.0f} s; try again"
+        ) from None
     if code != 0:
         raise AmcastError(f"Kafka's format tool failed: {_last_lines(output)}")
     formatted = work / "formatted"
@@ -134,16 +142,16 @@ def _prepare(bare: Installed, archive: Path, work: Path) -> None:
             bare, token=token, heap_mb=256, options=[f"-XX:ArchiveClassesAtExit={classes}"]
         )
         wait_serving([broker], token=token, timeout_s=_PREPARE_TIMEOUT_S)
-        # The archive is written on the way out, after the logs are closed.
+        # Java writes the archive when it exits, after the logs are closed.
         grace_s = _PREPARE_TIMEOUT_S
         if not stop([broker], token=token, grace_s=grace_s, closed_grace_s=grace_s):
-            classes.touch()  # an empty one, where this Java makes none
+            classes.touch()  # an empty file marks that this Java writes no archive
     finally:
         stop([broker], token=token, grace_s=0)
         guard.dismiss()
     if classes.exists():
         classes.replace(archive)
-    with contextlib.suppress(OSError):  # another process was first, with the same
+    with contextlib.suppress(OSError):  # another process was first; its files are the same
         formatted.rename(bare.formatted)
 
 
@@ -151,7 +159,7 @@ def _prepare(bare: Installed, archive: Path, work: Path) -> None:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a broker could listen on this port of the loopback now."""
+    """Return whether a broker could listen on this port of the loopback now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does
         try:
@@ -162,23 +170,25 @@ def port_is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Choose free ports at random: two clusters that start at once take different ones."""
+    """Choose free ports at random, so that two clusters that start at once take different ones."""
     candidates = iter(random.SystemRandom().sample(_PORTS, 50 * count))
-    found: list[int] = []
-    while len(found) < count:
+    ports: list[int] = []
+    while len(ports) < count:
         port = next(candidates, None)
         if port is None:
-            raise PortTaken(f"no free port found between {_PORTS.start} and {_PORTS.stop}")
+            raise PortTaken(
+                f"no free port found between {_PORTS.start} and {_PORTS.stop}; name one with --port"
+            )
         if port_is_free(port):
-            found.append(port)
-    return found
+            ports.append(port)
+    return ports
 
 
 def new_id() -> str:
-    """Make an identifier as Kafka writes them: 16 random bytes, Base64 for URLs, no padding."""
+    """Return a new ID in Kafka's format: 16 random bytes, Base64 for URLs, no padding."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):  # a command line would take it for an option
+        if not text.startswith("-"):  # a command line would read it as an option
             return text
 
 
@@ -187,10 +197,11 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokerHost:
-    """Where one broker runs, if not simply on the loopback: such as a network namespace.
+    """Where one broker runs if not on the loopback, such as in a network namespace.
 
-    `run` comes before its Java command (its first word a path) and has to exec it, since the
-    process is known by its number. `settings` are Kafka's, for this broker alone, the strongest.
+    `run` precedes the Java command (its first word is a path) and must exec it, because the process
+    is identified by its number. `settings` are Kafka's for this broker alone; they override all
+    others.
     """
 
     address: str
@@ -205,14 +216,14 @@ LOOPBACK = BrokerHost(HOST)
 
 @dataclass(slots=True)
 class Broker:
-    """One broker; `process` is None until it was started, and stays what it was when it ends."""
+    """One broker; `process` is None until its first start, and is kept after its end."""
 
     broker_id: int
     port: int
     controller_port: int
     directory: Path
     process: ProcessId | None = None
-    log_from: int = field(default=0)  # where in the log the present start begins, in bytes
+    log_from: int = field(default=0)  # where the present start begins in the log, in bytes
     host: BrokerHost = LOOPBACK
 
     @property
@@ -222,12 +233,12 @@ class Broker:
 
     @property
     def data(self) -> Path:
-        """Where the records are."""
+        """The directory of the records."""
         return self.directory / "data"
 
     @property
     def log(self) -> Path:
-        """What the broker says, all its starts one after the other."""
+        """The broker's output, over all its starts."""
         return self.directory / "log.txt"
 
     @property
@@ -237,30 +248,30 @@ class Broker:
 
     @property
     def is_closed(self) -> bool:
-        """Whether Kafka has closed its logs in order; it removes this mark when it starts."""
+        """Whether Kafka closed its logs cleanly; it removes this mark when it starts."""
         return (self.data / ".kafka_cleanshutdown").exists()
 
     def move(self, host: BrokerHost) -> None:
-        """Let it be at this host from its next start on."""
+        """Run at this host from the next start on."""
         self.host, self.port, self.controller_port = host, host.port, host.controller_port
 
     def state(self, *, token: str) -> str:
-        """Give "running", "paused" or "ended"."""
+        """Return "running", "paused" or "ended"."""
         return "ended" if self.process is None else state_of(self.process, token=token)
 
     def send(self, number: signal.Signals, *, token: str) -> bool:
-        """Send a signal; False if the broker has ended."""
+        """Send a signal; return False if the broker has ended."""
         return self.process is not None and send(self.process, number, token=token)
 
     def write_properties(self, brokers: Sequence[Broker], settings: Mapping[str, str]) -> None:
-        """Write Kafka's configuration; `settings` come last and win, but for the host's own."""
+        """Write Kafka's configuration; `settings` override ours, the host's override both."""
         self.directory.mkdir(parents=True, exist_ok=True)
         values = _properties(self, brokers) | dict(settings) | dict(self.host.settings)
         text = "".join(f"{key}={_escaped(value)}\n" for key, value in values.items())
         self.properties.write_text(text, encoding="ascii")
 
     def format(self, installed: Installed, *, cluster_id: str) -> None:
-        """Make the data directory one of this cluster; one that is so already is left alone."""
+        """Create the data directory for this cluster, unless it exists."""
         if (self.data / _META).exists():
             return
         draft = self.directory / "data.draft"
@@ -274,12 +285,12 @@ class Broker:
         }
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
         (draft / _META).write_text(text, encoding="ascii")
-        draft.rename(self.data)  # the system refuses where there is data already
+        draft.rename(self.data)  # the system refuses this if there is data already
 
     def start(
         self, installed: Installed, *, token: str, heap_mb: int, options: Sequence[str] = ()
     ) -> None:
-        """Start the process; it serves some time later (`wait_serving`)."""
+        """Start the process without waiting until it serves (`wait_serving`)."""
         scratch = self.directory / "tmp"
         scratch.mkdir(exist_ok=True)
         if self.process is not None:
@@ -294,7 +305,7 @@ class Broker:
                 *(f"-Djava.io.tmpdir={scratch}", f"-XX:ErrorFile={self.directory}/crash.log"),
                 *(f"{simple}.logFile=System.out", f"{simple}.showDateTime=true"),
                 f"{simple}.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
-                # It prints every setting, 250 lines, at each start.
+                # It prints all settings, 250 lines, at each start.
                 f"{simple}.log.org.apache.kafka.common.config.AbstractConfig=warn",
                 *options,
             ],
@@ -302,16 +313,16 @@ class Broker:
         self.process = identify(spawn([*self.host.run, *command], log=self.log))
 
     def last_words(self) -> str:
-        """Give the end of the log of the present start, without Java's stack traces."""
+        """Return the end of the present start's log, without Java's stack traces."""
         with self.log.open("rb") as file:
             file.seek(self.log_from)
             return _last_lines(file.read().decode(errors="replace"))
 
 
 def _escaped(value: str) -> str:
-    """Write a value as Java's property files want it: ASCII, the rest as UTF-16 units."""
+    """Encode a value for a Java property file: ASCII, other characters as UTF-16 units."""
     units = value.encode("utf-16-be", "surrogatepass")
-    numbers = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+    numbers = [units[index] << 8 | units[index + 1] for index in range(0, len(units), 2)]
     return "".join(
         chr(number) if 32 <= number < 127 and number != ord("\\") else f"\\u{number:04x}"
         for number in numbers
@@ -320,7 +331,7 @@ def _escaped(value: str) -> str:
 
 def _last_lines(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n  ".join(["", *lines[-_LAST_LINES:]])
+    return "\n  ".join(["", *lines[-_LAST_LINES_MAX:]])
 
 
 def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:
@@ -355,11 +366,11 @@ def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "4",
         "share.coordinator.state.topic.replication.factor": str(count),
         "share.coordinator.state.topic.min.isr": in_sync_min,
-        # Allocated at start in full; the default is half of a small heap.
+        # Allocated in full at the start; the default would be half of a small heap.
         "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
     }
     if count > 1:
-        # A dead broker is noticed in 2 s, not 9 (measured: 1.8 s without acks against 8-9 s).
+        # A dead broker is noticed after 2 s, not 9 (measured: 1.8 s without acks against 8-9 s).
         values |= {
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "300",
@@ -375,9 +386,9 @@ def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:
 
 
 def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> str:
-    """Wait until every broker answers and is registered, none fenced; give the cluster's ID.
+    """Wait until every broker answers and is registered and not fenced; return the cluster's ID.
 
-    Raises `BrokerDied` as soon as one of them ends, `TimedOut` after `timeout_s`.
+    Raises `BrokerDied` as soon as one of them ends, and `TimedOut` after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     processes = [broker.process for broker in brokers if broker.process is not None]
@@ -385,9 +396,9 @@ def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> 
     assert len(processes) == len(brokers)
     while True:
         if all(_accepts(broker) for broker in brokers):
-            found = membership(",".join(broker.address for broker in brokers))
-            if found is not None and wanted <= found[1]:
-                return found[0]
+            answer = membership(",".join(broker.address for broker in brokers))
+            if answer is not None and wanted <= answer[1]:
+                return answer[0]
         ended = wait_ended(processes, token=token, timeout_s=_POLL_S, first=True)
         if ended:
             dead = next(broker for broker in brokers if broker.process == ended[0])
@@ -405,20 +416,20 @@ def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> 
 
 
 def _accepts(broker: Broker) -> bool:
-    at = (broker.host.address, broker.port)
+    address = (broker.host.address, broker.port)
     try:
-        socket.create_connection(at, timeout=_ADMIN_TIMEOUT_S).close()
+        socket.create_connection(address, timeout=_ADMIN_TIMEOUT_S).close()
     except OSError:
         return False
     return True
 
 
 def membership(bootstrap: str) -> tuple[str, set[int]] | None:
-    """Ask a cluster for its ID and the brokers that are registered and not fenced.
+    """Return a cluster's ID and the brokers that are registered and not fenced.
 
-    None if it does not answer within seconds.
+    Returns None if it does not answer within seconds.
     """
-    # Imported here, while Java starts: it takes 0.2 s, and a stopped cluster needs none of it.
+    # Imported here, while Java starts: the import takes 0.2 s, and a stopped cluster needs none.
     from multicast.drivers.kafka_python import Admin  # noqa: PLC0415
 
     try:
@@ -436,23 +447,23 @@ def stop(
     grace_s: float,
     closed_grace_s: float = _CLOSED_GRACE_S,
 ) -> list[Broker]:
-    """End the brokers: SIGTERM, after `grace_s` SIGKILL; with no grace SIGKILL at once.
+    """End the brokers by SIGTERM and, after `grace_s`, by SIGKILL; without grace by SIGKILL only.
 
-    Once all have closed their logs they get `closed_grace_s` more at most. After it none of them
-    runs, and those that were our children are reaped. Gives those that it took a SIGKILL to end.
+    Once all have closed their logs, they get at most `closed_grace_s` more. Afterwards none of them
+    runs, and children of this process are reaped. Returns those that SIGKILL ended.
     """
     if grace_s:
         left = _signal(brokers, signal.SIGTERM, token=token)
         deadline = time.monotonic() + grace_s
         while left and time.monotonic() < deadline:
             if all(broker.is_closed for broker in left):
-                # All records are safe. What may take 5 s more is a quorum's last leader, which
+                # All records are safe. The last leader of the quorum may take 5 s more, because it
                 # waits for a successor among controllers that have ended.
                 deadline = min(deadline, time.monotonic() + closed_grace_s)
-            _wait_ended(left, token=token, timeout_s=0.1)
+            _wait_ended(left, token=token, timeout_s=_ENDING_S)
             left = [broker for broker in left if broker.state(token=token) != "ended"]
     killed = _signal(brokers, signal.SIGKILL, token=token)
-    _wait_ended(killed, token=token, timeout_s=10)
+    _wait_ended(killed, token=token, timeout_s=_KILLED_TIMEOUT_S)
     for broker in brokers:
         if broker.process is not None:
             reap(broker.process)
@@ -460,7 +471,7 @@ def stop(
 
 
 def _signal(brokers: Sequence[Broker], number: signal.Signals, *, token: str) -> list[Broker]:
-    """Send a signal that ends, to paused ones too; give those that had not ended before."""
+    """Send a signal that ends a process, also to paused ones; return those that had not ended."""
     reached = [broker for broker in brokers if broker.send(number, token=token)]
     for broker in reached:
         broker.send(signal.SIGCONT, token=token)

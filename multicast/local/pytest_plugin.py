@@ -1,8 +1,8 @@
-"""A pytest plugin: real Kafka clusters as fixtures, started when a test first asks for one.
+"""A pytest plugin: fixtures with real Kafka clusters, which start when a test first uses one.
 
-They are `LocalCluster`s in temporary directories and end with the test session, even where that is
-killed. `AMCAST_BOOTSTRAP` names an existing cluster to use for `kafka_cluster` instead; the one of
-three is always our own, because tests kill and freeze its brokers.
+They are `LocalCluster`s in temporary directories and end with the test session, even if it is
+killed. `AMCAST_BOOTSTRAP` may name an existing cluster for `kafka_cluster`; the cluster of three is
+always a local one, because tests kill and freeze its brokers.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-if TYPE_CHECKING:  # every pytest run loads this file; few start a broker
+if TYPE_CHECKING:  # every pytest run loads this plugin, but few start a broker
     from multicast.local.cluster import LocalCluster
 
 
 class TestedCluster(Protocol):
-    """What a test may count on of any cluster."""
+    """What a test may use of any cluster."""
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of its brokers, HOST:PORT by commas."""
+        """The addresses of its brokers: HOST:PORT, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingCluster:
-    """A cluster that somebody else started and will stop."""
+    """A cluster that the tests neither start nor stop."""
 
     bootstrap: str
 
 
 @pytest.fixture(scope="session")
 def kafka_cluster() -> Iterator[TestedCluster]:
-    """One broker, or the cluster that AMCAST_BOOTSTRAP names. Tests share it: use own topics."""
+    """One broker, or the cluster that AMCAST_BOOTSTRAP names. Tests share it: use new topics."""
     bootstrap = os.environ.get("AMCAST_BOOTSTRAP")
     if bootstrap:
         yield ExistingCluster(bootstrap)
@@ -50,7 +50,7 @@ def kafka_cluster() -> Iterator[TestedCluster]:
 def kafka_cluster_of_three() -> Iterator[LocalCluster]:
     """Three brokers, replication 3, min.insync.replicas 2.
 
-    A test that killed or paused a broker leaves it so; `start()` brings back what is missing.
+    A broker that a test killed or paused stays so; `start()` restarts missing ones.
     """
     from multicast.local.cluster import LocalCluster  # noqa: PLC0415
 

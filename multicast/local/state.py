@@ -1,7 +1,7 @@
-"""What is remembered of a local cluster between commands: the file `cluster.json`.
+"""The state of a local cluster between commands: the file `cluster.json`.
 
-It is replaced as a whole, so that a reader without the lock sees one state or the next. That a
-process stands in it does not mean that it still runs: `Broker.state` looks.
+It is replaced as a whole, so a reader without the lock sees either the old or the new state. A
+process in it may have ended since: `Broker.state` checks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SCHEMA_VERSION = 1
 
 
 def new_token() -> str:
-    """Make the word that the processes of one run carry (`process.py`)."""
+    """Return a new token for the processes of one run (`process.py`)."""
     return uuid.uuid4().hex
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """A cluster that was made; `token` is that of its present or last run."""
+    """A cluster; `token` is that of its present or last run."""
 
     cluster_id: str
     version: str
@@ -37,11 +37,11 @@ class ClusterState:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, by commas."""
+        """The addresses of all brokers, separated by commas."""
         return ",".join(broker.address for broker in self.brokers)
 
     def broker(self, broker_id: int) -> Broker:
-        """Give a broker by its number."""
+        """Return a broker by its number; `UsageError` if there is none."""
         for broker in self.brokers:
             if broker.broker_id == broker_id:
                 return broker
@@ -49,7 +49,7 @@ class ClusterState:
         raise UsageError(f"there is no broker {broker_id}; there are {known}")
 
     def running(self) -> list[Broker]:
-        """List the brokers whose process runs or pauses."""
+        """List the brokers whose process runs or is paused."""
         return [broker for broker in self.brokers if broker.state(token=self.token) != "ended"]
 
     def ended(self) -> list[Broker]:
@@ -57,21 +57,23 @@ class ClusterState:
         return [broker for broker in self.brokers if broker.state(token=self.token) == "ended"]
 
     def save(self, directory: Path) -> None:
-        """Write the file; needs the directory's lock."""
+        """Write the file; the caller holds the directory's lock."""
         draft = directory / f"{STATE_FILE}.draft"
         draft.write_text(json.dumps(self._document(), indent=1) + "\n", encoding="utf-8")
         draft.replace(directory / STATE_FILE)
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """Read the file; None where there is none."""
+        """Read the file; return None if there is none."""
         path = directory / STATE_FILE
         try:
             return cls._parse(json.loads(path.read_text("utf-8")), directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError) as error:
-            raise AmcastError(f"{path} is damaged ({error!r})") from error
+            raise AmcastError(
+                f"{path} is damaged ({error!r}); remove {directory} and start a new cluster"
+            ) from error
 
     def _document(self) -> dict[str, Any]:
         return {

@@ -1,7 +1,7 @@
-"""Administration: topics, settings, and who the cluster is.
+"""Administration: topics, settings, and the identity of a cluster.
 
-In go names and numbers; out come plain values. The answers of a young topic are waited for: what
-these calls return is known to the broker that was asked.
+Calls take names and numbers and return plain values. Brokers learn of a new topic one after the
+other, so calls that create something wait until a broker reports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from multicast.drivers.access import CLUSTER, Access
-from multicast.drivers.kafka_python.admin_facts import BoundedCall, OpenTransaction, TopicSpec
+from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, REQUEST_TIMEOUT_S
+from multicast.drivers.kafka_python.admin_facts import (
+    BoundedCall,
+    Holders,
+    OpenTransaction,
+    TopicSpec,
+    first_led,
+    holders_of,
+    largest_replicas,
+    opened_by,
+)
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
@@ -32,20 +42,28 @@ from multicast.errors import (
     UsageError,
 )
 
+# A plain choice: an operator would notice 0.5 s at each wait, and 5 ms would only add requests.
 _RETRY_S = 0.05
-_SILENT_S = 3.0  # a broker that takes longer is as good as one that is away
-_pause = threading.Event()  # never set: what is waited for can only be asked again
+# Calls that address one broker after the other skip one that takes longer: with the full request
+# time-out, three dead brokers would cost half a minute.
+_SILENT_BROKER_S = 3.0
+_pause = threading.Event()  # never set: Kafka sends no event to wait for, so calls are repeated
 
 
 class Admin:
-    """Calls that block at most for the time-out; an instance may be used by any thread."""
+    """Administrative calls, for any thread; each request blocks for the time-out at most.
+
+    Raises `ClusterUnreachable` if no broker answers in time, `AccessDenied` if the brokers refuse,
+    `TimedOut` if a change does not show in time, `UsageError` if a name or number is unusable, and
+    `AmcastError` for any other refusal by the brokers.
+    """
 
     def __init__(
         self,
         bootstrap: str,
         client: Mapping[str, str] | None = None,
         *,
-        request_timeout_s: float = 10.0,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._bootstrap = bootstrap
         self._access = Access.of(bootstrap, client or {})
@@ -56,7 +74,7 @@ class Admin:
                 bootstrap_servers=bootstrap,
                 bootstrap_timeout_ms=int(request_timeout_s * 1000),
                 request_timeout_ms=int(request_timeout_s * 1000),
-                reconnect_backoff_max_ms=500,
+                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
                 kafka_client=client_of_ours,
                 **settings,
             )
@@ -74,105 +92,87 @@ class Admin:
         self.close()
 
     def cluster_id(self) -> str:
-        """Give the cluster's own identity."""
+        """Return the cluster's ID."""
         return str(self._ask(self._admin.describe_cluster)["cluster_id"])
 
     def broker_ids(self) -> list[int]:
-        """Give the brokers that are registered now, ascending."""
+        """Return the registered brokers, ascending."""
         cluster = self._ask(self._admin.describe_cluster)
         return sorted(broker["broker_id"] for broker in cluster["brokers"])
 
     def members(self) -> tuple[str, frozenset[int]]:
-        """Give the cluster's identity and the brokers that are registered and not fenced."""
+        """Return the cluster's ID and the brokers that are registered and not fenced."""
         cluster = self._ask(self._admin.describe_cluster)
-        alive = [one["broker_id"] for one in cluster["brokers"] if not one.get("is_fenced")]
+        alive = [node["broker_id"] for node in cluster["brokers"] if not node.get("is_fenced")]
         return str(cluster["cluster_id"]), frozenset(alive)
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """Give the number of Kafka partitions of those topics that exist."""
-        return {name: len(one["partitions"]) for name, one in self._topics(topics).items()}
+        """Return the number of Kafka partitions of each topic that exists."""
+        return {name: len(topic["partitions"]) for name, topic in self._topics(topics).items()}
 
     def replications(self, topics: Sequence[str]) -> dict[str, int]:
-        """Give the least number of replicas that any Kafka partition of a topic has."""
+        """Return for each topic that exists the smallest number of replicas of its partitions."""
         return {
-            name: min(len(partition["replica_nodes"]) for partition in one["partitions"])
-            for name, one in self._topics(topics).items()
+            name: min(len(partition["replica_nodes"]) for partition in topic["partitions"])
+            for name, topic in self._topics(topics).items()
         }
 
-    def holders(
-        self, topics: Sequence[str]
-    ) -> dict[str, list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]]:
-        """Give of those topics that exist each partition's number, leader, replicas, in-sync ones.
+    def holders(self, topics: Sequence[str]) -> dict[str, list[Holders]]:
+        """Return (number, leader, replicas, in-sync replicas) of each Kafka partition, by topic.
 
-        The leader is -1 where nobody leads.
+        Topics that do not exist are left out. The leader is -1 if there is none.
         """
         return {
-            name: sorted(
-                (
-                    int(part["partition_index"]),
-                    int(part["leader_id"]),
-                    tuple(part["replica_nodes"]),
-                    tuple(part["isr_nodes"]),
-                )
-                for part in one["partitions"]
-            )
-            for name, one in self._topics(topics).items()
+            name: sorted(map(holders_of, topic["partitions"]))
+            for name, topic in self._topics(topics).items()
         }
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, uuid.UUID]:
-        """Give the ids of those topics that exist: another id is another topic of that name."""
-        return {name: uuid.UUID(str(one["topic_id"])) for name, one in self._topics(topics).items()}
+        """Return the IDs of the topics that exist; a topic that is recreated has another ID."""
+        return {
+            name: uuid.UUID(str(topic["topic_id"])) for name, topic in self._topics(topics).items()
+        }
 
     def create_topics(self, topics: Mapping[str, TopicSpec]) -> list[str]:
-        """Make what does not exist, grow what is too small; give the names that were made.
+        """Create missing topics and add missing Kafka partitions; return the created names.
 
-        What exists keeps its settings and replication. Doing it twice is doing it once. After it
-        every Kafka partition asked for has a leader.
+        Existing topics keep their settings and replication. The call is idempotent. Afterwards
+        every requested Kafka partition has a leader.
         """
         existing = self.partitions(list(topics))
         missing = {name: spec for name, spec in topics.items() if name not in existing}
-        made = []
+        created = []
         for name, spec in missing.items():
-            asked = {
-                "num_partitions": spec.partitions,
-                "replication_factor": spec.replication,
-                "configs": dict(spec.settings),
-            }
-            if self._make(name, asked):
-                made.append(name)
+            if self._create(name, spec.description()):
+                created.append(name)
             else:
                 existing.update(self.partitions([name]))
         for name, count in existing.items():
             if count < topics[name].partitions:
                 self.add_partitions(name, topics[name].partitions)
         self._wait_for_leaders({name: spec.partitions for name, spec in topics.items()})
-        return made
+        return created
 
     def would_make(self, name: str, spec: TopicSpec) -> tuple[int, dict[str, str]] | None:
-        """Say which replication and settings a topic would get if it was made now; make nothing.
+        """Return the replication and settings that a new topic would get, without creating it.
 
-        None where it exists. Raises `AmcastError` where the brokers would not make it.
+        Returns None if the topic exists. Raises `AmcastError` if the brokers would refuse it.
         """
-        asked = {
-            "num_partitions": spec.partitions,
-            "replication_factor": spec.replication,
-            "configs": dict(spec.settings),
-        }
-        found = self._ask(
-            lambda: self._admin.create_topics({name: asked}, validate_only=True),
+        answer = self._ask(
+            lambda: self._admin.create_topics({name: spec.description()}, validate_only=True),
             needs=("Create", "topic", name),
             ignore=(kafka_errors.TopicAlreadyExistsError,),
         )
-        if found is None:
+        if answer is None:
             return None
-        (topic,) = found["topics"]
-        # A user who may not see the settings gets none: those that are asked for are known.
-        told = topic.get("configs") or {}
-        settings = {**spec.settings, **{key: str(one["value"]) for key, one in told.items()}}
-        return int(topic["replication_factor"]), settings
+        (topic,) = answer["topics"]
+        # The brokers send no settings to a user without DescribeConfigs; ours are known.
+        reported = (topic.get("configs") or {}).items()
+        settings = {key: str(setting["value"]) for key, setting in reported}
+        return int(topic["replication_factor"]), {**spec.settings, **settings}
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Grow a topic to so many Kafka partitions; fewer than it has is a `UsageError`."""
+        """Grow a topic to `partitions` in total; fewer than it has is a `UsageError`."""
         try:
             self._ask(
                 lambda: self._admin.create_partitions({topic: partitions}),
@@ -181,41 +181,41 @@ class Admin:
         except AccessDenied:
             raise
         except AmcastError:
-            # Someone else may have been quicker, or an answer was lost.
-            has = self.partitions([topic]).get(topic, 0)
-            if has == partitions:
+            # Another process may have added them, or an answer was lost.
+            count = self.partitions([topic]).get(topic, 0)
+            if count == partitions:
                 return
-            if has > partitions:
+            if count > partitions:
                 raise UsageError(
-                    f"Topic {topic} has {has} partitions, more than {partitions}."
+                    f"Topic {topic} has {count} partitions, more than {partitions}."
                 ) from None
             raise
         self._wait_for_leaders({topic: partitions})
 
     def place_on_brokers(self, topic: str, settings: Mapping[str, str]) -> dict[int, int]:
-        """Make a topic with one Kafka partition on each broker that runs; give them by broker.
+        """Create a topic with one Kafka partition on each running broker; return them by broker.
 
-        They are not replicated: where a broker is away, so is its Kafka partition. Of a topic that
-        exists all stays, and a broker that leads none of it gets one. Doing it twice is doing it
-        once; two who do it at once may place two on a broker.
+        The Kafka partitions have one replica each: while a broker is down, so is its partition. An
+        existing topic is kept; a broker that leads none of its partitions gets one. The call is
+        idempotent, but two concurrent calls may place two partitions on a broker.
         """
         _, alive = self.members()
         count, placed = self._placed(topic)
         missing = sorted(alive - placed.keys())
         if missing and count:
-            asked = {"count": count + len(missing), "assignments": [[one] for one in missing]}
+            growth = {"count": count + len(missing), "assignments": [[node] for node in missing]}
             try:
                 self._ask(
-                    lambda: self._admin.create_partitions({topic: asked}),
+                    lambda: self._admin.create_partitions({topic: growth}),
                     needs=("Alter", "topic", topic),
                 )
             except AmcastError:
-                # Someone else may have been quicker, or the broker that was asked was behind.
+                # Another process may have added them, or the broker had old metadata.
                 if self._placed(topic)[0] <= count:
                     raise
         elif missing:
             assignments = {number: [broker] for number, broker in enumerate(missing)}
-            self._make(topic, {"assignments": assignments, "configs": dict(settings)})
+            self._create(topic, {"assignments": assignments, "configs": dict(settings)})
 
         def everywhere() -> bool:
             nonlocal placed
@@ -227,57 +227,56 @@ class Admin:
         return placed
 
     def topic_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Give all settings in force of these topics, defaults included."""
-        found: dict[str, dict[str, str]] = {}
+        """Return all settings in force of these topics, defaults included."""
+        by_topic: dict[str, dict[str, str]] = {}
 
-        def told() -> bool:
-            nonlocal found
-            found = self._settings(ConfigResourceType.TOPIC, list(topics))
-            return all(found.get(name) for name in topics)
+        def complete() -> bool:
+            nonlocal by_topic
+            by_topic = self._settings(ConfigResourceType.TOPIC, list(topics))
+            return all(by_topic.get(name) for name in topics)
 
-        # A broker that has not heard yet of a topic that was just made gives it no settings.
-        self._wait(told, f"the settings of {', '.join(topics)}")
-        return {name: found[name] for name in topics}
+        # A broker that does not know a new topic yet reports no settings for it.
+        self._wait(complete, f"the settings of {', '.join(topics)}")
+        return {name: by_topic[name] for name in topics}
 
     def broker_settings(self) -> dict[int, dict[str, str]]:
-        """Give all settings in force of every broker that answers."""
+        """Return all settings in force of every broker that answers, by broker."""
         kind = ConfigResourceType.BROKER
-        found = self._each_broker(
-            lambda one: self._describe(kind, [str(one)], one), ("DescribeConfigs", CLUSTER)
+        answers = self._each_broker(
+            lambda broker: self._describe(kind, [str(broker)], broker),
+            ("DescribeConfigs", CLUSTER),
         )
-        return {one: told[str(one)] for one, told in found.items()}
+        return {broker: settings[str(broker)] for broker, settings in answers.items()}
 
     def groups(self, prefix: str) -> list[str]:
-        """List the consumer groups whose name begins so, sorted, of every broker that answers.
+        """List the consumer groups with this prefix, sorted, of every broker that answers.
 
-        Groups that this user may not describe are left out by the brokers, without a word.
+        The brokers silently leave out the groups that this user may not describe.
         """
-        found = self._each_broker(
-            lambda one: self._admin.list_groups(broker_ids=[one]), ("Describe", CLUSTER)
+        answers = self._each_broker(
+            lambda broker: self._admin.list_groups(broker_ids=[broker]), ("Describe", CLUSTER)
         )
-        names = {str(group["group_id"]) for told in found.values() for group in told}
-        return sorted(name for name in names if name.startswith(prefix))
+        names = {str(group["group_id"]) for groups in answers.values() for group in groups}
+        return sorted(filter(lambda name: name.startswith(prefix), names))
 
     def sizes(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Give the bytes that Kafka partitions take on the disks of brokers that answer."""
-        sizes: dict[TopicPartition, int] = {}
-        found = self._each_broker(
-            lambda one: self._admin.describe_log_dirs(list(topics), brokers=[one]),
+        """Return the bytes on disk of each Kafka partition; of several replicas the largest.
+
+        Brokers that do not answer are left out.
+        """
+        answers = self._each_broker(
+            lambda broker: self._admin.describe_log_dirs(list(topics), brokers=[broker]),
             ("Describe", CLUSTER),
         )
-        if not any(told[0]["log_dirs"] for told in found.values()):
+        folders = [folder for answer in answers.values() for folder in answer[0]["log_dirs"]]
+        if not folders:
             raise self._access.lacks("Describe", CLUSTER)
-        for folder in [folder for told in found.values() for folder in told[0]["log_dirs"]]:
-            for topic in folder["topics"]:
-                for part in topic["partitions"]:
-                    at = TopicPartition(topic["name"], part["partition_index"])
-                    sizes[at] = max(sizes.get(at, 0), part["partition_size"])
-        return sizes
+        return largest_replicas(folders)
 
     def controller_time_ms(self) -> tuple[int, int]:
-        """Name the controller that leads, and what its clock said when it answered.
+        """Return the number of the leading controller and its clock in ms since 1970.
 
-        Nothing else that Kafka answers holds a broker's clock.
+        No other answer of Kafka holds a broker's clock.
         """
         needs = ("Describe", CLUSTER)
         for topic in self._ask(self._admin.describe_metadata_quorum, needs=needs)["topics"]:
@@ -285,49 +284,45 @@ class Admin:
                 for voter in quorum["current_voters"]:
                     if voter["replica_id"] == quorum["leader_id"]:
                         return int(voter["replica_id"]), int(voter["last_caught_up_timestamp"])
-        raise AmcastError(f"The brokers at {self._bootstrap} name no controller that leads.")
+        raise AmcastError(
+            f"The brokers at {self._bootstrap} report no leading controller; start a majority."
+        )
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[OpenTransaction]]:
-        """Give the transactions that are open in Kafka partitions, by their first offset there."""
-        places = [KafkaTopicPartition(*one) for one in partitions]
-        found: dict[TopicPartition, list[OpenTransaction]] = {}
-        for place, state in self._ask(lambda: self._admin.describe_producers(places)).items():
-            here = found.setdefault(TopicPartition(place.topic, place.partition), [])
-            for one in state.active_producers:
-                if one.current_transaction_start_offset >= 0:
-                    opened = OpenTransaction(
-                        one.producer_id,
-                        one.producer_epoch,
-                        one.current_transaction_start_offset,
-                        one.last_timestamp,
-                    )
-                    here.append(self._described(opened))
-            here.sort(key=lambda one: one.first_offset)
-        return found
+        """Return the open transactions of each Kafka partition, ascending by first offset."""
+        wanted = [KafkaTopicPartition(*partition) for partition in partitions]
+        states = self._ask(lambda: self._admin.describe_producers(wanted))
+        return {
+            TopicPartition(partition.topic, partition.partition): [
+                self._described(transaction) for transaction in opened_by(state.active_producers)
+            ]
+            for partition, state in states.items()
+        }
 
-    def _described(self, opened: OpenTransaction) -> OpenTransaction:
-        """Add what its coordinator knows of a transaction, where we may see it."""
+    def _described(self, transaction: OpenTransaction) -> OpenTransaction:
+        """Add what the transaction's coordinator reports, if this user may see it."""
+        producer_id = transaction.producer_id
         try:
             listed = self._ask(
-                lambda: self._admin.list_transactions(producer_id_filters=[opened.producer_id])
+                lambda: self._admin.list_transactions(producer_id_filters=[producer_id])
             )
-            names = [one.transactional_id for some in listed.values() for one in some]
+            names = [entry.transactional_id for entries in listed.values() for entry in entries]
             if not names:
-                return opened
+                return transaction
             described = self._ask(lambda: self._admin.describe_transactions(names[:1]))[names[0]]
         except AmcastError:
-            return opened
+            return transaction
         return replace(
-            opened,
+            transaction,
             transactional_id=names[0],
             since_ms=described.transaction_start_time_ms,
             timeout_ms=described.transaction_timeout_ms,
         )
 
     def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete those that exist, and wait until they are gone."""
+        """Delete those topics that exist, and wait until the brokers no longer report them."""
         existing = list(self._topics(topics))
         if existing:
             self._ask(
@@ -338,47 +333,43 @@ class Admin:
         self._wait(lambda: not self._topics(existing), f"topics {existing} to be deleted")
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Raise the beginnings of logs, as retention would; what lies below is gone for good."""
-        asked = {KafkaTopicPartition(*at): offset for at, offset in before.items()}
-        topics = ", ".join(dict.fromkeys(at.topic for at in before))
-        self._ask(lambda: self._admin.delete_records(asked), needs=("Delete", "topic", topics))
+        """Raise the log start offsets to `before`, as retention does; lower records are lost."""
+        starts = {KafkaTopicPartition(*log): offset for log, offset in before.items()}
+        topics = ", ".join(dict.fromkeys(partition.topic for partition in before))
+        self._ask(lambda: self._admin.delete_records(starts), needs=("Delete", "topic", topics))
 
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
 
-    def _make(self, name: str, asked: Mapping[str, object]) -> bool:
-        found = self._ask(
-            lambda: self._admin.create_topics({name: asked}),
+    def _create(self, name: str, description: Mapping[str, object]) -> bool:
+        """Create a topic; return False if it exists."""
+        answer = self._ask(
+            lambda: self._admin.create_topics({name: description}),
             needs=("Create", "topic", name),
             ignore=(kafka_errors.TopicAlreadyExistsError,),
         )
-        return found is not None
+        return answer is not None
 
     def _topics(self, topics: Sequence[str]) -> dict[str, Any]:
         if not topics:
             return {}
-        found = self._ask(lambda: self._admin.describe_topics(list(topics)))
         unknown = kafka_errors.UnknownTopicOrPartitionError.errno
         existing = {}
-        for one in found:
-            if one["error_code"] == 0:
-                existing[one["name"]] = one
-            elif one["error_code"] != unknown:
-                error = kafka_errors.for_code(one["error_code"])
+        for topic in self._ask(lambda: self._admin.describe_topics(list(topics))):
+            if topic["error_code"] == 0:
+                existing[topic["name"]] = topic
+            elif topic["error_code"] != unknown:
+                error = kafka_errors.for_code(topic["error_code"])
                 if issubclass(error, kafka_errors.AuthorizationError):
-                    raise self._access.lacks("Describe", "topic", one["name"])
-                raise UsageError(f"Topic {one['name']}: {error.__name__}.")
+                    raise self._access.lacks("Describe", "topic", topic["name"])
+                raise UsageError(f"Topic {topic['name']} is not usable: {error.__name__}.")
         return existing
 
     def _placed(self, topic: str) -> tuple[int, dict[int, int]]:
-        """Count a topic's Kafka partitions, and give the first one that each broker leads."""
-        found = self._topics([topic]).get(topic, {"partitions": []})["partitions"]
-        placed: dict[int, int] = {}
-        for one in sorted(found, key=lambda one: int(one["partition_index"])):
-            if one["leader_id"] >= 0:
-                placed.setdefault(one["leader_id"], one["partition_index"])
-        return len(found), placed
+        """Return the number of a topic's partitions, and the first one that each broker leads."""
+        partitions = self._topics([topic]).get(topic, {"partitions": []})["partitions"]
+        return len(partitions), first_led(partitions)
 
     def _settings(self, kind: Any, names: list[str]) -> dict[str, dict[str, str]]:
         if not names:
@@ -386,47 +377,49 @@ class Admin:
         return dict(self._ask(lambda: self._describe(kind, names, None)))
 
     def _describe(self, kind: Any, names: list[str], node: int | None) -> dict[str, dict[str, str]]:
-        """Ask for settings; the package's own call drops the errors in the answer."""
+        """Request settings; the package's own call drops the errors in the answer."""
         request = self._admin._describe_configs_request(  # noqa: SLF001
             [ConfigResource(kind, name) for name in names]
         )
         manager = self._admin._manager  # noqa: SLF001
-        found = {}
-        for told in manager.run(manager.send, request, node).results:
-            error = kafka_errors.for_code(told.error_code)
+        settings = {}
+        for resource in manager.run(manager.send, request, node).results:
+            error = kafka_errors.for_code(resource.error_code)
             if error is kafka_errors.TopicAuthorizationFailedError:
-                raise self._access.lacks("DescribeConfigs", "topic", told.resource_name)
+                raise self._access.lacks("DescribeConfigs", "topic", resource.resource_name)
             if error is kafka_errors.ClusterAuthorizationFailedError:
                 raise self._access.lacks("DescribeConfigs", CLUSTER)
-            found[told.resource_name] = {one.name: str(one.value) for one in told.configs}
-        return found
+            settings[resource.resource_name] = {
+                entry.name: str(entry.value) for entry in resource.configs
+            }
+        return settings
 
     def _each_broker(self, call: Callable[[int], Any], needs: tuple[str, ...]) -> dict[int, Any]:
-        """Call for one broker after the other; those that do not answer soon are left out."""
-        found = {}
+        """Call for one broker after the other; leave out those that do not answer in time."""
+        answers = {}
         for broker in sorted(self.members()[1]):
             try:
-                told = self._ask(
+                answer = self._ask(
                     partial(call, broker),
                     needs=needs,
                     ignore=(kafka_errors.UnknownBrokerIdError,),
-                    timeout_s=min(_SILENT_S, self._timeout_s),
+                    timeout_s=min(_SILENT_BROKER_S, self._timeout_s),
                 )
             except ClusterUnreachable:
-                continue  # it died, and the cluster has not noticed yet
-            if told is not None:
-                found[broker] = told
-        if not found:
+                continue  # the broker died, and the cluster has not noticed yet
+            if answer is not None:
+                answers[broker] = answer
+        if not answers:
             raise self._unreachable(None)
-        return found
+        return answers
 
     def _wait_for_leaders(self, partitions: Mapping[str, int]) -> None:
         def ready() -> bool:
-            found = self._topics(list(partitions))
+            topics = self._topics(list(partitions))
             return all(
-                name in found
-                and len(found[name]["partitions"]) >= count
-                and all(one["leader_id"] >= 0 for one in found[name]["partitions"])
+                name in topics
+                and len(topics[name]["partitions"]) >= count
+                and all(entry["leader_id"] >= 0 for entry in topics[name]["partitions"])
                 for name, count in partitions.items()
             )
 
@@ -436,7 +429,10 @@ class Admin:
         deadline = time.monotonic() + self._timeout_s
         while not done():
             if time.monotonic() > deadline:
-                raise TimedOut(f"Waited {self._timeout_s:g} s for {what}.")
+                raise TimedOut(
+                    f"The brokers at {self._bootstrap} did not report {what} within "
+                    f"{self._timeout_s:g} s; see whether all brokers run."
+                )
             _pause.wait(_RETRY_S)
 
     def _ask(
@@ -447,18 +443,20 @@ class Admin:
         ignore: tuple[type[Exception], ...] = (),
         timeout_s: float | None = None,
     ) -> Any:
-        """Call until it is answered; the package's own waits have no end, so a thread waits.
+        """Repeat a call until it succeeds, fails for good or runs out of time.
 
-        `needs` is the right that the call takes, and on what: it is named where it is lacking.
+        The package's own waits have no limit, so each call runs on its own thread. `needs` holds
+        the right that the call takes and its resource, for the error if it is missing. An error in
+        `ignore` returns None.
         """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
-            outcome = BoundedCall(call)
-            if not outcome.wait(max(0.1, deadline - time.monotonic())):
+            attempt = BoundedCall(call)
+            if not attempt.wait(max(0.1, deadline - time.monotonic())):
                 raise self._unreachable(None)
-            error = outcome.error
+            error = attempt.error
             if error is None:
-                return outcome.value
+                return attempt.value
             if isinstance(error, ignore):
                 return None
             passing = isinstance(error, OSError) or (
@@ -476,12 +474,16 @@ class Admin:
 
     def _refused(self, error: BaseException) -> BaseException:
         if isinstance(error, kafka_errors.AuthorizationError):
-            return NotAuthorized(f"The brokers at {self._bootstrap} deny this: {error}")
+            return NotAuthorized(
+                f"The brokers at {self._bootstrap} deny {self._access.user} a right: {error}"
+            )
         if isinstance(error, kafka_errors.KafkaError):
             name = type(error).__name__.removesuffix("Error")
-            return AmcastError(f"The brokers at {self._bootstrap} refused ({name}): {error}")
+            return AmcastError(
+                f"The brokers at {self._bootstrap} refused a request ({name}): {error}"
+            )
         if isinstance(error, RuntimeError):
-            return UsageError("This was closed before.")
+            return UsageError("This Admin is closed; open another one.")
         return error
 
     def _unreachable(self, why: BaseException | None) -> AmcastError:

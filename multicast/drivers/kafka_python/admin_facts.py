@@ -1,31 +1,45 @@
-"""What an administrator asks for and is told, and a call that is waited for with an end. No Kafka.
+"""Values of the administration, read from the brokers' answers, and a call with a time limit.
 
-The package's own calls may wait without an end, so each runs on a thread of its own.
+Nothing here uses Kafka. The package's own calls may block without a limit, so each runs on a thread
+of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from multicast.drivers.protocol import TopicPartition
+
+# Of one Kafka partition: its number, its leader (-1: none), its replicas, those in sync.
+Holders = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic to make: partitions at least this many; replication -1 is the cluster's default."""
+    """A topic to create: at least `partitions`; replication -1 is the cluster's default."""
 
     partitions: int
     replication: int = -1
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    def description(self) -> dict[str, object]:
+        """Describe the topic in the package's words."""
+        return {
+            "num_partitions": self.partitions,
+            "replication_factor": self.replication,
+            "configs": dict(self.settings),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open in a Kafka partition, from its first offset there on.
+    """A transaction that is open in a Kafka partition from `first_offset` on.
 
-    `since_ms` is when it began, or else when its producer last appended there; the transactional id
-    and the time-out are None where the cluster does not tell them.
+    `since_ms` is the time at which it began, or if that is unknown, at which its producer last
+    appended there. The transactional ID and the time-out are None if the cluster hides them.
     """
 
     producer_id: int
@@ -36,8 +50,56 @@ class OpenTransaction:
     timeout_ms: int | None = None
 
 
+def opened_by(producers: Iterable[Any]) -> list[OpenTransaction]:
+    """Return the transactions that a Kafka partition's producers have open, by first offset."""
+    transactions = [
+        OpenTransaction(
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.current_transaction_start_offset,
+            producer.last_timestamp,
+        )
+        for producer in producers
+        if producer.current_transaction_start_offset >= 0
+    ]
+    return sorted(transactions, key=lambda transaction: transaction.first_offset)
+
+
+def holders_of(partition: Mapping[str, Any]) -> Holders:
+    """Read who leads and stores a Kafka partition from its metadata."""
+    return (
+        int(partition["partition_index"]),
+        int(partition["leader_id"]),
+        tuple(partition["replica_nodes"]),
+        tuple(partition["isr_nodes"]),
+    )
+
+
+def first_led(partitions: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """Return the lowest partition number that each leader has among a topic's partitions."""
+    first: dict[int, int] = {}
+    for partition in sorted(partitions, key=lambda entry: int(entry["partition_index"])):
+        if partition["leader_id"] >= 0:
+            first.setdefault(partition["leader_id"], partition["partition_index"])
+    return first
+
+
+def largest_replicas(folders: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Return the bytes of the largest replica of each Kafka partition in these log directories."""
+    sizes: dict[TopicPartition, int] = {}
+    for folder in folders:
+        for topic in folder["topics"]:
+            for replica in topic["partitions"]:
+                partition = TopicPartition(topic["name"], replica["partition_index"])
+                sizes[partition] = max(sizes.get(partition, 0), replica["partition_size"])
+    return sizes
+
+
 class BoundedCall:
-    """A call on a thread of its own, waited for with an end."""
+    """A call on its own thread; `value` or `error` holds the result after `wait` returns True.
+
+    A call that outlives its wait keeps its (daemon) thread until it ends.
+    """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -47,12 +109,12 @@ class BoundedCall:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end, at most so long; say whether it came."""
+        """Wait up to `timeout_s`; return whether the call has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             self.value = self._call()
-        except Exception as error:  # noqa: BLE001 - carried to the waiting thread
+        except Exception as error:  # noqa: BLE001 - handed to the waiting thread
             self.error = error

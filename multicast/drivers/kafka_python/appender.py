@@ -1,12 +1,12 @@
 """Appends through kafka-python's idempotent producer.
 
-In go records; out come outcomes, each once, on the producer's thread. What is in flight is counted
-here, so that `append` can refuse at once: the package's own producer has no bound.
+Outcomes are reported on the producer's thread. The appender counts what is in flight so that
+`append` can refuse at once: the package's own producer has no such limit.
 
-    definite    the brokers or the client refused the record: it does not stand in the log
-    unknown     anything else, above all time running out
+    definite    the brokers or the client refused the record: the log does not hold it
+    unknown     any other failure, above all a time-out
 
-Invariant: an append that was started is settled once, at the latest by `close`.
+Invariant: every append that started is settled once, at the latest by `close`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,15 @@ from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionState
 
 from multicast.drivers.access import Access
+from multicast.drivers.client_settings import (
+    MESSAGE_BYTES_MAX,
+    RECONNECT_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+    UNKNOWN_TOPIC_S,
+)
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
     Appended,
     AppendFailed,
     AppendOutcome,
@@ -45,11 +52,17 @@ from multicast.errors import (
 
 _LOG = logging.getLogger("amcast.kafka_python")
 _LOG.addHandler(logging.NullHandler())
-# How often the guard looks; an outcome may be that late.
+# The period of the guard. An overdue outcome comes up to twice that late: little beside a delivery
+# time-out of 30 s, and a look at an idle appender costs microseconds.
 _GUARD_S = 0.25
-MESSAGE_BYTES_MAX = 100 * 1024 * 1024
+# Of one batch; kafka-python's default is 16 KB. Only with a linger is there time to fill a larger
+# one.
+_BATCH_BYTES_MAX = 64 * 1024
+_LINGER_BATCH_BYTES_MAX = 1024 * 1024
+# For the end of a producer's thread, which takes milliseconds unless the process is overloaded.
+_END_S = 1.0
 
-# A producer is given its id only where the user may write to some topic at all.
+# Brokers refuse a producer ID to a user who may write to no topic at all.
 _NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
 _DEFINITE = (
     kafka_errors.AuthorizationError,
@@ -70,7 +83,7 @@ class _Pending(NamedTuple):
 
 
 class KafkaPythonAppender:
-    """An appender with a producer, and so a producer id, of its own."""
+    """An appender with its own producer, and so its own producer ID."""
 
     def __init__(
         self,
@@ -85,16 +98,15 @@ class KafkaPythonAppender:
     ) -> None:
         self._bootstrap = bootstrap
         self._access = Access.of(bootstrap, client)
-        self._reached = False  # whether anything was ever stored
-        # A topic that was just made may be unknown to a broker for a moment.
-        self._metadata_wait_s = min(3.0, timeout_s / 2)
+        self._reached = False  # whether a broker ever acknowledged a record
+        self._metadata_wait_s = min(UNKNOWN_TOPIC_S, timeout_s / 2)
         self._overdue_s = delivery_timeout_s + _GUARD_S
         self._in_flight_max = in_flight_max
         self._in_flight_bytes_max = in_flight_bytes_max
         self._idle = threading.Condition()
         self._in_flight: dict[int, _Pending] = {}
         self._bytes = 0
-        self._unsettled = 0  # in flight, or being told to the caller
+        self._unsettled = 0  # in flight, or `done` has not returned
         self._count = 0
         self._closed = threading.Event()
         self._settings = {
@@ -103,12 +115,12 @@ class KafkaPythonAppender:
             "acks": "all",
             "enable_idempotence": True,
             "linger_ms": linger_ms,
-            "batch_size": 1024 * 1024 if linger_ms else 64 * 1024,
+            "batch_size": _LINGER_BATCH_BYTES_MAX if linger_ms else _BATCH_BYTES_MAX,
             "max_block_ms": int(self._metadata_wait_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
             "request_timeout_ms": int(min(delivery_timeout_s, timeout_s) * 1000),
-            "retry_backoff_ms": 20,
-            "reconnect_backoff_max_ms": 500,
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
+            "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
             "max_request_size": MESSAGE_BYTES_MAX,
             "metrics_enabled": False,
             "kafka_client": client_of_ours,
@@ -127,15 +139,16 @@ class KafkaPythonAppender:
         headers: Headers = (),
         done: Callable[[AppendOutcome], None],
     ) -> None:
-        """Start an append; the first one to a topic waits for its metadata, 3 s at most."""
+        """Start an append; the first one to a topic blocks for its metadata, 3 s at most."""
         size = len(value or b"") + len(key or b"")
         with self._idle:
             if self._closed.is_set():
-                raise UsageError("This appender was closed before.")
+                raise UsageError("This appender is closed; open another one.")
             full = self._unsettled and self._bytes + size > self._in_flight_bytes_max
             if full or self._unsettled >= self._in_flight_max:
                 raise BufferFull(
-                    f"{self._unsettled} appends ({self._bytes} bytes) are in flight already."
+                    f"{self._unsettled} appends ({self._bytes} bytes) to {self._bootstrap} are in "
+                    f"flight; wait for some outcomes, then append again."
                 )
             self._unsettled += 1
             self._count += 1
@@ -158,7 +171,7 @@ class KafkaPythonAppender:
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
-        """Start one append after the other until the buffer is full."""
+        """Start one append after another until the buffer is full."""
         return append_each(self, partition, values, done=done)
 
     def flush(self, timeout_s: float) -> bool:
@@ -166,8 +179,8 @@ class KafkaPythonAppender:
         with self._idle:
             return self._idle.wait_for(lambda: not self._unsettled, timeout_s)
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Flush, then give up what is left."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Flush, then settle the remaining appends as unknown."""
         with self._idle:
             if self._closed.is_set():
                 return
@@ -193,16 +206,16 @@ class KafkaPythonAppender:
     def _end(self, producer: Any, *, force: bool) -> None:
         sender = producer._sender  # noqa: SLF001
         if force:
-            # `KafkaProducer.close` raises while records are unsent, and again at exit.
+            # `KafkaProducer.close` raises if records are unsent, and once more at exit.
             sender.force_close()
-            sender.join(timeout=1.0)
+            sender.join(timeout=_END_S)
         try:
-            producer.close(timeout=1.0)
+            producer.close(timeout=_END_S)
         except kafka_errors.KafkaError:
             producer._closed = True  # noqa: SLF001
 
     def _watch(self) -> None:
-        """Hold kafka-python 3.0.12 to the delivery time-out, and to going on after it."""
+        """Enforce the delivery time-out, and revive a producer of kafka-python 3.0.12 after it."""
         while not self._closed.wait(_GUARD_S):
             due = time.monotonic() - self._overdue_s
             overdue = []
@@ -216,16 +229,16 @@ class KafkaPythonAppender:
             if state.has_fatal_error():
                 self._replace()
             elif state._current_state == TransactionState.READY and not state.has_producer_id():  # noqa: SLF001
-                # After a batch that was sent has expired, the producer drops its id, but asks for
-                # another one only from this state: without it, it would never send again.
+                # When a batch that was sent expires, the producer drops its ID. It requests another
+                # one in this state only; otherwise it would never send again.
                 state._current_state = TransactionState.UNINITIALIZED  # noqa: SLF001
 
     def _replace(self) -> None:
-        """Go on with a new producer id where the producer has given up on the old one."""
+        """Replace a producer that has failed for good by one with a new ID."""
         try:
             successor = self._open()
         except AmcastError:
-            return  # The next look tries again.
+            return  # The guard tries again.
         failed, self._producer = self._producer, successor
         self._end(failed, force=True)
 
@@ -234,13 +247,13 @@ class KafkaPythonAppender:
             pending = self._in_flight.get(number)
             if pending is not None:
                 name = f"{pending.partition.topic}/{pending.partition.partition}"
-                unknown = AppendUnknown(f"Whether {name} holds the record is unknown: {why}.")
+                unknown = AppendUnknown(f"It is unknown whether {name} holds the record: {why}.")
                 self._settle(number, AppendFailed(unknown))
 
     def _send(
         self, partition: TopicPartition, value: bytes | None, key: bytes | None, headers: Headers
     ) -> Any:
-        """Do what `KafkaProducer.send` does, which refuses a record of headers alone."""
+        """Do what `KafkaProducer.send` does, but accept a record that has only headers."""
         producer = self._producer
         known = producer._metadata.partitions_for_topic(partition.topic)  # noqa: SLF001
         if known is None or partition.partition not in known:
@@ -260,7 +273,7 @@ class KafkaPythonAppender:
         return future
 
     def _wait_for_partition(self, partition: TopicPartition) -> None:
-        """Have the metadata refreshed until the partition, which may be young, is known."""
+        """Refresh the metadata until the partition, which may be new, is known."""
         producer = self._producer
         deadline = time.monotonic() + self._metadata_wait_s
         known = producer.partitions_for(partition.topic)
@@ -285,16 +298,16 @@ class KafkaPythonAppender:
         if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
             outcome = AppendNotAuthorized(lacking)
         elif _NO_ID in str(error):
-            # Without an id nothing is sent. Of one that had an id before, nobody knows.
+            # Without an ID nothing is sent; records sent under an earlier ID may be stored.
             outcome = AppendUnknown(lacking) if self._reached else AppendNotAuthorized(lacking)
         elif isinstance(error, _DEFINITE):
             outcome = AppendRefused(f"The brokers refused a record for {name}: {error}.")
         else:
-            outcome = AppendUnknown(f"Whether {name} holds the record is unknown: {error}.")
+            outcome = AppendUnknown(f"It is unknown whether {name} holds the record: {error}.")
         self._settle(number, AppendFailed(outcome))
 
     def _not_started(self, partition: TopicPartition, error: BaseException) -> AmcastError:
-        """Say why the client took no record: then it certainly does not stand in the log."""
+        """Return why the client did not accept a record: the log certainly does not hold it."""
         name = f"{partition.topic}/{partition.partition}"
         if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
             return AppendNotAuthorized(self._access.lacking("Write", "topic", partition.topic))
@@ -302,7 +315,7 @@ class KafkaPythonAppender:
             refreshed_ms = self._producer._metadata._last_successful_refresh_ms  # noqa: SLF001
             if time.monotonic() - refreshed_ms / 1000 > self._metadata_wait_s:
                 return ClusterUnreachable(
-                    f"No broker at {self._bootstrap} told about {name} within "
+                    f"No broker at {self._bootstrap} sent metadata of {name} within "
                     f"{self._metadata_wait_s:g} s; the record was not sent."
                 )
             return AppendRefused(f"{name} does not exist at {self._bootstrap}.")
@@ -316,8 +329,8 @@ class KafkaPythonAppender:
         try:
             pending.done(outcome)
         except Exception:  # noqa: BLE001
-            # It would end the guard, or the producer's thread.
-            _LOG.exception("what was called with the outcome of an append failed")
+            # The exception would end the guard or the producer's thread.
+            _LOG.exception("the callback for an append's outcome failed")
         finally:
             with self._idle:
                 self._bytes -= pending.size

@@ -1,9 +1,9 @@
-"""One event loop of kafka-python with its connections, driven by whoever waits.
+"""One event loop of kafka-python with its connections, driven by the thread that waits.
 
-In go requests and a time-out; out come answers or this project's errors. No thread is started
-here; `run` may be called from any thread, one at a time.
+`run` sends requests and returns their answers, or raises this project's errors. This module starts
+no thread; `run` may be called from any thread, one at a time.
 
-Invariant: no wait lasts longer than the time-out that it was given.
+Invariant: the wait of `run` <= its time-out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.client_settings import check_client
+from multicast.drivers.client_settings import (
+    RECONNECT_BACKOFF_MAX_MS,
+    UNKNOWN_TOPIC_S,
+    check_client,
+)
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
@@ -39,13 +43,15 @@ from multicast.errors import (
     UsageError,
 )
 
+# The pause before a request is repeated, such as while a leader is elected. A plain choice: 0.3 s
+# would delay messages noticeably, and 3 ms would load brokers that are busy recovering.
 RETRY_S = 0.03
-# A topic that was just made may be unknown to a broker for a moment.
-_UNKNOWN_TOPIC_S = 3.0
-_FRAME_BYTES_MAX = 2**31 - 1
 
-# OpenSSL's numbers for a certificate of another host name, or of another address.
+_FRAME_BYTES_MAX = 2**31 - 1  # the largest size that Kafka's protocol can express
+
+# OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _MISNAMED = (62, 64)
+# Kafka's values for a ListOffsets request in place of a timestamp.
 LATEST = -1
 EARLIEST = -2
 
@@ -63,9 +69,9 @@ _NAMES = {
 
 
 class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
-    """Sockets that are closed where they cannot connect: kafka-python 3.0.12 leaves them open.
+    """Closes a socket that cannot connect: kafka-python 3.0.12 leaves it open.
 
-    The package lets a class of one's own be chosen by the scheme of a proxy's address.
+    The package selects a class of sockets by the scheme of the proxy's address.
     """
 
     SCHEMES = ("amcast",)
@@ -79,9 +85,9 @@ class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
 
 
 class _LastWords:
-    """Hears what a broker said before it hung up, such as why it refuses a password.
+    """Keeps what a broker sent before it closed the connection, such as why a password is wrong.
 
-    kafka-python 3.0.12 drops what came where the end of the connection came with it.
+    kafka-python 3.0.12 drops bytes that arrive together with the end of the connection.
     """
 
     def _sock_recv(self) -> tuple[bytes, Any]:
@@ -98,14 +104,14 @@ class _Tls(_LastWords, KafkaSSLTransport):  # type: ignore[misc]
 
 
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
-    """Closes a connection whose TLS handshake failed: kafka-python 3.0.12 leaves it open.
+    """The package's manager with three defects of kafka-python 3.0.12 corrected.
 
-    It also never makes a topic by asking for one: the package's own does not pass that setting on.
-    And it remembers which brokers refuse us, and why: the package tries again until time is up,
-    and then only says that it is.
+    It closes a connection whose TLS handshake failed. It never creates a topic by requesting its
+    metadata (the package does not pass that setting on). It remembers why brokers refuse this
+    client; the package would retry until time is up and report only a time-out.
 
-        refusals   by broker, while its last connection was refused
-        trouble    how the last connection failed, where none was made since
+        refusals   why a broker refused its last connection, by broker
+        trouble    why the last connection failed, until another one succeeds
     """
 
     def __init__(self, net: Any, **settings: Any) -> None:
@@ -117,11 +123,11 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         self.trouble: BaseException | None = None
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
-        """Give a connection; raise what was refused where no bootstrap address takes us."""
+        """Return a connection; raise the first refusal if every bootstrap address refused."""
         if self.cluster.is_bootstrap(node_id):
-            every = [one.node_id for one in self.cluster.bootstrap_brokers()]
-            if self.refusals.keys() >= set(every):
-                refused = [self.refusals.pop(one) for one in dict.fromkeys(every)]
+            node_ids = [broker.node_id for broker in self.cluster.bootstrap_brokers()]
+            if self.refusals.keys() >= set(node_ids):
+                refused = [self.refusals.pop(number) for number in dict.fromkeys(node_ids)]
                 raise refused[0]  # the next bootstrap tries again
         return super().get_connection(node_id, **settings)
 
@@ -133,7 +139,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
     @property
     def refusal(self) -> AccessDenied | None:
-        """Why a broker refuses us now; None where none does."""
+        """Why a broker refuses this client now; None if none does."""
         return next(iter(self.refusals.values()), None)
 
     async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
@@ -186,20 +192,14 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def _refusal(access: Access, error: BaseException | None) -> AccessDenied | None:
-    """Say what of a failed connection was a refusal; None: it was none, or nobody knows."""
-    tls = next(
-        (
-            one
-            for one in (error, getattr(error, "__cause__", None), *getattr(error, "args", ()))
-            if isinstance(one, ssl.SSLError)
-        ),
-        None,
-    )
+    """Return the refusal behind a failed connection; None if there is none or it is unclear."""
+    causes = (error, getattr(error, "__cause__", None), *getattr(error, "args", ()))
+    tls = next((cause for cause in causes if isinstance(cause, ssl.SSLError)), None)
     match tls or error:
         case ssl.SSLCertVerificationError(verify_code=code, verify_message=why):
             return access.misnamed(why) if code in _MISNAMED else access.untrusted(why)
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
-            return None  # who hangs up may be going down
+            return None  # a broker that closes the connection may be shutting down
         case ssl.SSLError(reason=str(why)):
             ours = "ALERT" in why and ("CERTIFICATE" in why or "UNKNOWN_CA" in why)
             words = why.lower().replace("_", " ")
@@ -213,14 +213,15 @@ def _refusal(access: Access, error: BaseException | None) -> AccessDenied | None
 
 
 def _words(error: BaseException | None) -> str:
-    """Give what the package or the broker said, without its numbers."""
+    """Return the text of an error of the package or the broker, without its numbers."""
     return ", ".join(map(str, getattr(error, "args", ()))) or getattr(error, "description", "")
 
 
 def abort(transport: Any) -> None:
-    """End a transport for good: the package's own way waits for a loop that may never turn again.
+    """Close a transport and its socket at once.
 
-    So it is where a coroutine is given up in the middle, because its loop was closed.
+    The package's own call leaves the socket to the event loop, which never runs again if it was
+    closed while a coroutine waited.
     """
     opened = transport._sock  # noqa: SLF001
     try:
@@ -231,7 +232,7 @@ def abort(transport: Any) -> None:
 
 
 def client_of_ours(**settings: Any) -> KafkaNetClient:
-    """Make what the package's producer and admin client talk through (`kafka_client`)."""
+    """Build the network client of the package's producer and admin client (`kafka_client`)."""
     net = QuietSelector(**settings)
     return KafkaNetClient(net=net, manager=ConnectionManager(net, **settings), **settings)
 
@@ -251,17 +252,19 @@ def kafka_python_settings(client: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Connection:
-    """Connections to the brokers of one cluster; the constructor finds the cluster or raises."""
+    """Connections to the brokers of one cluster; the constructor connects to it or raises."""
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], *, timeout_s: float) -> None:
         settings = kafka_python_settings(client)
         for name in [name for name in client if name.endswith(".location")]:
             if not os.access(client[name], os.R_OK):
-                raise UsageError(f"The file {client[name]} of {name} cannot be read.")
+                raise UsageError(
+                    f"The file {client[name]} of {name} cannot be read; check its path and rights."
+                )
         self.bootstrap = bootstrap
         self.access = Access.of(bootstrap, client)
         self.timeout_s = timeout_s
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self.selector = selectors.DefaultSelector()
         self.net = QuietSelector(client_id=settings["client_id"], selector=lambda: self.selector)
         try:
@@ -270,7 +273,7 @@ class Connection:
                 bootstrap_servers=bootstrap,
                 request_timeout_ms=int(timeout_s * 1000),
                 socket_connection_setup_timeout_ms=int(timeout_s * 1000),
-                reconnect_backoff_max_ms=500,
+                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
                 receive_message_max_bytes=_FRAME_BYTES_MAX,
                 **settings,
             )
@@ -291,18 +294,21 @@ class Connection:
         *arguments: object,
         timeout_s: float | None = None,
     ) -> Any:
-        """Drive the loop until the coroutine has ended; raise `ClusterUnreachable` in time."""
+        """Drive the loop until the coroutine ends; raise `ClusterUnreachable` after the time-out.
+
+        `timeout_s` includes the wait for another thread's run.
+        """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
-        if not self._turn.acquire(timeout=timeout_s):
+        if not self._lock.acquire(timeout=timeout_s):
             raise self.unreachable(timeout_s)
         try:
             future = self.net.call_soon_with_future(coroutine, *arguments)
             self.net.poll(timeout_ms=max(0.0, deadline - time.monotonic()) * 1000, future=future)
         except RuntimeError as error:
-            raise UsageError("This was closed before.") from error
+            raise UsageError(f"The connection to {self.bootstrap} is closed.") from error
         finally:
-            self._turn.release()
+            self._lock.release()
         if not future.is_done:
             raise self.unreachable(timeout_s)
         if future.exception is not None:
@@ -310,25 +316,30 @@ class Connection:
         return future.value
 
     def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
-        """Say that nobody answered, or why a broker that did refuses us."""
+        """Return the error for a time-out, or for a refusal if a broker refused this client."""
         refusal = self.manager.refusal
         if refusal is not None:
-            return type(refusal)(str(refusal))  # another raises the first one, too
+            return type(refusal)(str(refusal))  # a copy, because several threads may raise it
         why = why or self.manager.trouble
         reason = f" ({why})" if why is not None and str(why) else ""
         if "disconnected" in reason:
             protocol = self.manager.config["security_protocol"]
-            reason = f" (it hung up; see whether security.protocol {protocol} fits that port)"
+            reason = (
+                f" (a broker closed the connection; check that security.protocol {protocol} "
+                f"matches that port)"
+            )
         return ClusterUnreachable(
             f"No broker at {self.bootstrap} answered within {timeout_s:g} s{reason}."
         )
 
     def wrapped(self, error: BaseException) -> BaseException:
-        """Turn what the package raised into an error of ours."""
+        """Translate an error of the package into one of this project."""
         if isinstance(error, AmcastError):
             return error
         if isinstance(error, kafka_errors.AuthorizationError):
-            return NotAuthorized(f"The brokers at {self.bootstrap} deny this: {error}.")
+            return NotAuthorized(
+                f"The brokers at {self.bootstrap} deny {self.access.user} a right: {error}."
+            )
         if isinstance(error, kafka_errors.KafkaError | OSError):
             return self.unreachable(self.timeout_s, error)
         return error
@@ -338,16 +349,16 @@ class Connection:
         wanted: Mapping[TopicPartition, int],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Ask the leaders for offsets by time (or LATEST, EARLIEST); -1 is none."""
-        found: dict[TopicPartition, int] = {}
+        """Get offsets by time in ms (or LATEST, EARLIEST) until all leaders answer; -1 is none."""
+        offsets: dict[TopicPartition, int] = {}
         began = time.monotonic()
         while True:
-            missing = {one: time_ms for one, time_ms in wanted.items() if one not in found}
+            missing = {log: time_ms for log, time_ms in wanted.items() if log not in offsets}
             if not missing:
-                return found
-            self.refuse_unknown(list(missing), since=began)
-            found.update(await self.list_offsets_once(missing, isolation))
-            if len(found) < len(wanted):
+                return offsets
+            self.raise_if_unknown(list(missing), since=began)
+            offsets.update(await self.list_offsets_once(missing, isolation))
+            if len(offsets) < len(wanted):
                 await self.net.sleep(RETRY_S)
 
     async def list_offsets_once(
@@ -355,53 +366,50 @@ class Connection:
         wanted: Mapping[TopicPartition, int],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Ask once; what has no leader now, or whose leader does not answer, is left out."""
-        found: dict[TopicPartition, int] = {}
+        """Request offsets once; leave out logs without a leader or whose leader fails."""
+        offsets: dict[TopicPartition, int] = {}
         futures = [
             self.manager.send(
-                _list_offsets_request({one: wanted[one] for one in at}, isolation), node
+                _list_offsets_request({log: wanted[log] for log in led}, isolation), node
             )
-            for node, at in (await self.leaders(wanted)).items()
+            for node, led in (await self.leaders(wanted)).items()
         ]
         for future in futures:
             try:
-                found.update(self._offsets_of(await future))
+                offsets.update(self._offsets_of(await future))
             except kafka_errors.AuthorizationError:
                 raise
             except (kafka_errors.KafkaError, OSError):
                 self.cluster.request_update()
-        return found
+        return offsets
 
     async def leaders(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
-        """Group by leader; those without a known one are left out, and the metadata refreshed."""
+        """Group by leader, after a refresh of the metadata if one is unknown; drop the unknown."""
         wanted = list(partitions)
         self.follow(wanted)
-        if any(self.leader(one) is None for one in wanted):
+        if any(self.leader(partition) is None for partition in wanted):
             try:
                 await self.cluster.refresh_metadata()
             except (kafka_errors.KafkaError, OSError):
                 await self.net.sleep(RETRY_S)
         grouped: dict[int, list[TopicPartition]] = defaultdict(list)
-        for one in wanted:
-            leader = self.leader(one)
+        for partition in wanted:
+            leader = self.leader(partition)
             if leader is not None:
-                grouped[leader].append(one)
+                grouped[leader].append(partition)
         return grouped
 
     async def ends_led_by(self, node: int, topic: str) -> dict[TopicPartition, int]:
-        """Ask a broker for the ends of what it leads of a topic; none where there is no such topic.
-
-        The topic's metadata are not kept: asking for a topic that does not exist is no error.
-        """
-        asked = MetadataRequest.MetadataRequestTopic(name=topic)
-        request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False, min_version=4)
+        """Return the ends of a topic's partitions that a broker leads; empty if it is missing."""
+        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False, min_version=4)
         response = await self.manager.send(request, node)
         led = [
             TopicPartition(topic, partition.partition_index)
-            for found in response.topics
-            for partition in found.partitions
+            for metadata in response.topics
+            for partition in metadata.partitions
             if partition.leader_id == node
         ]
         if not led:
@@ -411,36 +419,39 @@ class Connection:
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep the metadata of these topics from now on."""
-        for topic in dict.fromkeys(one.topic for one in partitions):
+        for topic in dict.fromkeys(partition.topic for partition in partitions):
             try:
                 self.cluster.add_topic(topic)
             except ValueError as error:
-                raise UsageError(f"No topic can be called {topic!r}: {error}.") from error
+                raise UsageError(f"{topic!r} is no valid topic name: {error}.") from error
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """Give the node that leads, or None where there is none or it is not known."""
+        """Return the broker that leads, or None if there is none or it is unknown."""
         leader: int | None = self.cluster.leader_for_partition(partition)
         return None if leader is None or leader < 0 else leader
 
-    def refuse_unknown(self, missing: Sequence[TopicPartition], *, since: float) -> None:
-        """Raise where the brokers answer, but for a while have not known a Kafka partition."""
+    def raise_if_unknown(self, missing: Sequence[TopicPartition], *, since: float) -> None:
+        """Raise if metadata that arrived after `since` lacks a Kafka partition for some seconds.
+
+        A topic that the user may not see raises at once.
+        """
         hidden = self.cluster.unauthorized_topics
-        for one in missing:
-            if one.topic in hidden and self._refreshed_after(since):
-                raise self.access.lacks("Describe", "topic", one.topic)
-        if time.monotonic() - since < min(_UNKNOWN_TOPIC_S, self.timeout_s / 2):
+        for log in missing:
+            if log.topic in hidden and self._refreshed_after(since):
+                raise self.access.lacks("Describe", "topic", log.topic)
+        if time.monotonic() - since < min(UNKNOWN_TOPIC_S, self.timeout_s / 2):
             return
-        for one in missing:
-            if self.leader(one) is None and self._refreshed_after(since):
-                known = self.cluster.partitions_for_topic(one.topic)
-                if known is None or one.partition not in known:
+        for log in missing:
+            if self.leader(log) is None and self._refreshed_after(since):
+                known = self.cluster.partitions_for_topic(log.topic)
+                if known is None or log.partition not in known:
                     raise TopicMissing(
-                        f"{one.topic}/{one.partition} does not exist at {self.bootstrap}."
-                    ).about(one)
+                        f"{log.topic}/{log.partition} does not exist at {self.bootstrap}."
+                    ).about(log)
 
     def close(self) -> None:
-        """Close every socket, once whoever is waiting has had its time-out."""
-        turn = self._turn.acquire(timeout=self.timeout_s)
+        """Close every socket, after the run of another thread or its time-out."""
+        locked = self._lock.acquire(timeout=self.timeout_s)
         try:
             manager = getattr(self, "manager", None)
             if manager is not None:
@@ -448,8 +459,8 @@ class Connection:
                     manager.close()
             self.net.close()
         finally:
-            if turn:
-                self._turn.release()
+            if locked:
+                self._lock.release()
 
     async def _find_cluster(self) -> None:
         await self.manager.bootstrap_async(int(self.timeout_s * 1000))
@@ -461,12 +472,12 @@ class Connection:
         offsets = {}
         for topic in response.topics:
             for partition in topic.partitions:
-                at = TopicPartition(topic.name, partition.partition_index)
                 error = kafka_errors.for_code(partition.error_code)
                 if error is kafka_errors.NoError:
-                    offsets[at] = partition.offset
+                    log = TopicPartition(topic.name, partition.partition_index)
+                    offsets[log] = partition.offset
                 elif issubclass(error, kafka_errors.AuthorizationError):
-                    raise self.access.lacks("Describe", "topic", at.topic)
+                    raise self.access.lacks("Describe", "topic", topic.name)
                 else:
                     self.cluster.request_update()
         return offsets
@@ -475,10 +486,10 @@ class Connection:
 def _list_offsets_request(wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:
     partition_type = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic: dict[str, list[Any]] = defaultdict(list)
-    for at, timestamp_ms in wanted.items():
-        by_topic[at.topic].append(
+    for log, timestamp_ms in wanted.items():
+        by_topic[log.topic].append(
             partition_type(
-                partition_index=at.partition, current_leader_epoch=-1, timestamp=timestamp_ms
+                partition_index=log.partition, current_leader_epoch=-1, timestamp=timestamp_ms
             )
         )
     return ListOffsetsRequest(

@@ -1,19 +1,19 @@
-"""Appends to Kafka partitions over sockets of its own, from the caller's thread.
+"""Appends to Kafka partitions over its own sockets, from the caller's thread.
 
-A client's producer hands each record to a thread of its own, and each answer back: two threads to
-wake, which on a virtual machine costs more than the broker takes. Here the caller's thread writes
-to a socket, and whoever waits on all of them reads the answers.
+A client's producer hands each record to its own thread and each answer back: it wakes two threads,
+which on a virtual machine takes longer than the broker does. Here the caller's thread writes to a
+socket, and the thread that waits on all sockets reads the answers.
 
-    in flight   sent, and not answered yet; at most `_IN_FLIGHT_MAX` on a socket
+    in flight   sent and not answered; at most `_IN_FLIGHT_MAX` on each socket
     sockets     at most `_SOCKETS_MAX` to each broker, shared by the partitions that it leads. (A
-                broker answers a socket's requests one after the other: with a single one, each
-                append would wait for all those before it to be replicated.)
-    placed      a partition that has a socket to its leader; nothing is taken for any other
+                broker answers the requests of a socket in order: on a single one, each append
+                would wait until all earlier ones are replicated.)
+    placed      a partition with a socket to its leader; only such a partition accepts appends
 
-A socket is closed on any error, and the outcome of all that is in flight on it is unknown. So
-nothing is ever sent twice, and what the caller makes of a doubt is its own business.
+Any error closes the socket, and the outcome of all appends in flight on it is unknown. So nothing
+is ever sent twice; the caller decides what to do about an unknown outcome.
 
-Invariant: `done` is called once for each append that was taken.
+Invariant: `done` is called exactly once for each accepted append.
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ from multicast.drivers.kafka_python.sockets import open_socket
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AmcastError, AppendUnknown
 
+# A plain choice: appends that wait behind 64 others are better merged by the caller, and `append`
+# returns False then. A tenth would refuse appends during one slow replication.
 _IN_FLIGHT_MAX = 64
+# Appends on different sockets are replicated side by side. With one socket each append waits for
+# the one before; ten times more would be 80 sockets to each broker from every process.
 _SOCKETS_MAX = 8
+# `reconnect` blocks at most this long; a socket that takes longer is taken up by the next call.
 _OPENING_S = 2.0
-_AGAIN_S = 1.0
+# The pause after a failed attempt: leaders are elected within seconds.
+_RETRY_S = 1.0
+# A plain choice: an answer is some 50 bytes, so one call reads hundreds of them.
 _CHUNK_BYTES = 16 * 1024
 
 Done = Callable[[AppendOutcome], None]
@@ -60,7 +67,7 @@ class _Sent(NamedTuple):
 
 
 class _Socket:
-    """One socket to one broker, and what is in flight on it."""
+    """One socket to one broker, and the appends in flight on it."""
 
     def __init__(self, opened: socket.socket) -> None:
         self.socket = opened
@@ -68,12 +75,12 @@ class _Socket:
         self.broken = False
         self.in_flight: deque[_Sent] = deque()
         self._number = 0
-        self._begun = bytearray()
+        self._received = bytearray()
 
     def append(
         self, request: ProduceRequest, partition: TopicPartition, value: bytes, done: Done
     ) -> bool:
-        """Send a request; False where it was not taken. Half a request breaks the socket."""
+        """Send a request; return False if it was not sent. Half a request breaks the socket."""
         with self.lock:
             if self.broken or len(self.in_flight) >= _IN_FLIGHT_MAX:
                 return False
@@ -93,28 +100,28 @@ class _Socket:
             return False
 
     def receive(self, outcomes: list[tuple[_Sent, AppendOutcome]]) -> None:
-        """Take the answers that have come; any error breaks the socket."""
+        """Add the outcomes of the answers that have arrived; any error breaks the socket."""
         with self.lock:
             if self.broken:
                 return
             try:
                 self._read()
-                self._take(outcomes)
+                self._decode(outcomes)
             except (OSError, AmcastError, struct.error):
                 self.broken = True
 
     def overdue(self, since: float) -> bool:
-        """Whether the oldest request was sent before that time; its socket is broken then."""
+        """Return whether the socket is broken, as it is if its oldest request is from before."""
         with self.lock:
             if self.in_flight and self.in_flight[0].since < since:
                 self.broken = True
             return self.broken
 
     def lost(self) -> list[_Sent]:
-        """Give what was in flight on a broken socket, once."""
+        """Remove and return what was in flight on a broken socket."""
         with self.lock:
-            gone, self.in_flight = list(self.in_flight), deque()
-        return gone
+            lost, self.in_flight = list(self.in_flight), deque()
+        return lost
 
     def _read(self) -> None:
         while True:
@@ -124,22 +131,22 @@ class _Socket:
                 return
             if not chunk:
                 raise ConnectionResetError("The broker closed the connection.")
-            self._begun += chunk
+            self._received += chunk
             if len(chunk) < _CHUNK_BYTES and not isinstance(self.socket, ssl.SSLSocket):
                 return
 
-    def _take(self, outcomes: list[tuple[_Sent, AppendOutcome]]) -> None:
-        while (size := frame_size(self._begun)) is not None and size <= len(self._begun):
+    def _decode(self, outcomes: list[tuple[_Sent, AppendOutcome]]) -> None:
+        while (size := frame_size(self._received)) is not None and size <= len(self._received):
             if not self.in_flight:
-                raise ConnectionResetError("The broker answered what was not asked.")
-            stored = answered(self._begun, self.in_flight[0].number)
-            del self._begun[:size]
+                raise ConnectionResetError("The broker sent an answer without a request.")
+            stored = answered(self._received, self.in_flight[0].number)
+            del self._received[:size]
             sent = self.in_flight.popleft()
             outcome: AppendOutcome = Appended(stored.offset)
             if stored.error:
                 error = kafka_errors.for_code(stored.error)
                 name = f"{sent.partition.topic}/{sent.partition.partition}"
-                unknown = AppendUnknown(f"Whether {name} holds the record is unknown: {error}.")
+                unknown = AppendUnknown(f"It is unknown whether {name} holds the record: {error}.")
                 outcome = AppendFailed(unknown)
             outcomes.append((sent, outcome))
 
@@ -150,7 +157,7 @@ class _Place(NamedTuple):
 
 
 class KafkaPythonDirectAppender:
-    """Appends to any Kafka partitions that were added; begins without a socket: `mend` opens."""
+    """Appends to the Kafka partitions that were added; `reconnect` opens the first sockets."""
 
     def __init__(self, open_connection: Callable[[], Connection], *, timeout_s: float) -> None:
         self._open_connection = open_connection
@@ -162,97 +169,101 @@ class KafkaPythonDirectAppender:
         self._sockets: dict[_Key, _Socket] = {}
         self._selector = selectors.DefaultSelector()
         self._closed = False
-        # Of the thread that mends:
-        self._finding: Any = None  # the package's future of leaders
-        self._openings: dict[_Key, Any] = {}  # the package's futures of sockets
-        self._again_at = 0.0
+        # Used only by the thread that calls `reconnect`:
+        self._finding: Any = None  # the package's future for the leaders
+        self._openings: dict[_Key, Any] = {}  # the package's futures for sockets
+        self._retry_at = 0.0
 
     def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Keep a socket for these, too."""
+        """Keep a socket for these."""
         with self._lock:
             self._wanted.update(dict.fromkeys(partitions))
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Append to these no longer."""
+        """Refuse appends to these from now on."""
         with self._lock:
-            for one in partitions:
-                self._wanted.pop(one, None)
-                self._places.pop(one, None)
+            for partition in partitions:
+                self._wanted.pop(partition, None)
+                self._places.pop(partition, None)
 
     def append(self, partition: TopicPartition, value: bytes, *, done: Done) -> bool:
-        """Send a record; False where no socket is open for it now, or no room."""
+        """Send a record; return False if no socket is open for it, or too much is in flight."""
         place = self._places.get(partition)
         return place is not None and place.socket.append(place.request, partition, value, done)
 
     def fileno(self) -> int:
-        """Give what to wait on: it is readable while any socket is."""
+        """Return a file descriptor that is readable while any socket is."""
         return self._selector.fileno()
 
     def receive(self) -> None:
-        """Take the answers that have come, without waiting."""
+        """Settle the appends whose answers have arrived, without waiting."""
         if self._closed:
             return
-        told: list[tuple[_Sent, AppendOutcome]] = []
+        outcomes: list[tuple[_Sent, AppendOutcome]] = []
         for key, _ in self._selector.select(0):
-            key.data.receive(told)
-        for sent, outcome in told:
-            if isinstance(outcome, AppendFailed):  # perhaps somebody else leads it by now
+            key.data.receive(outcomes)
+        for sent, outcome in outcomes:
+            if isinstance(outcome, AppendFailed):  # another broker may lead the partition now
                 with self._lock:
                     self._places.pop(sent.partition, None)
             sent.done(outcome)
         self._drop_broken()
 
     def reconnect(self) -> None:
-        """Close sockets that do not answer, and open those that are missing."""
+        """Close sockets that do not answer, and open missing ones."""
         now = time.monotonic()
-        for one in list(self._sockets.values()):
-            one.overdue(now - self._timeout_s)
+        for connected in list(self._sockets.values()):
+            connected.overdue(now - self._timeout_s)
         self._drop_broken()
         with self._lock:
-            missing = [at for at in self._wanted if at not in self._places]
-            if not missing or self._closed or now < self._again_at:
+            missing = [partition for partition in self._wanted if partition not in self._places]
+            if not missing or self._closed or now < self._retry_at:
                 return
         try:
             self._open(missing, now + _OPENING_S)
         except (kafka_errors.KafkaError, AmcastError, OSError):
-            self._again_at = time.monotonic() + _AGAIN_S
+            self._retry_at = time.monotonic() + _RETRY_S
 
     def close(self) -> None:
-        """Close the sockets; what has no answer yet has an unknown outcome."""
+        """Close the sockets; appends without an answer have an unknown outcome."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            for one in self._sockets.values():
-                one.broken = True
+            for connected in self._sockets.values():
+                connected.broken = True
         self._drop_broken()
         self._selector.close()
         if self._connection is not None:
             self._connection.close()
-        # The loop's last turn may have brought a socket that was being opened.
+        # The loop may have finished opening a socket in its last run.
         for opening in self._openings.values():
             if opening.is_done and opening.exception is None:
                 opening.value.close()
 
-    # -- inside -----------------------------------------------------------------------------
+    # -- sockets ----------------------------------------------------------------------------
 
     def _drop_broken(self) -> None:
-        """Close broken sockets, and report what was in flight on them: nobody knows."""
+        """Close broken sockets, and settle what was in flight on them as unknown."""
         with self._lock:
-            broken = {key: one for key, one in self._sockets.items() if one.broken}
-            for key, one in broken.items():
+            broken = {key: used for key, used in self._sockets.items() if used.broken}
+            for key, used in broken.items():
                 del self._sockets[key]
-                self._selector.unregister(one.socket)
-                one.socket.close()
-            for at in [at for at, place in self._places.items() if place.socket.broken]:
-                del self._places[at]
-        for one in broken.values():
-            for sent in one.lost():
-                unknown = AppendUnknown("The connection broke before the answer came.")
+                self._selector.unregister(used.socket)
+                used.socket.close()
+            for lost in [log for log, place in self._places.items() if place.socket.broken]:
+                del self._places[lost]
+        for used in broken.values():
+            for sent in used.lost():
+                name = f"{sent.partition.topic}/{sent.partition.partition}"
+                unknown = AppendUnknown(
+                    f"It is unknown whether {name} holds the record: the connection broke before "
+                    f"the answer arrived."
+                )
                 sent.done(AppendFailed(unknown))
 
     def _open(self, missing: Sequence[TopicPartition], deadline: float) -> None:
-        """Find leaders and open sockets, or go on with what took too long the last time."""
+        """Find leaders and open sockets, or continue what an earlier call did not finish."""
         if self._connection is None:
             self._connection = self._open_connection()
         net = self._connection.net
@@ -266,7 +277,7 @@ class KafkaPythonDirectAppender:
             raise finding.exception
         keys: dict[TopicPartition, _Key] = {}
         for leader, led in finding.value.items():
-            keys.update((at, (leader, at.partition % _SOCKETS_MAX)) for at in led)
+            keys.update((log, (leader, log.partition % _SOCKETS_MAX)) for log in led)
         for key in dict.fromkeys(keys.values()):
             if key not in self._sockets and key not in self._openings:
                 self._openings[key] = net.call_soon_with_future(
@@ -276,7 +287,7 @@ class KafkaPythonDirectAppender:
         self._take_opened()
         self._place(keys)
         if not self._places.keys() >= set(missing):
-            self._again_at = time.monotonic() + _AGAIN_S
+            self._retry_at = time.monotonic() + _RETRY_S
 
     def _drive(self, futures: Iterable[Any], deadline: float) -> None:
         assert self._connection is not None
@@ -285,7 +296,7 @@ class KafkaPythonDirectAppender:
             self._connection.net.poll(timeout_ms=1000 * left_s, future=future)
 
     def _take_opened(self) -> None:
-        """Keep the sockets that are open; what could not be opened is tried again later."""
+        """Register the sockets that are open; a later call retries those that failed."""
         for key, opening in list(self._openings.items()):
             if not opening.is_done:
                 continue
@@ -293,25 +304,25 @@ class KafkaPythonDirectAppender:
             if opening.exception is not None:
                 continue
             with self._lock:
-                made = self._sockets[key] = _Socket(opening.value)
-                self._selector.register(made.socket, selectors.EVENT_READ, made)
+                opened = self._sockets[key] = _Socket(opening.value)
+                self._selector.register(opened.socket, selectors.EVENT_READ, opened)
 
     def _place(self, keys: dict[TopicPartition, _Key]) -> None:
         assert self._connection is not None
         client_id = self._connection.manager.config["client_id"]
         timeout_ms = int(1000 * self._timeout_s)
         with self._lock:
-            for at, key in keys.items():
-                if at in self._wanted and key in self._sockets:
-                    request = ProduceRequest(client_id, at, timeout_ms=timeout_ms)
-                    self._places[at] = _Place(self._sockets[key], request)
+            for partition, key in keys.items():
+                if partition in self._wanted and key in self._sockets:
+                    request = ProduceRequest(client_id, partition, timeout_ms=timeout_ms)
+                    self._places[partition] = _Place(self._sockets[key], request)
 
     async def _find(self, missing: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
         connection = self._connection
         assert connection is not None
         connection.follow(missing)
         await connection.cluster.refresh_metadata()
-        found = await connection.leaders(missing)
-        if not found:
+        leaders = await connection.leaders(missing)
+        if not leaders:
             raise kafka_errors.LeaderNotAvailableError(missing[0].topic)
-        return found
+        return leaders

@@ -1,7 +1,7 @@
-"""The kafka-python driver: readers, watchers and appenders, and questions to the cluster.
+"""The kafka-python driver: opens readers, watchers and appenders, and sends single requests.
 
-Each reader and watcher has connections of its own: a broker answers the requests of a connection
-one after the other, so a question must not queue behind a long poll.
+Each reader and watcher has its own connections: a broker answers the requests of one connection in
+order, so a single request must not queue behind a long poll.
 """
 
 from __future__ import annotations
@@ -14,30 +14,34 @@ from kafka import errors as kafka_errors
 from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
 from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
 from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.kafka_python.watcher import KafkaPythonWatcher
-from multicast.drivers.protocol import TopicPartition
+from multicast.drivers.protocol import IN_FLIGHT_BYTES_MAX, IN_FLIGHT_MAX, TopicPartition
 from multicast.errors import AmcastError
 
-_METADATA_WITH_IDS = 10  # the first version that tells topics' ids
+_METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 
 
 class KafkaPythonDriver:
-    """A way to one cluster; the constructor finds it, or raises `ClusterUnreachable` in time."""
+    """Access to one cluster. The constructor connects, or raises `ClusterUnreachable` in time.
+
+    `request_timeout_s` bounds each request, `delivery_timeout_s` the time to an append's outcome.
+    """
 
     def __init__(
         self,
         bootstrap: str,
         client: Mapping[str, str] | None = None,
         *,
-        request_timeout_s: float = 10.0,
-        delivery_timeout_s: float = 30.0,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
         self._bootstrap = bootstrap
         self._client = dict(client or {})
@@ -53,17 +57,20 @@ class KafkaPythonDriver:
 
     @property
     def name(self) -> str:
-        """The driver's name."""
+        """Return the driver's name."""
         return "kafka-python"
 
     def appender(
         self,
         *,
         linger_ms: int = 0,
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> KafkaPythonAppender:
-        """Open a writer of its own; a linger trades latency for larger batches."""
+        """Open an appender with its own producer; `linger_ms` trades latency for batch size.
+
+        The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
+        """
         return KafkaPythonAppender(
             self._bootstrap,
             self._client,
@@ -75,58 +82,62 @@ class KafkaPythonDriver:
         )
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonReader:
-        """Open a reader of its own."""
+        """Open a reader with its own connections."""
         return KafkaPythonReader(self._open_connection, starts)
 
     def watcher(
         self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
     ) -> KafkaPythonWatcher:
-        """Open a watcher of its own."""
+        """Open a watcher with its own connections."""
         return KafkaPythonWatcher(self._open_connection, starts, sentinel_topic=sentinel_topic)
 
     def direct_appender(self) -> KafkaPythonDirectAppender:
-        """Open what appends without a detour."""
+        """Open a direct appender with its own sockets."""
         return KafkaPythonDirectAppender(self._open_connection, timeout_s=self._timeout_s)
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for the oldest retained offsets."""
+        """Return the oldest retained offsets."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def last_stable_offsets(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Ask for the last stable offsets."""
+        """Return the last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for the offsets that the next appends will get."""
+        """Return the offsets below which all in-sync replicas store the log."""
         return self._offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED)
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Ask for the first offsets at or after that time; the end where there is none."""
-        # Asked first: a record that comes in between then is at most passed over as too young.
+        """Return the first offsets with a timestamp at or after that time, else the ends."""
+        # The ends come first: a record that arrives between the two requests is at or above the end
+        # that is returned, so it is not skipped.
         ends = self.last_stable_offsets(partitions)
-        found = self._offsets(dict.fromkeys(partitions, max(0, timestamp_ms)))
-        return {one: offset if offset >= 0 else ends[one] for one, offset in found.items()}
+        offsets = self._offsets(dict.fromkeys(partitions, max(0, timestamp_ms)))
+        return {
+            partition: offset if offset >= 0 else ends[partition]
+            for partition, offset in offsets.items()
+        }
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Give the ids of those topics that exist, as one of the brokers knows them."""
+        """Return the IDs of the topics that exist, as one of the brokers knows them."""
         ids: dict[str, str] = {}
         if topics:
             ids = self._connection.run(self._topic_ids, topics)
         return ids
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Store offsets and texts as a consumer group that nobody has joined."""
+        """Store offsets and texts under a consumer group that has no members."""
         if offsets:
             self._connection.run(self._commit, group, offsets)
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Read back what `commit` stored."""
+        """Return what `commit` stored."""
         stored: dict[TopicPartition, tuple[int, str]] = {}
         if partitions:
             stored = self._connection.run(self._committed, group, partitions)
@@ -144,17 +155,17 @@ class KafkaPythonDriver:
         wanted: Mapping[TopicPartition, int],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = self._connection.run(
+        offsets: dict[TopicPartition, int] = self._connection.run(
             self._connection.list_offsets, wanted, isolation
         )
-        return {at: found[at] for at in wanted}
+        return {partition: offsets[partition] for partition in wanted}
 
     async def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        asked = [
+        wanted = [
             MetadataRequest.MetadataRequestTopic(topic_id=None, name=topic) for topic in topics
         ]
         request = MetadataRequest(
-            topics=asked, allow_auto_topic_creation=False, min_version=_METADATA_WITH_IDS
+            topics=wanted, allow_auto_topic_creation=False, min_version=_METADATA_VERSION_MIN
         )
         response = None
         while response is None:
@@ -170,22 +181,24 @@ class KafkaPythonDriver:
             if issubclass(error, kafka_errors.AuthorizationError):
                 raise self._connection.access.lacks("Describe", "topic", topic.name)
             if error is not kafka_errors.UnknownTopicOrPartitionError:
-                # A topic whose partitions have no leader now exists all the same.
+                # Other errors, such as a missing leader, concern a topic that exists.
                 ids[topic.name] = str(topic.topic_id)
         return ids
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         by_topic: dict[str, list[Any]] = defaultdict(list)
-        for at, (offset, text) in offsets.items():
-            by_topic[at.topic].append(
+        for partition, (offset, text) in offsets.items():
+            by_topic[partition.topic].append(
                 _CommitTopic.OffsetCommitRequestPartition(
-                    partition_index=at.partition,
+                    partition_index=partition.partition,
                     committed_offset=offset,
                     committed_leader_epoch=-1,
                     committed_metadata=text,
                 )
             )
-        topics = [_CommitTopic(name=name, partitions=some) for name, some in by_topic.items()]
+        topics = [
+            _CommitTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+        ]
 
         def request() -> Any:
             return OffsetCommitRequest(
@@ -199,7 +212,9 @@ class KafkaPythonDriver:
             )
 
         def errors(response: Any) -> list[int]:
-            return [one.error_code for topic in response.topics for one in topic.partitions]
+            return [
+                partition.error_code for topic in response.topics for partition in topic.partitions
+            ]
 
         await self._ask_coordinator(group, request, errors, needs="Read", topics=by_topic)
 
@@ -207,13 +222,13 @@ class KafkaPythonDriver:
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         by_topic: dict[str, list[int]] = defaultdict(list)
-        for one in partitions:
-            by_topic[one.topic].append(one.partition)
+        for partition in partitions:
+            by_topic[partition.topic].append(partition.partition)
 
         def request() -> Any:
             topics = [
-                _FetchGroup.OffsetFetchRequestTopics(name=name, partition_indexes=some)
-                for name, some in by_topic.items()
+                _FetchGroup.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                for name, numbers in by_topic.items()
             ]
             return OffsetFetchRequest(
                 groups=[_FetchGroup(group_id=group, topics=topics)],
@@ -225,7 +240,7 @@ class KafkaPythonDriver:
         def errors(response: Any) -> list[int]:
             return [
                 response.error_code or 0,
-                *(one.error_code for one in response.groups),
+                *(answer.error_code for answer in response.groups),
                 *(p.error_code for g in response.groups for t in g.topics for p in t.partitions),
             ]
 
@@ -233,22 +248,22 @@ class KafkaPythonDriver:
             group, request, errors, needs="Describe", topics=by_topic
         )
         return {
-            TopicPartition(topic.name, one.partition_index): (
-                one.committed_offset,
-                one.metadata or "",
+            TopicPartition(topic.name, partition.partition_index): (
+                partition.committed_offset,
+                partition.metadata or "",
             )
-            for one_group in response.groups
-            for topic in one_group.topics
-            for one in topic.partitions
-            if one.committed_offset >= 0
+            for answer in response.groups
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.committed_offset >= 0
         }
 
     async def _ask_coordinator(
         self, group: str, request: Any, errors: Any, *, needs: str, topics: Collection[str]
     ) -> Any:
-        """Send to the group's coordinator until it answers without a passing error.
+        """Repeat a request to the group's coordinator until no retriable error is left.
 
-        `needs` is the right on the group, and on the topics, that the request takes.
+        `needs` is the right that the request takes on the group and on the topics.
         """
         manager = self._connection.manager
         while True:
@@ -266,7 +281,9 @@ class KafkaPythonDriver:
             except (kafka_errors.KafkaError, OSError) as error:
                 passing = getattr(error, "retriable", True) or isinstance(error, OSError)
                 if not passing:
-                    raise AmcastError(f"Offsets of group {group} were refused: {error}.") from error
+                    raise AmcastError(
+                        f"The brokers refused the offsets of group {group}: {error}."
+                    ) from error
                 await self._connection.net.sleep(RETRY_S)
             else:
                 return response

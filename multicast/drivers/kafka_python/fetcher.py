@@ -1,17 +1,17 @@
-"""One long-polling fetch outstanding per leader.
+"""Keeps one long-polling fetch outstanding at each leader.
 
-In go Kafka partitions with the offsets to fetch from; out come what the brokers say of each. What
-was fetched is not decoded here.
+`Fetching` fetches Kafka partitions from given offsets and hands the parts of the answers to a
+`FetchSink`. It does not decode records.
 
     wanted      fetched from its next offset
-    left out    wanted, but paused or with a full buffer: not asked for now
-    held        wanted, but its leader is not known or did not answer: not asked for a moment
+    left out    wanted, but paused or with a full buffer: not requested now
+    held        wanted, but its leader is unknown or did not answer: not requested for a moment
 
-A broker answers the requests of a connection one after the other, so a Kafka partition that
-becomes wanted while a long poll is outstanding waits for that poll to end. Therefore the poll is
-short while anything is left out or held.
+A broker answers the requests of a connection in order, so a Kafka partition that becomes wanted
+during a long poll waits until that poll ends. Therefore the poll is short while a partition is left
+out or held.
 
-Invariant: of each leader at most one fetch is outstanding.
+Invariant: outstanding fetches <= 1 for each leader.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from kafka.protocol.consumer import FetchRequest, IsolationLevel
 from multicast.drivers.kafka_python.connection import RETRY_S, Connection
 from multicast.drivers.protocol import TopicPartition
 
+# Of a long poll; Kafka's default. A record ends it at once, so it only bounds the idle requests.
 _WAIT_MS = 500
+# Of a poll that another partition may have to wait for: at most 50 requests a second.
 _SHORT_WAIT_MS = 20
-# Fetch 13 and later name topics by id; 12 is the last that names them by name.
+# Version 13 and later identify topics by ID (KIP-516), 12 is the last that uses names.
 _FETCH_VERSION_MAX = 12
 
 
 class _Part(FetchRequest.FetchTopic.FetchPartition):  # type: ignore[misc]
-    """One Kafka partition of a request; KIP-227 sees by identity, not by fields, what changed."""
+    """One Kafka partition of a request; a fetch session (KIP-227) compares it by identity."""
 
     __eq__ = object.__eq__
     __ne__ = object.__ne__
@@ -44,17 +46,17 @@ class _Part(FetchRequest.FetchTopic.FetchPartition):  # type: ignore[misc]
 
 
 class FetchSink(Protocol):
-    """Who takes what was fetched; called while the loop is driven."""
+    """Receives what was fetched, while the loop runs."""
 
     def fetched(self, partition: TopicPartition, answer: Any) -> None:
-        """Take one Kafka partition's part of a fetch response without an error."""
+        """Process one Kafka partition's part of a fetch response without an error."""
 
     def out_of_range(self, partition: TopicPartition) -> None:
-        """Hear that the next offset is not in the log; it is no longer wanted."""
+        """Process that the log does not hold the next offset; it is no longer wanted."""
 
 
 class Fetching:
-    """Keeps the fetches going while `turn` is called."""
+    """Keeps the fetches going while a caller repeats `turn`."""
 
     def __init__(
         self,
@@ -74,38 +76,39 @@ class Fetching:
         self._leaderless: dict[TopicPartition, float] = {}  # since when
         self._outstanding: set[int] = set()
         self._sessions: dict[int, FetchSessionHandler] = {}
-        self._parts: dict[TopicPartition, Any] = {}  # of requests; most stay the same
+        self._parts: dict[TopicPartition, Any] = {}  # parts of requests; most stay the same
         self._changed = True
         self._silent_s = 0.0
-        self._refreshed_ms = 0.0  # when the brokers last told their metadata
+        self._refreshed_ms = 0.0  # when metadata last arrived
         self._error: BaseException | None = None
 
     def want(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from that offset on."""
+        """Fetch this Kafka partition from that offset on."""
         self._next[partition] = offset
         self._changed = True
 
     def forget(self, partition: TopicPartition) -> None:
-        """Fetch it no longer."""
+        """Stop fetching this Kafka partition."""
         self._next.pop(partition, None)
         self._held.pop(partition, None)
         self._parts.pop(partition, None)
         self._left_out.discard(partition)
 
     def leave_out(self, partition: TopicPartition) -> None:
-        """Do not ask for it until `take_in`."""
+        """Do not request this Kafka partition until `take_in`."""
         self._left_out.add(partition)
 
     def take_in(self, partition: TopicPartition) -> None:
-        """Ask for it again."""
+        """Request this Kafka partition again."""
         if partition in self._left_out:
             self._left_out.remove(partition)
             self._changed = True
 
     def turn(self, timeout_s: float) -> None:
-        """Send what can be sent and drive the loop once, at most so long.
+        """Send the requests that are due and drive the loop for at most `timeout_s`.
 
-        Raises `ClusterUnreachable` where answers were due and none came for the time-out.
+        Raises `ClusterUnreachable` if no answer came for the connection's time-out although some
+        were due.
         """
         now = time.monotonic()
         self._send(now)
@@ -126,29 +129,29 @@ class Fetching:
                 raise self._connection.unreachable(self._connection.timeout_s)
 
     def _send(self, now: float) -> None:
-        for at in [at for at, until in self._held.items() if until <= now]:
-            del self._held[at]
+        for due in [partition for partition, until in self._held.items() if until <= now]:
+            del self._held[due]
             self._changed = True
         if not self._changed:
             return
         self._changed = False
         by_node: dict[int, OrderedDict[TopicPartition, Any]] = defaultdict(OrderedDict)
-        for at, offset in self._next.items():
-            if at in self._left_out or at in self._held:
+        for partition, offset in self._next.items():
+            if partition in self._left_out or partition in self._held:
                 continue
-            leader = self._connection.leader(at)
+            leader = self._connection.leader(partition)
             if leader is None:
-                self._connection.follow([at])
+                self._connection.follow([partition])
                 self._connection.cluster.request_update()
-                self._leaderless.setdefault(at, now)
-                self._hold([at])
+                self._leaderless.setdefault(partition, now)
+                self._hold([partition])
             elif leader not in self._outstanding:
-                by_node[leader][at] = self._part(at, offset)
-        for at in list(self._leaderless):
-            if at not in self._next or self._connection.leader(at) is not None:
-                del self._leaderless[at]
+                by_node[leader][partition] = self._part(partition, offset)
+        for partition in list(self._leaderless):
+            if partition not in self._next or self._connection.leader(partition) is not None:
+                del self._leaderless[partition]
             else:
-                self._connection.refuse_unknown([at], since=self._leaderless[at])
+                self._connection.raise_if_unknown([partition], since=self._leaderless[partition])
         for node, partitions in by_node.items():
             self._send_to(node, partitions)
 
@@ -181,25 +184,25 @@ class Fetching:
             min_version=7,
             max_version=_FETCH_VERSION_MAX,
         )
-        asked = {at: self._next[at] for at in partitions}
+        requested = {partition: self._next[partition] for partition in partitions}
         self._outstanding.add(node)
         try:
             future = self._connection.manager.send(request, node_id=node)
         except (kafka_errors.KafkaError, OSError) as error:
-            self._failed(node, asked, error)
+            self._failed(node, requested, error)
             return
-        future.add_callback(partial(self._answered, node, asked))
-        future.add_errback(partial(self._failed, node, asked))
+        future.add_callback(partial(self._answered, node, requested))
+        future.add_errback(partial(self._failed, node, requested))
 
-    def _failed(self, node: int, asked: Iterable[TopicPartition], error: BaseException) -> None:
+    def _failed(self, node: int, requested: Iterable[TopicPartition], error: BaseException) -> None:
         if self._connection.manager.closed:
             return
         self._outstanding.discard(node)
         self._sessions[node].handle_error(error)
         self._connection.cluster.request_update()
-        self._hold(asked)
+        self._hold(requested)
 
-    def _answered(self, node: int, asked: Mapping[TopicPartition, int], response: Any) -> None:
+    def _answered(self, node: int, requested: Mapping[TopicPartition, int], response: Any) -> None:
         self._outstanding.discard(node)
         self._changed = True
         self._silent_s = 0.0
@@ -207,11 +210,12 @@ class Fetching:
             if self._sessions[node].handle_response(response):
                 for topic in response.responses:
                     for answer in topic.partitions:
-                        at = TopicPartition(topic.topic, answer.partition_index)
-                        # It may have been forgotten, or wanted from elsewhere, meanwhile.
-                        if at in asked and self._next.get(at) == asked[at]:
-                            self._take(at, answer)
-        except Exception as error:  # noqa: BLE001 - a future would log it and go on
+                        partition = TopicPartition(topic.topic, answer.partition_index)
+                        # It may have been forgotten, or wanted from another offset, meanwhile.
+                        offset = requested.get(partition)
+                        if offset is not None and self._next.get(partition) == offset:
+                            self._take(partition, answer)
+        except Exception as error:  # noqa: BLE001 - the future would only log it
             self._error = error
 
     def _take(self, partition: TopicPartition, answer: Any) -> None:
@@ -233,5 +237,5 @@ class Fetching:
 
     def _hold(self, partitions: Iterable[TopicPartition]) -> None:
         until = time.monotonic() + RETRY_S
-        self._held.update((one, until) for one in partitions if one in self._next)
+        self._held.update((log, until) for log in partitions if log in self._next)
         self._changed = True

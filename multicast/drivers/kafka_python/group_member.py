@@ -1,16 +1,16 @@
-"""Who is there: a member of a consumer group that reads nothing.
+"""A member of a consumer group that reads nothing and lists the group's members.
 
-In go the group's name and time; out comes the sorted list of its members, the same for all of
-them, as of the last time that they met. Kafka's group coordinator does the rest: it notices who
-died (no heartbeat for the session's time-out) and who came, and calls all to meet again.
+All members see the same sorted list, as of the group's last rebalance. Kafka's group coordinator
+does the rest: it notices members that died (no heartbeat for the session time-out) and new ones,
+and starts a rebalance.
 
-    member      as whom the coordinator knows us; empty before the first meeting
-    generation  which meeting we know of; None: the next step is to meet
-    members     who met then; the coordinator's choice among them wrote the list down for all
+    member      the member ID that the coordinator assigned to us; empty before the first join
+    generation  the rebalance that we took part in; None: the next step joins the group again
+    members     the members of that generation; the group's leader writes the list for all
 
-The group is a classic one of type "consumer", which all brokers and every tool know. Nobody is
-assigned partitions: what a member does with the list is its own affair. It may be out of date by
-the session's time-out and more; nothing may rest on it that must hold always.
+The group is a classic one of type "consumer", which all brokers and tools know. No member is
+assigned partitions; what it does with the list is up to the caller. The list may be outdated by
+more than the session time-out, so no guarantee may depend on it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.errors import AmcastError
 
-# Brokers refuse what is below their group.min.session.timeout.ms: 6 s, unless it was set lower.
+# Session time-outs to try, the shortest first: it is the time until a dead member is noticed.
+# Brokers refuse one below their group.min.session.timeout.ms, which is 6 s by default.
 SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
-_MEET_S = 3.0  # at least so long is waited for members that live, to come to a meeting
-_NETWORK_S = 5.0
+# The least rebalance time-out; a longer session takes its place. Members call `step` several times
+# in a session, so all of them learn of a rebalance and join in time.
+_REBALANCE_S = 3.0
+_NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
+_LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
 _PROTOCOL = "amcast-members"
 _VERSION = 0
 
 
 class Membership:
-    """One member; use it from one thread. The constructor raises `ClusterUnreachable` in time."""
+    """One member, for one thread. The constructor connects or raises `ClusterUnreachable`."""
 
     def __init__(
         self, bootstrap: str, client: Mapping[str, str], *, group: str, topic: str
@@ -62,31 +66,31 @@ class Membership:
 
     @property
     def session_s(self) -> float:
-        """After how long without a word from us the others do without us."""
+        """The session time-out in seconds: after that without a heartbeat the group drops us."""
         return self._sessions[0]
 
     @property
     def met(self) -> bool:
-        """Whether `members` is the newest that we know of: another meeting is not due."""
+        """Whether `members` is the newest list that we know of: no rebalance is due."""
         return self._generation is not None
 
     def step(self) -> bool:
-        """Say that we are there, or meet where that is due; whether the coordinator agreed.
+        """Send a heartbeat, or join the group if that is due; return whether it succeeded.
 
-        Call it some times in every `session_s`. Waits at most for the others to come to the
-        meeting, and a little. Raises `AmcastError` where the group is denied or not usable.
+        Call it several times in each `session_s`. A join blocks until the other members have joined
+        or the rebalance time-out is over. Raises `AmcastError` if the group is denied or unusable.
         """
-        timeout_s = max(self.session_s, _MEET_S) + _NETWORK_S
+        timeout_s = max(self.session_s, _REBALANCE_S) + _NETWORK_S
         return bool(self._connection.run(self._step, timeout_s=timeout_s))
 
     def leave(self) -> None:
-        """Have the others meet without us at once, if the coordinator hears it in time."""
+        """Leave the group, so that the others rebalance at once; waits at most 1 s."""
         if self.member and self._coordinator is not None:
             self._generation = None
-            self._connection.run(self._leave, timeout_s=1.0)
+            self._connection.run(self._leave, timeout_s=_LEAVE_S)
 
     def close(self) -> None:
-        """Close the connections; who did not leave is missed after `session_s`."""
+        """Close the connections; without `leave` the group keeps us for `session_s`."""
         self._connection.close()
 
     async def _step(self) -> bool:
@@ -94,7 +98,7 @@ class Membership:
             if self._coordinator is None:
                 self._coordinator = await find_coordinator(self._connection, self.group)
             if self._generation is None:
-                await self._meet()
+                await self._rejoin()
             else:
                 await self._ask(
                     HeartbeatRequest(
@@ -111,7 +115,7 @@ class Membership:
         return True
 
     def _take(self, error: BaseException) -> None:
-        """Do what makes the next step better; raise what no step makes better."""
+        """Prepare the next step after an error; raise the error if no step can help."""
         match error:
             case kafka_errors.RebalanceInProgressError() | kafka_errors.IllegalGenerationError():
                 self._generation = None
@@ -122,16 +126,18 @@ class Membership:
             case kafka_errors.AuthorizationError():
                 raise self._connection.access.lacks("Read", "group", self.group) from error
             case kafka_errors.KafkaError() if not error.retriable:
-                raise AmcastError(f"The group {self.group} is not usable: {error}.") from error
+                raise AmcastError(
+                    f"The consumer group {self.group} is not usable: {error}."
+                ) from error
             case _:
                 self._coordinator = None
 
-    async def _meet(self) -> None:
+    async def _rejoin(self) -> None:
         joined = await self._join()
         self.member = joined.member_id
         assignments = []
         if joined.leader == self.member:
-            members = sorted(one.member_id for one in joined.members)
+            members = sorted(member.member_id for member in joined.members)
             assignments = _assignments(members)
         synced = await self._ask(
             SyncGroupRequest(
@@ -157,7 +163,7 @@ class Membership:
             return JoinGroupRequest(
                 group_id=self.group,
                 session_timeout_ms=int(1000 * self.session_s),
-                rebalance_timeout_ms=int(1000 * max(self.session_s, _MEET_S)),
+                rebalance_timeout_ms=int(1000 * max(self.session_s, _REBALANCE_S)),
                 member_id=self.member,
                 group_instance_id=None,
                 protocol_type=ConsumerProtocolType,
@@ -188,20 +194,15 @@ class Membership:
 
 
 async def find_coordinator(connection: Connection, group: str) -> int:
-    """Ask which broker coordinates a group; raises the package's errors."""
+    """Return the broker that coordinates a group; raises the package's errors."""
     request = FindCoordinatorRequest(
         key_type=CoordinatorType.GROUP.value, coordinator_keys=[group], min_version=4
     )
-    found = _first(await connection.manager.send(request))
-    if connection.cluster.broker_metadata(found) is None:
+    response = await connection.manager.send(request)
+    node: int = _checked(response.coordinators[0]).node_id
+    if connection.cluster.broker_metadata(node) is None:
         connection.cluster.request_update()
-        raise kafka_errors.NodeNotReadyError(found)
-    return found
-
-
-def _first(response: Any) -> int:
-    found = _checked(response.coordinators[0])
-    node: int = found.node_id
+        raise kafka_errors.NodeNotReadyError(node)
     return node
 
 
@@ -213,21 +214,21 @@ def _checked(response: Any) -> Any:
 
 
 def _assignments(members: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Write the same list down for everybody."""
-    told = json.dumps(members).encode()
+    """Encode the same list of members for each member."""
+    user_data = json.dumps(members).encode()
     assignment = ConsumerProtocolAssignment(
-        assigned_partitions=[], user_data=told, version=_VERSION
+        assigned_partitions=[], user_data=user_data, version=_VERSION
     )
     raw = assignment.encode()
     return [(member, raw) for member in members]
 
 
 def _members(raw: bytes) -> tuple[str, ...]:
-    """Read the list; empty where somebody else wrote something else."""
+    """Decode the list of members; empty if another program wrote something else."""
     try:
-        told = json.loads(ConsumerProtocolAssignment.decode(raw).user_data)
-    except Exception:  # noqa: BLE001 - the package's decoder raises what its bytes make it
+        members = json.loads(ConsumerProtocolAssignment.decode(raw).user_data)
+    except Exception:  # noqa: BLE001 - the package's decoder raises any kind of error
         return ()
-    if not isinstance(told, list) or not all(isinstance(member, str) for member in told):
+    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         return ()
-    return tuple(told)
+    return tuple(members)

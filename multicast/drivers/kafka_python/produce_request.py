@@ -1,12 +1,12 @@
-"""The one request that a collector's own line sends: a Produce of one small record.
+"""The Produce request of a direct appender, which appends one small record.
 
-In goes a value; out come the bytes of a request, and of an answer the offset at which the record
-came to stand. No socket and no clock may live here. The package's own classes do the same for any
-records; a collector appends thousands of times a second, so what never changes is written once.
+`ProduceRequest` encodes the request for a value; `answered` decodes the record's offset from an
+answer. No socket and no clock may live here. The package's own classes do the same for any records;
+a collector appends thousands of times a second, so the constant part is encoded once.
 
-The version is 3, the oldest that brokers of Kafka 4 take, and the first with record batches
-(KIP-98). There is no producer ID in the batch: two copies of an order record are told apart by the
-acceptance rule (`multicast.order`), not by the broker.
+The version is 3, the oldest that brokers of Kafka 4 accept, and the first with record batches
+(KIP-98). The batch has no producer ID, so the broker detects no duplicates; of two copies of an
+order record the acceptance rule (`multicast.order`) counts one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multicast.errors import ProtocolViolation
 PRODUCE_KEY = 0
 PRODUCE_VERSION = 3
 
-_ALL_IN_SYNC = -1
+_ALL_IN_SYNC = -1  # acks=all
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
 _TEXT = Struct(">h")
 _NO_TEXT = _TEXT.pack(-1)
@@ -33,14 +33,14 @@ _COUNT = Struct(">i")
 _PARTITION = Struct(">ii")  # partition, bytes of its records
 _BATCH_HEAD = Struct(">qiibI")  # base offset, bytes that follow, leader epoch, magic, checksum
 _BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
-_BATCH_UNCOUNTED = 12  # base offset and the size itself
-_MAGIC = 2
+_BATCH_UNCOUNTED = 12  # bytes of base offset and size, which the size does not include
+_MAGIC = 2  # the version of the record format
 _ANSWER_HEAD = Struct(">iii")  # size of what follows, number, count of topics
 _ANSWERED = Struct(">iihqq")  # count of partitions, partition, error, offset, time
 
 
 class Stored(NamedTuple):
-    """An answer: which request it is about, Kafka's error code (0: none), and the offset."""
+    """An answer: its request's number, Kafka's error code (0: none), and the record's offset."""
 
     number: int
     error: int
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
 
 
 class ProduceRequest:
-    """Requests for one Kafka partition; whose connection it is numbers them."""
+    """Requests for one Kafka partition; the caller numbers them for each connection."""
 
     def __init__(self, client_id: str, partition: TopicPartition, *, timeout_ms: int) -> None:
         name = written_text(partition.topic.encode())
@@ -58,7 +58,7 @@ class ProduceRequest:
         self._partition = partition.partition
 
     def written(self, number: int, value: bytes, now_ms: int) -> bytes:
-        """Give the request of that number, which appends that value."""
+        """Encode the request with that number, which appends that value."""
         batch = _batch(value, now_ms)
         frame = self._head + _PARTITION.pack(self._partition, len(batch)) + batch
         size = _HEAD.size - _COUNT.size + len(frame)
@@ -66,12 +66,13 @@ class ProduceRequest:
 
 
 def answered(frame: bytes | bytearray, number: int) -> Stored:
-    """Take an answer apart; raises `ProtocolViolation` where it is not to that request."""
+    """Decode an answer; raises `ProtocolViolation` if it answers another request."""
     try:
-        _, found, topics = _ANSWER_HEAD.unpack_from(frame)
-        if topics != 1 or found != number:
+        _, answer_number, topics = _ANSWER_HEAD.unpack_from(frame)
+        if topics != 1 or answer_number != number:
             raise ProtocolViolation(
-                f"A broker answered request {found} for {topics} topics, not request {number}."
+                f"A broker answered request {answer_number} for {topics} topics, "
+                f"not request {number}."
             )
         (length,) = _TEXT.unpack_from(frame, _ANSWER_HEAD.size)
         if length < 0:
@@ -84,7 +85,7 @@ def answered(frame: bytes | bytearray, number: int) -> Stored:
 
 
 def _batch(value: bytes, now_ms: int) -> bytes:
-    """Write a record batch of one record: no key, no headers, no compression."""
+    """Encode a record batch of one record: no key, no headers, no compression."""
     body = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # -1 as a varint is 1: no key
     content = _BATCH.pack(0, 0, now_ms, now_ms, -1, -1, -1, 1) + _varint(len(body)) + body
     size = _BATCH_HEAD.size - _BATCH_UNCOUNTED + len(content)
@@ -92,7 +93,7 @@ def _batch(value: bytes, now_ms: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Write a number from 0 on as Kafka's zigzag varint."""
+    """Encode a number >= 0 as Kafka's zigzag varint."""
     rest = number << 1
     written = bytearray()
     while rest > 0x7F:

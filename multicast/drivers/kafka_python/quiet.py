@@ -1,9 +1,8 @@
-"""Keeps kafka-python's notes about its connections out of an application's log.
+"""Keeps kafka-python's INFO and DEBUG lines out of an application's log.
 
-The package logs some ten INFO lines for each connection. A user of this project opens several
-without knowing, also where librdkafka moves the data. So INFO and DEBUG of the package are dropped
-while our own loops turn; its warnings stay, and so does what its own producer says (driver
-"kafka-python") and what the application does with the package itself. To see all:
+The package logs some ten INFO lines for each connection, and every driver opens several. A filter
+drops INFO and DEBUG lines of the package on a thread while it drives one of our event loops. It
+keeps warnings, and lines of an application that uses the package itself. To see all lines:
 `logging.getLogger("amcast.kafka_python").setLevel(logging.DEBUG)`.
 """
 
@@ -18,51 +17,51 @@ from typing import Any
 from kafka.net.selector import NetworkSelector
 
 _OURS = logging.getLogger("amcast.kafka_python")
-_turning = threading.local()
+_driving = threading.local()
 
 
-class _WhileOurLoopTurns(logging.Filter):
-    """Drops what is below WARNING on a thread that drives a loop of ours."""
+class _WhileOurLoopRuns(logging.Filter):
+    """Drops lines below WARNING on a thread that drives one of our loops."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING or not getattr(_turning, "depth", 0):
+        if record.levelno >= logging.WARNING or not getattr(_driving, "depth", 0):
             return True
         return _OURS.level != logging.NOTSET and _OURS.level <= record.levelno
 
 
-_FILTER = _WhileOurLoopTurns()
+_FILTER = _WhileOurLoopRuns()
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Drop the package's INFO and DEBUG lines on this thread."""
-    _turning.depth = getattr(_turning, "depth", 0) + 1
+    _driving.depth = getattr(_driving, "depth", 0) + 1
     try:
         yield
     finally:
-        _turning.depth -= 1
+        _driving.depth -= 1
 
 
 class QuietSelector(NetworkSelector):  # type: ignore[misc]
-    """The package's event loop, whose turns are not logged below WARNING."""
+    """The package's event loop, without log lines below WARNING."""
 
     def __init__(self, **settings: Any) -> None:
         for name, logger in list(logging.root.manager.loggerDict.items()):
             if isinstance(logger, logging.Logger) and (name == "kafka" or name[:6] == "kafka."):
-                logger.addFilter(_FILTER)  # once only: the logger keeps each filter once
+                logger.addFilter(_FILTER)  # a logger keeps each filter only once
         super().__init__(**settings)
 
     def poll(self, *arguments: Any, **settings: Any) -> Any:
-        """Turn the loop as the package does."""
+        """Run the loop once, as the package does."""
         with quiet():
             return super().poll(*arguments, **settings)
 
     def run_forever(self) -> None:
-        """Turn the loop on a thread of its own, as the package does for its producer."""
+        """Run the loop on its own thread, as the package does for its producer."""
         with quiet():
             super().run_forever()
 
     def close(self) -> None:
-        """End the loop as the package does."""
+        """Close the loop as the package does."""
         with quiet():
             super().close()

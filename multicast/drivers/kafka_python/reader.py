@@ -1,12 +1,12 @@
-"""Records out of fetched batches, read_committed.
+"""The reader of the kafka-python driver, read_committed.
 
-In go fetch responses; out come `Fetched`. Batches are taken apart when they are handed out, not
-when they arrive: what is buffered is bytes, and their number is bounded.
+It buffers fetched batches as bytes, up to a limit, and decodes them when a poll returns them.
 
-    buffered    fetched, not handed out; at most one response above the limit per Kafka partition
-    position    next offset to hand out; the fetch may be ahead of it
+    buffered    fetched but not returned; at most one response above the limit per Kafka partition
+    position    the next offset to return; the next offset to fetch may be ahead of it
 
-Invariant, of each Kafka partition: position <= offset of what is buffered <= offset to fetch.
+Invariant, for each Kafka partition:
+position <= the next offset of each buffered batch <= the next offset to fetch.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from typing import Any
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka_python.fetcher import Fetching
 from multicast.drivers.kafka_python.records import committed, decoded
-from multicast.drivers.protocol import Fetched, Record, TopicPartition
+from multicast.drivers.protocol import POLL_RECORDS_MAX, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, Trimmed, UsageError
 
+# Per Kafka partition: four fetches ahead of the caller. Ten times more would cost 40 MB for each
+# log of a consumer that is behind; a tenth would stop fetching after each response.
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
+# Kafka's default of max.partition.fetch.bytes.
 _PARTITION_BYTES_MAX = 1024 * 1024
+# Bounds the memory of one response; Kafka's default of fetch.max.bytes is 50 MB.
 _REQUEST_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch, or (`records` is None) offsets that hold no message for us."""
+    """A batch; if `records` is None, its offsets hold no message."""
 
     next: int
     size: int
     records: Any
-    left: deque[Record] | None = None  # where a poll could not take all
+    left: deque[Record] | None = None  # decoded, but not returned by the last poll
 
 
 @dataclass(slots=True)
@@ -48,7 +52,7 @@ class _Log:
 
 
 class KafkaPythonReader:
-    """A reader with connections of its own; Kafka partitions take turns at being read first."""
+    """A reader with its own connections; each poll starts with another Kafka partition."""
 
     def __init__(
         self, open_connection: Callable[[], Connection], starts: Mapping[TopicPartition, int]
@@ -66,52 +70,52 @@ class KafkaPythonReader:
         self.add(starts)
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Read these, too (or anew), each from that offset."""
+        """Start to read these, or start again, each from the given offset."""
         self.remove(list(starts))
-        for at, offset in starts.items():
-            self._logs[at] = _Log(offset)
-            self._fetching.want(at, offset)
+        for partition, offset in starts.items():
+            self._logs[partition] = _Log(offset)
+            self._fetching.want(partition, offset)
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these no longer."""
-        for one in partitions:
-            self._logs.pop(one, None)
-            self._fetching.forget(one)
+        """Stop reading these."""
+        for partition in partitions:
+            self._logs.pop(partition, None)
+            self._fetching.forget(partition)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`."""
-        for one in partitions:
-            if one in self._logs:
-                self._logs[one].paused = True
-                self._fetching.leave_out(one)
+        """Return no records of these until `resume`."""
+        for partition in partitions:
+            if partition in self._logs:
+                self._logs[partition].paused = True
+                self._fetching.leave_out(partition)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Go on with paused ones."""
-        for one in partitions:
-            log = self._logs.get(one)
+        """Continue paused Kafka partitions at their positions."""
+        for partition in partitions:
+            log = self._logs.get(partition)
             if log is not None:
                 log.paused = False
-                self._admit(one, log)
+                self._admit(partition, log)
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
-        """Give what is new, in turns."""
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
+        """Wait up to `timeout_s` for records; return an empty list if none came."""
         if self._closed:
-            raise UsageError("This reader was closed before.")
+            raise UsageError("This reader is closed; open another one.")
         deadline = time.monotonic() + timeout_s
         while True:
             fetched = self._hand_out(records_max)
             left_s = deadline - time.monotonic()
             if fetched or self._woken or left_s <= 0:
-                # The next fetch is on its way while the caller works on what was found.
+                # The next fetch travels while the caller processes these records.
                 self._turn(0.0, fetched)
                 break
-            self._refuse_trimmed()
+            self._raise_trimmed()
             self._turn(left_s, fetched)
         self._woken = False
         return fetched or self._hand_out(records_max)
 
     def wake(self) -> None:
-        """End a poll, or the next one, early."""
+        """Make a poll, or the next one, return early."""
         self._woken = True
         self._connection.net.wakeup()
 
@@ -122,7 +126,7 @@ class KafkaPythonReader:
             self._connection.close()
 
     def fetched(self, partition: TopicPartition, answer: Any) -> None:
-        """Buffer the batches of a response and go on fetching behind them."""
+        """Buffer the batches of a response and continue to fetch after them."""
         if not answer.records:
             return
         log = self._logs[partition]
@@ -138,14 +142,14 @@ class KafkaPythonReader:
         self._admit(partition, log)
 
     def out_of_range(self, partition: TopicPartition) -> None:
-        """Note what `poll` raises once what was fetched before is handed out."""
+        """Have `poll` raise `Trimmed` once it has returned what was fetched before."""
         self._logs[partition].trimmed = True
 
     def _turn(self, timeout_s: float, fetched: list[Fetched]) -> None:
         try:
             self._fetching.turn(timeout_s)
         except AmcastError:
-            # What was taken out of the buffer must reach the caller; the error comes again.
+            # Records that left the buffer must reach the caller; the next poll raises the error.
             if not fetched:
                 raise
 
@@ -158,19 +162,19 @@ class KafkaPythonReader:
     def _hand_out(self, records_max: int) -> list[Fetched]:
         fetched: list[Fetched] = []
         left = records_max
-        for at, log in list(self._logs.items()):
+        for partition, log in list(self._logs.items()):
             if log.paused or not log.buffer:
                 continue
             if left <= 0:
                 break
-            records, position = self._take(at, log, left)
+            records, position = self._take(partition, log, left)
             left -= len(records)
             if records or position > log.position:
-                fetched.append(Fetched(at, records, position))
+                fetched.append(Fetched(partition, records, position))
             log.position = position
-            self._admit(at, log)
-            # Put last, so that a long log cannot keep the others from their turn.
-            self._logs[at] = self._logs.pop(at)
+            self._admit(partition, log)
+            # Moved to the end, so that a long log cannot starve the others.
+            self._logs[partition] = self._logs.pop(partition)
         return fetched
 
     def _take(self, partition: TopicPartition, log: _Log, count: int) -> tuple[list[Record], int]:
@@ -179,9 +183,11 @@ class KafkaPythonReader:
         while log.buffer and len(records) < count:
             batch = log.buffer[0]
             if batch.records is not None and batch.left is None:
-                # A fetch from the middle of a batch brings all of it.
+                # A fetch from the middle of a batch returns the whole batch.
                 batch.left = deque(
-                    one for one in _decoded(partition, batch.records) if one.offset >= position
+                    record
+                    for record in _decoded(partition, batch.records)
+                    if record.offset >= position
                 )
             left = batch.left or deque()
             if len(left) > count - len(records):
@@ -193,15 +199,21 @@ class KafkaPythonReader:
             log.buffer.popleft()
         return records, position
 
-    def _refuse_trimmed(self) -> None:
-        for at, log in self._logs.items():
+    def _raise_trimmed(self) -> None:
+        for partition, log in self._logs.items():
             if log.trimmed and not log.paused:
-                begin = self._connection.run(self._connection.list_offsets, {at: EARLIEST})[at]
-                end = self._connection.run(self._connection.list_offsets, {at: LATEST})[at]
+                start = self._offset(partition, EARLIEST)
+                end = self._offset(partition, LATEST)
                 raise Trimmed(
-                    f"{at.topic}/{at.partition} cannot be read from offset {log.position}: "
-                    f"the log holds {begin} to {end}."
-                ).about(at)
+                    f"{partition.topic}/{partition.partition} cannot be read from offset "
+                    f"{log.position}: the log holds {start} to {end}."
+                ).about(partition)
+
+    def _offset(self, partition: TopicPartition, which: int) -> int:
+        offset: int = self._connection.run(self._connection.list_offsets, {partition: which})[
+            partition
+        ]
+        return offset
 
 
 def _decoded(partition: TopicPartition, batch: Any) -> list[Record]:

@@ -1,14 +1,14 @@
-"""Batches of records (message format 2) out of a fetch response, and the records of a batch.
+"""Decodes the batches of a fetch response, and the records of a batch (message format 2).
 
-Goes in: the bytes of a response; a batch whose checksum is right. Come out: batches, and records,
-or one `ProtocolViolation` that names the place. The package's own decoder stops at a header name
-that is not UTF-8, and misreads a record whose attributes are above 127; a broker stores both. Here
-every record that a broker stores is decoded (`messages.header_name` says what a name is).
+Malformed bytes raise a `ProtocolViolation` that names the Kafka partition. The package's own
+decoder stops at a header name that is not UTF-8, and misreads a record whose attributes are above
+127; a broker stores both. This decoder reads every record that a broker stores
+(`messages.header_name` defines a name).
 
     record = length, attributes (1 byte), timestamp delta, offset delta, key, value, headers;
-    all but the attributes are zigzag varints, or have their length before them as one; -1 is null
+    all but the attributes are zigzag varints, or bytes after their length as one; -1 is null
 
-Invariant: a record takes exactly the bytes that its length says.
+Invariant: the size of a record == its length field.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from multicast.errors import AmcastError, ProtocolViolation
 from multicast.messages import header_name
 
 _LOG_APPEND_TIME = 1
-_VARINT_BITS_MAX = 63
+_VARINT_BITS_MAX = 63  # the largest shift of a 64-bit number's last 7 bits
 
 
 class Committed(NamedTuple):
-    """A batch; where `records` is None, its offsets hold no message for us."""
+    """A batch; if `records` is None, its offsets hold no message."""
 
     next: int
     size: int
@@ -36,29 +36,30 @@ class Committed(NamedTuple):
 
 
 def committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
-    """Cut a response into batches, without the records of aborted transactions (KIP-98).
+    """Split a response into batches, without the records of aborted transactions (KIP-98).
 
-    Raises `ProtocolViolation`, and nothing else, where its bytes are not what a broker stores.
+    Raises `ProtocolViolation` if the bytes are malformed, and no other error.
     """
     try:
         yield from _committed(partition, answer)
     except ProtocolViolation:
         raise
     except Exception as error:
-        # The package raises what the bytes make it: of its own, of `struct`, of a codec.
+        # The package raises errors of its own, of `struct` or of a codec.
         raise ProtocolViolation(
-            f"What was fetched of {partition.topic}/{partition.partition} is malformed: {error!r}."
+            f"The batches of {partition.topic}/{partition.partition} are malformed: {error!r}."
         ) from error
 
 
 def _committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
-    aborted = deque(sorted(answer.aborted_transactions or (), key=lambda one: one.first_offset))
+    aborted = deque(sorted(answer.aborted_transactions or (), key=_first_offset))
     aborting: set[int] = set()
     records = MemoryRecords(answer.records)
     while (batch := records.next_batch()) is not None:
         if batch.magic < 2:
             raise ProtocolViolation(
-                f"{partition.topic}/{partition.partition} holds records of before Kafka 0.11."
+                f"{partition.topic}/{partition.partition} holds records in a format older than "
+                f"Kafka 0.11, which cannot be read."
             )
         if not batch.validate_crc():
             raise ProtocolViolation(
@@ -73,18 +74,24 @@ def _committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
         yield Committed(batch.next_offset, batch.size_in_bytes, None if empty else batch)
 
 
+def _first_offset(aborted: Any) -> int:
+    offset: int = aborted.first_offset
+    return offset
+
+
 def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
     """Decode a batch's records.
 
-    Raises `AmcastError` where it cannot be decompressed, `ProtocolViolation` where its bytes are
-    not what a broker stores. Nothing else comes out, whatever the bytes are.
+    Raises `AmcastError` if the batch cannot be decompressed, `ProtocolViolation` if its bytes are
+    malformed, and no other error.
     """
     try:
         batch._maybe_uncompress()  # noqa: SLF001 - there is no other way to the bytes
     except Exception as error:
         # Each codec has errors of its own.
         raise AmcastError(
-            f"{partition.topic}/{partition.partition} cannot be decompressed: {error}."
+            f"The records of {partition.topic}/{partition.partition} at offset "
+            f"{batch.base_offset} cannot be decompressed: {error}."
         ) from error
     append_time = batch.timestamp_type == _LOG_APPEND_TIME
     try:
@@ -110,15 +117,15 @@ class _Malformed(ValueError):
 def _records(
     raw: bytes, pos: int, count: int, *, base: int, first_ms: int, append_time: bool
 ) -> list[Record]:
-    found: list[Record] = []
+    records: list[Record] = []
     offset_next = base
-    make = tuple.__new__  # a NamedTuple's own constructor checks what is known here
+    make = tuple.__new__  # faster than the NamedTuple's constructor, which checks its arguments
     for _ in range(count):
         length, pos = _varint(raw, pos)
         end = pos + length
         if not pos < end <= len(raw):
             raise _Malformed("a record's length is wrong")
-        delta_ms, pos = _varint(raw, pos + 1)  # nothing uses the attributes
+        delta_ms, pos = _varint(raw, pos + 1)  # skips the attributes, which nothing uses
         delta, pos = _varint(raw, pos)
         offset = base + delta
         if offset < offset_next:
@@ -130,10 +137,10 @@ def _records(
         if pos != end:
             raise _Malformed("a record's length is wrong")
         time_ms = first_ms if append_time else first_ms + delta_ms
-        found.append(make(Record, (offset, value, key, headers, time_ms)))
+        records.append(make(Record, (offset, value, key, headers, time_ms)))
     if pos != len(raw):
         raise _Malformed("it has more bytes than records")
-    return found
+    return records
 
 
 def _headers(raw: bytes, pos: int, end: int) -> tuple[Headers, int]:

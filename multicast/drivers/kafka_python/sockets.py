@@ -1,8 +1,9 @@
-"""A socket of one's own to a broker: connected, greeted and authenticated by kafka-python.
+"""Opens a raw socket to a broker, connected and authenticated by kafka-python.
 
-In goes a broker's number; out comes a socket that does not block (TLS included), taken out of the
-package's event loop, so that who asks one question for ever pays for the question only. A broker
-that wants its clients to authenticate again (KIP-368) closes it in the end, and another is opened.
+The socket does not block (with TLS neither) and is removed from the package's event loop, so a
+caller that repeats one request pays no overhead of the package. The socket never authenticates
+again (KIP-368): a broker that requires it closes the socket in the end, and the caller opens
+another one.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from multicast.errors import AmcastError
 
 
 async def open_socket(connection: Connection, node: int, key: int, version: int) -> socket.socket:
-    """Open a socket to a broker; raises the package's errors and OSError within the time-out.
+    """Open a socket to broker `node` for requests with this API key and version.
 
-    Raises `AmcastError` where the broker does not take the request that the socket is for: its key
-    and version.
+    Raises the package's errors and OSError within the connection's time-out, and `AmcastError` if
+    the broker does not support that version of the request.
     """
     manager = connection.manager
     broker = connection.cluster.broker_metadata(node)
@@ -47,15 +48,17 @@ async def open_socket(connection: Connection, node: int, key: int, version: int)
     oldest, newest = protocol.broker_version_data.api_versions.get(key, (0, -1))
     if not oldest <= version <= newest:
         abort(transport)
-        raise AmcastError(f"Broker {node} does not take version {version} of request {key}.")
-    return _taken_out(connection, protocol, transport)
+        raise AmcastError(
+            f"Broker {node} does not support version {version} of the request with API key {key}."
+        )
+    return _detached(connection, protocol, transport)
 
 
-def _taken_out(connection: Connection, protocol: Any, transport: Any) -> socket.socket:
-    """End what the loop does with a socket; the package has no call for it."""
-    taken: socket.socket = transport._sock  # noqa: SLF001
+def _detached(connection: Connection, protocol: Any, transport: Any) -> socket.socket:
+    """Remove a socket from the event loop; the package has no call for it."""
+    opened: socket.socket = transport._sock  # noqa: SLF001
     transport._sock = None  # noqa: SLF001
     protocol._reauth.cancel()  # noqa: SLF001
     connection.net.cancel(transport._read_task)  # noqa: SLF001
-    connection.net.unregister_event(taken, selectors.EVENT_READ | selectors.EVENT_WRITE)
-    return taken
+    connection.net.unregister_event(opened, selectors.EVENT_READ | selectors.EVENT_WRITE)
+    return opened

@@ -1,22 +1,23 @@
-"""A line to one broker, over which a watcher asks again and again how far logs have grown.
+"""A connection to one broker over which a watcher keeps requesting the ends of logs.
 
-A long poll that waits for one byte of any log is answered the moment a log grows, but with a whole
-batch of it, however large (KIP-74). So a *bell* stands in front of the logs: a Kafka partition of
-the same broker with one small record, which is asked for anew each time.
+A long poll that waits for one byte of any log returns the moment a log grows, but with a whole
+batch of it, however large (KIP-74). Therefore each request first names a *sentinel record*: a
+small record in a Kafka partition on the same broker, which is fetched again each time.
 
-    B           the bytes of the bell's last batch, as the broker sends it
-    bytes_min   B + 1: the bell alone does not suffice, so the broker waits; a log that has grown
+    B           the bytes of the sentinel's batch, as the broker sends it
+    bytes_min   B + 1: the sentinel alone is too little, so the broker waits; a log that has grown
                 adds one byte (its own limit), and the broker answers
-    bytes_max   B + 1, as a broker takes the less of both for bytes_min: the bell's batch is sent,
-                and one byte more is room for no other
+    bytes_max   B + 1, because a broker lowers bytes_min to bytes_max; after the sentinel's batch
+                the one byte that is left admits no other batch
 
-So an answer is B bytes and a few numbers a log, whatever the size of the messages. Where a broker
-leads no bell, or where a bell is found not to do (below), bytes_min is 1: the answer is one batch.
+So an answer has B bytes and a few numbers for each log, whatever the size of the messages. If the
+broker leads no sentinel, or the sentinel does not work (below), bytes_min is 1 and an answer holds
+one batch of messages.
 
-    wrong       an answer that tells of a log only when its wait was over, or comes early and tells
-                nothing; a bell whose answers are wrong several times on end is given up
+    wrong       an answer that reports growth only after its full wait, or that comes early and
+                reports nothing; after several wrong answers the sentinel is dropped
 
-Invariant: at most one request is outstanding.
+Invariant: outstanding requests <= 1.
 """
 
 from __future__ import annotations
@@ -34,15 +35,19 @@ from multicast.drivers.kafka_python.fetch_request import (
 )
 from multicast.drivers.protocol import TopicPartition
 
-_BELL_BYTES_MAX = 1024 * 1024
+# More than any sentinel record takes. The broker returns a first batch whole in any case (KIP-74).
+_SENTINEL_BYTES_MAX = 1024 * 1024
+# A plain choice: one call reads the numbers (30 bytes each) of about a thousand logs.
 _CHUNK_BYTES = 32 * 1024
+# Consecutive wrong answers before the sentinel is dropped: a slow broker or a paused process can
+# cause a single one. With ten times more, ends would be reported late for 15 s.
 _WRONG_MAX = 3
-_JUDGED_WAIT_S = 0.1  # of a shorter wait an answer in time may seem late
+_JUDGED_WAIT_S = 0.1  # after a shorter wait, an answer in time may seem late
 
 
 @dataclass(slots=True)
 class SentinelRecord:
-    """The record that a broker sends instead of a log's; `size` is 0 until it was measured."""
+    """The record that a broker sends in place of messages; `size` is 0 until it is measured."""
 
     partition: TopicPartition
     offset: int
@@ -50,132 +55,137 @@ class SentinelRecord:
 
 
 class WatchConnection:
-    """A socket to one broker and the logs that are asked for over it; time comes in as `now`."""
+    """A socket to one broker and the logs that are watched over it.
+
+    Times in s come as arguments (`now`), of any monotonic clock.
+    """
 
     def __init__(
-        self, sock: socket.socket, client_id: str, bell: SentinelRecord | None = None
+        self, sock: socket.socket, client_id: str, sentinel: SentinelRecord | None = None
     ) -> None:
-        self.bell = bell
-        self.logs: dict[TopicPartition, int] = {}  # to the end that is known
+        self.sentinel = sentinel
+        self.logs: dict[TopicPartition, int] = {}  # to the last known end
         self._highs: dict[TopicPartition, int] = {}  # high watermarks above the end
         self.due = False  # an answer is outstanding
-        self.asked_at = 0.0
-        self.pause_until = 0.0  # as the broker wishes
-        self.asks = 0
+        self.requested_at = 0.0
+        self.pause_until = 0.0  # the broker's throttle time
+        self.requests = 0
         self.bytes_read = 0
         self._wait_s = 0.0
         self._wrong = 0
         self._socket = sock
         self._client_id = client_id
-        self._begun = bytearray()
+        self._received = bytearray()
         self._request: EndsRequest | None = None
         self._stale = True
 
     def fileno(self) -> int:
-        """Give what to wait on while an answer is due."""
+        """Return the file descriptor to wait on while an answer is due."""
         return self._socket.fileno()
 
     def add(self, partition: TopicPartition, end: int) -> None:
-        """Ask for this log, too, from its end on."""
+        """Watch this log from its end on."""
         self.logs[partition] = end
         self._stale = True
 
     def remove(self, partition: TopicPartition) -> None:
-        """Ask for it no longer."""
+        """Stop watching this log."""
         del self.logs[partition]
         self._highs.pop(partition, None)
         self._stale = True
 
-    def ask(self, now: float, *, wait_s: float, timeout_s: float) -> None:
-        """Send the request; raises OSError where the socket does not take it in time."""
+    def request(self, now: float, *, wait_s: float, timeout_s: float) -> None:
+        """Send the request; raises OSError if the socket does not accept it in `timeout_s`."""
         assert not self.due
+        sentinel = self.sentinel
         if self._stale or self._request is None:
-            asked = [FetchPartition(at, end, 1) for at, end in self.logs.items()]
-            if self.bell is not None:
-                asked.insert(
-                    0, FetchPartition(self.bell.partition, self.bell.offset, _BELL_BYTES_MAX)
-                )
-            self._request = EndsRequest(self._client_id, asked)
+            wanted = [FetchPartition(log, end, 1) for log, end in self.logs.items()]
+            if sentinel is not None:
+                first = FetchPartition(sentinel.partition, sentinel.offset, _SENTINEL_BYTES_MAX)
+                wanted.insert(0, first)
+            self._request = EndsRequest(self._client_id, wanted)
             self._stale = False
-        enough = self.bell.size + 1 if self.bell is not None and self.bell.size else 1
+        enough = sentinel.size + 1 if sentinel is not None and sentinel.size else 1
         written = self._request.written(
             wait_ms=int(wait_s * 1000), bytes_min=enough, bytes_max=enough
         )
-        self.due, self.asked_at, self._wait_s = True, now, wait_s
-        self.asks += 1
+        self.due, self.requested_at, self._wait_s = True, now, wait_s
+        self.requests += 1
         self._send(memoryview(written), timeout_s)
 
     def receive(self, now: float) -> list[FetchAnswer] | None:
-        """Take what has come; give what has moved or failed, or None while the answer is not whole.
+        """Read the answer; return the logs whose end moved or that failed; None if incomplete.
 
-        What has moved is known from then on. Raises OSError where the line is broken.
+        A moved end is stored and not returned again. Raises OSError if the connection is broken.
         """
         assert self.due
         assert self._request is not None
         size = None
-        while size is None or len(self._begun) < size:
+        while size is None or len(self._received) < size:
             try:
                 chunk = self._socket.recv(_CHUNK_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError):
                 return None
             if not chunk:
                 raise ConnectionResetError("The broker closed the connection.")
-            self._begun += chunk
-            size = frame_size(self._begun)
+            self._received += chunk
+            size = frame_size(self._received)
         self.bytes_read += size
-        pause_ms, told = self._request.answered(self._begun)
-        self._begun = bytearray()
+        throttle_ms, answers = self._request.answered(self._received)
+        self._received = bytearray()
         self.due = False
-        self.pause_until = now + pause_ms / 1000
-        return self._news(told, now)
+        self.pause_until = now + throttle_ms / 1000
+        return self._events(answers, now)
 
-    def told_highs(self) -> list[tuple[TopicPartition, int]]:
-        """List the high watermarks, as last told, that lie above the end."""
+    def highs(self) -> list[tuple[TopicPartition, int]]:
+        """List the high watermarks above the end, as last reported."""
         return list(self._highs.items())
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
 
-    def _news(self, answers: list[FetchAnswer], now: float) -> list[FetchAnswer]:
-        news = []
-        rung = self.bell is not None and self.bell.size > 0
-        for one in answers:
-            known = self.logs.get(one.partition)
+    def _events(self, answers: list[FetchAnswer], now: float) -> list[FetchAnswer]:
+        """Store the numbers of an answer; return the parts with a moved end or an error."""
+        events = []
+        used = self.sentinel is not None and self.sentinel.size > 0
+        for answer in answers:
+            known = self.logs.get(answer.partition)
             if known is None:
-                if self.bell is not None and one.partition == self.bell.partition:
-                    rung = self._hear(self.bell, one) and rung
+                if self.sentinel is not None and answer.partition == self.sentinel.partition:
+                    used = self._check_sentinel(self.sentinel, answer) and used
                 continue
-            if one.error:
-                news.append(one)
+            if answer.error:
+                events.append(answer)
                 continue
-            if one.high > one.end:
-                self._highs[one.partition] = one.high
+            if answer.high > answer.end:
+                self._highs[answer.partition] = answer.high
             else:
-                self._highs.pop(one.partition, None)
-            if one.end > known:
-                self.logs[one.partition] = one.end
+                self._highs.pop(answer.partition, None)
+            if answer.end > known:
+                self.logs[answer.partition] = answer.end
                 if not self._stale and self._request is not None:
-                    self._request.move(one.partition, one.end)
-                news.append(one)
-        if rung:
-            self._judge(bool(news), now - self.asked_at)
-        return news
+                    self._request.move(answer.partition, answer.end)
+                events.append(answer)
+        if used:
+            self._judge(bool(events), now - self.requested_at)
+        return events
 
-    def _hear(self, bell: SentinelRecord, answer: FetchAnswer) -> bool:
-        """Take the bell's part of an answer; False where the bell was not what we held it for."""
+    def _check_sentinel(self, sentinel: SentinelRecord, answer: FetchAnswer) -> bool:
+        """Read the sentinel's part of an answer; return whether it was as expected."""
         if answer.error or answer.end == 0 or answer.record_bytes <= 0:
-            self._give_up_bell()
-        elif answer.end - 1 != bell.offset:
-            # Somebody rang it once more: its last record is the bell from now on.
-            bell.offset, bell.size, self._stale = answer.end - 1, 0, True
-        elif answer.record_bytes != bell.size:
-            bell.size = answer.record_bytes
+            self._drop_sentinel()
+        elif answer.end - 1 != sentinel.offset:
+            # Its partition got another record; the last one is the sentinel from now on.
+            sentinel.offset, sentinel.size, self._stale = answer.end - 1, 0, True
+        elif answer.record_bytes != sentinel.size:
+            sentinel.size = answer.record_bytes
         else:
             return True
         return False
 
     def _judge(self, moved: bool, took_s: float) -> None:  # noqa: FBT001
+        """Count wrong answers; drop the sentinel after several."""
         if took_s >= self._wait_s:
             self._wrong += moved and self._wait_s >= _JUDGED_WAIT_S
         elif moved:
@@ -183,10 +193,10 @@ class WatchConnection:
         elif took_s < self._wait_s / 2:
             self._wrong += 1
         if self._wrong == _WRONG_MAX:
-            self._give_up_bell()
+            self._drop_sentinel()
 
-    def _give_up_bell(self) -> None:
-        self.bell = None
+    def _drop_sentinel(self) -> None:
+        self.sentinel = None
         self._stale = True
 
     def _send(self, data: memoryview, timeout_s: float) -> None:
@@ -197,4 +207,4 @@ class WatchConnection:
                 poll = select.poll()
                 poll.register(self._socket, select.POLLOUT)
                 if not poll.poll(timeout_s * 1000):
-                    raise TimeoutError("The broker takes no request.") from None
+                    raise TimeoutError("The broker does not read from the connection.") from None

@@ -1,17 +1,17 @@
-"""The watcher: how far logs have grown, by one long poll outstanding per leader.
+"""The watcher of the kafka-python driver: it reports when the ends of logs move.
 
-In go Kafka partitions; out come their last stable offsets, told when they move. What is asked, and
-why no payload comes with the answers, stands in `watch_connection.py`. This file finds leaders,
-keeps a line to each, and waits on all lines at once.
+It keeps one long poll outstanding at each leader; `watch_connection.py` describes the request and
+why no payload comes with the answers. This module finds leaders, keeps a connection to each, and
+waits on all connections at once.
 
-    sought      a log without a line: its leader, and where need be its end, are to be found
-    opening     the line to its leader is being opened
-    placed      asked for over a line
+    unassigned  a log without a connection: its leader, and perhaps its end, must be looked up
+    opening     the connection to its leader is being opened
+    assigned    watched over a connection
 
-kafka-python's event loop is driven only while something is sought or opening; else there is nothing
-between a broker's answer and the caller but a poll, a read and a few numbers to unpack.
+kafka-python's event loop is driven only while a log is unassigned or opening. Otherwise one poll,
+one read and the decoding of a few numbers lie between a broker's answer and the caller.
 
-Invariant: each log is sought, or waits for one opening, or is placed on one line.
+Invariant: each log is unassigned, or waits for one opening, or is assigned to one connection.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ from multicast.drivers.kafka_python.watch_connection import SentinelRecord, Watc
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
 
-_WAIT_S = 0.5
-_SHORT_WAIT_S = 0.02  # a log that is found waits for the long poll of its line to end
+_WAIT_S = 0.5  # of a long poll; Kafka's default. Growth ends it at once
+# A log that is being assigned waits for the long poll of its connection to end, so the poll is
+# short then: at most 50 requests a second.
+_SHORT_WAIT_S = 0.02
 
 
-class _Found(NamedTuple):
+class _Leaders(NamedTuple):
     leaders: Mapping[int, list[TopicPartition]]
     ends: Mapping[TopicPartition, int]
 
 
 class _Opening(NamedTuple):
-    line: Any  # the package's future of a `WatchConnection`
+    watch: Any  # the package's future for a `WatchConnection`
     logs: list[TopicPartition]
 
 
 class KafkaPythonWatcher:
-    """Follows last stable offsets; `bells` is the topic of the bells, where there is one."""
+    """Follows last stable offsets; `sentinel_topic` holds the sentinel records, if there is one."""
 
     def __init__(
         self,
@@ -55,77 +57,78 @@ class KafkaPythonWatcher:
         sentinel_topic: str | None = None,
     ) -> None:
         self.spacing_s = 0.0
-        self.lines_opened = 0
+        self.connections_opened = 0
         self._sentinel_topic = sentinel_topic
         self._connection = open_connection()
         self._wait_s = min(_WAIT_S, self._connection.timeout_s / 2)
-        self._told: dict[TopicPartition, int] = {}
-        self._endless = set(starts)  # their ends are to be asked for
+        self._reported: dict[TopicPartition, int] = {}
+        self._ends_unknown = set(starts)  # their ends must be requested
         self._moved: dict[TopicPartition, int] = {}
         now = time.monotonic()
-        self._sought: dict[TopicPartition, float] = dict.fromkeys(starts, now)  # since when
-        self._seek_at = now
-        self._seeking: Any = None  # the package's future of what is `_Found`
+        self._unassigned: dict[TopicPartition, float] = dict.fromkeys(starts, now)  # since when
+        self._lookup_at = now
+        self._lookup: Any = None  # the package's future for `_Leaders`
         self._openings: dict[int, _Opening] = {}
-        self._lines: dict[int, WatchConnection] = {}
-        self._gone = (0, 0)  # asks and bytes of lines that were closed
+        self._watches: dict[int, WatchConnection] = {}
+        self._closed_totals = (0, 0)  # requests and bytes of closed connections
         self._silent_s = 0.0
         self._woken = False
         self._closed = False
         self._poll = select.poll()
         self._loop = self._connection.selector.fileno()
         self._poll.register(self._loop, select.POLLIN)
-        self._reading: dict[int, int] = {}  # a socket's number to its broker's
+        self._reading: dict[int, int] = {}  # file descriptor -> broker
 
     @property
-    def asks(self) -> int:
-        """How many requests were sent."""
-        return self._gone[0] + sum(line.asks for line in self._lines.values())
+    def requests(self) -> int:
+        """The number of requests sent."""
+        return self._closed_totals[0] + sum(watch.requests for watch in self._watches.values())
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes came in answer to them."""
-        return self._gone[1] + sum(line.bytes_read for line in self._lines.values())
+        """The number of bytes in their answers."""
+        return self._closed_totals[1] + sum(watch.bytes_read for watch in self._watches.values())
 
     def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Follow these, too; what is followed already is asked for anew."""
+        """Start to follow these, or look them up again."""
         self.remove(partitions)
-        self._endless.update(partitions)
-        self._seek(partitions)
-        self._seek_at = time.monotonic()
+        self._ends_unknown.update(partitions)
+        self._look_up_later(partitions)
+        self._lookup_at = time.monotonic()
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Follow these no longer; what an answer still says of them is passed over."""
-        for one in partitions:
-            self._sought.pop(one, None)
-            self._endless.discard(one)
-            self._told.pop(one, None)
-            self._moved.pop(one, None)
-        gone = set(partitions)
-        for line in self._lines.values():
-            for one in [one for one in line.logs if one in gone]:
-                line.remove(one)
+        """Stop following these; their part of an outstanding answer is ignored."""
+        for partition in partitions:
+            self._unassigned.pop(partition, None)
+            self._ends_unknown.discard(partition)
+            self._reported.pop(partition, None)
+            self._moved.pop(partition, None)
+        removed = set(partitions)
+        for watch in self._watches.values():
+            for log in [log for log in watch.logs if log in removed]:
+                watch.remove(log)
         for opening in self._openings.values():
-            opening.logs[:] = [one for one in opening.logs if one not in gone]
+            opening.logs[:] = [log for log in opening.logs if log not in removed]
 
     def highs(self) -> Mapping[TopicPartition, int]:
-        """Give the high watermarks, as last heard, that lie above the end."""
-        return {at: high for line in list(self._lines.values()) for at, high in line.told_highs()}
+        """Return the high watermarks above the end, as last reported."""
+        watches = list(self._watches.values())
+        return {log: high for watch in watches for log, high in watch.highs()}
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Give the ends that moved since they were last told."""
+        """Wait up to `timeout_s` for an end to move; return those that moved since last time."""
         if self._closed:
-            raise UsageError("This watcher was closed before.")
+            raise UsageError("This watcher is closed; open another one.")
         now = time.monotonic()
         deadline = now + timeout_s
         while True:
-            self._mend(now)
-            # The next request is on its way while the caller works on what was found.
-            ask_again_at = self._ask(now)
+            self._reconnect(now)
+            # The next request travels while the caller processes these ends.
+            request_at = self._send_requests(now)
             if self._moved:
                 break
             last = self._woken or now >= deadline
-            until = now if last else min(deadline, ask_again_at)
+            until = now if last else min(deadline, request_at)
             self._wait(max(0.0, until - now))
             if last and not self._moved:
                 break
@@ -135,7 +138,7 @@ class KafkaPythonWatcher:
         return moved
 
     def wake(self) -> None:
-        """End a poll, or the next one, early."""
+        """Make a poll, or the next one, return early."""
         self._woken = True
         self._connection.net.wakeup()
 
@@ -144,172 +147,178 @@ class KafkaPythonWatcher:
         if self._closed:
             return
         self._closed = True
-        for line in self._lines.values():
-            line.close()
+        for watch in self._watches.values():
+            watch.close()
         self._connection.close()
-        # The loop's last turn may have brought a line that was being opened.
+        # The loop may have finished opening a connection in its last run.
         for opening in self._openings.values():
-            if opening.line.is_done and opening.line.exception is None:
-                opening.line.value.close()
+            if opening.watch.is_done and opening.watch.exception is None:
+                opening.watch.value.close()
 
-    # -- asking and hearing ---------------------------------------------------------------------
+    # -- requests and answers -------------------------------------------------------------------
 
-    def _ask(self, now: float) -> float:
-        """Send what can be sent now; give when to come again for what waits for its time."""
-        again_at = self._seek_at if self._sought and self._seeking is None else float("inf")
-        wait_s = _SHORT_WAIT_S if self._sought or self._openings else self._wait_s
+    def _send_requests(self, now: float) -> float:
+        """Send the requests that are due; return the time of the next one."""
+        next_at = self._lookup_at if self._unassigned and self._lookup is None else float("inf")
+        wait_s = _SHORT_WAIT_S if self._unassigned or self._openings else self._wait_s
         timeout_s = self._connection.timeout_s
-        for node, line in list(self._lines.items()):
-            if line.due:
-                if now - line.asked_at > self._wait_s + timeout_s:
-                    self._lose(node)
+        for node, watch in list(self._watches.items()):
+            if watch.due:
+                if now - watch.requested_at > self._wait_s + timeout_s:
+                    self._disconnect(node)
                 continue
-            ask_at = max(line.pause_until, line.asked_at + self.spacing_s)
-            if ask_at > now:
-                again_at = min(again_at, ask_at)
-            elif line.logs:
+            allowed_at = max(watch.pause_until, watch.requested_at + self.spacing_s)
+            if allowed_at > now:
+                next_at = min(next_at, allowed_at)
+            elif watch.logs:
                 try:
-                    line.ask(now, wait_s=min(wait_s, self._wait_s), timeout_s=timeout_s)
+                    watch.request(now, wait_s=min(wait_s, self._wait_s), timeout_s=timeout_s)
                 except OSError:
-                    self._lose(node)
-        return again_at
+                    self._disconnect(node)
+        return next_at
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait for anything; raise `ClusterUnreachable` where answers were due for too long."""
+        """Wait for an event; raise `ClusterUnreachable` if answers have been due for too long."""
         began = time.monotonic()
-        busy = self._seeking is not None or bool(self._openings)
+        busy = self._lookup is not None or bool(self._openings)
         if busy:
-            self._turn()
-            # What the turn has brought is taken at once; the loop's own timers are kept roughly.
-            done = any(one.is_done for one in self._futures())
+            self._drive_loop()
+            # A finished future is used at once; the loop's own timers may fire a little late.
+            done = any(future.is_done for future in self._futures())
             timeout_s = 0.0 if done else min(timeout_s, RETRY_S)
         ready = self._poll.poll(timeout_s * 1000)
         for number, _ in ready:
             if number == self._loop:
-                self._turn()
+                self._drive_loop()
             else:
                 self._read(self._reading[number])
         if not ready:
-            self._turn()
-        if self._sought or any(line.due for line in self._lines.values()):
+            self._drive_loop()
+        if self._unassigned or any(watch.due for watch in self._watches.values()):
             self._silent_s += time.monotonic() - began
             if self._silent_s > self._connection.timeout_s:
                 self._silent_s = 0.0
                 raise self._connection.unreachable(self._connection.timeout_s)
 
-    def _turn(self) -> None:
-        """Have the package's loop do what it can do without waiting."""
+    def _drive_loop(self) -> None:
+        """Run the package's loop without waiting."""
         self._connection.net.poll(timeout_ms=0)
         self._connection.net.drain()
 
     def _read(self, node: int) -> None:
-        line = self._lines[node]
-        if not line.due:  # what comes unasked is the broker's good-bye
-            self._lose(node)
+        watch = self._watches[node]
+        if not watch.due:  # without a request only the end of the connection can arrive
+            self._disconnect(node)
             return
         try:
-            news = line.receive(time.monotonic())
+            events = watch.receive(time.monotonic())
         except OSError:
-            self._lose(node)
+            self._disconnect(node)
             return
-        if news is None:
+        if events is None:
             return
         self._silent_s = 0.0
-        for one in news:
-            if one.error:
-                self._failed(line, one)
+        for event in events:
+            if event.error:
+                self._reassign(watch, event)
             else:
-                self._tell(one.partition, one.end)
+                self._report(event.partition, event.end)
 
-    def _failed(self, line: WatchConnection, answer: FetchAnswer) -> None:
-        """Seek a log anew whose leader does not answer for it."""
+    def _reassign(self, watch: WatchConnection, answer: FetchAnswer) -> None:
+        """Look up the leader again of a log for which a broker reports an error."""
         error = kafka_errors.for_code(answer.error)
         if issubclass(error, kafka_errors.AuthorizationError):
             raise self._connection.access.lacks("Read", "topic", answer.partition.topic)
         if error is kafka_errors.OffsetOutOfRangeError:
-            # The log was trimmed past its end, cut, or made anew.
-            self._endless.add(answer.partition)
-        line.remove(answer.partition)
-        self._seek([answer.partition])
+            # The log was trimmed past this offset, truncated or recreated.
+            self._ends_unknown.add(answer.partition)
+        watch.remove(answer.partition)
+        self._look_up_later([answer.partition])
 
-    def _tell(self, partition: TopicPartition, end: int) -> None:
-        if self._told.get(partition) != end:
-            self._told[partition] = self._moved[partition] = end
+    def _report(self, partition: TopicPartition, end: int) -> None:
+        if self._reported.get(partition) != end:
+            self._reported[partition] = self._moved[partition] = end
 
-    # -- leaders and lines ----------------------------------------------------------------------
+    # -- leaders and connections ----------------------------------------------------------------
 
-    def _seek(self, logs: Iterable[TopicPartition]) -> None:
+    def _look_up_later(self, logs: Iterable[TopicPartition]) -> None:
         now = time.monotonic()
-        for at in logs:
-            self._sought.setdefault(at, now)
-        self._seek_at = now + RETRY_S
+        for log in logs:
+            self._unassigned.setdefault(log, now)
+        self._lookup_at = now + RETRY_S
 
-    def _mend(self, now: float) -> None:
-        """Take what was found and opened; have what is sought looked for."""
-        if self._seeking is not None and self._seeking.is_done:
-            sought, self._seeking = self._seeking, None
-            self._seek_at = now + RETRY_S
-            if sought.exception is None:
+    def _reconnect(self, now: float) -> None:
+        """Use the leaders and connections that are ready; start a look-up if one is due."""
+        if self._lookup is not None and self._lookup.is_done:
+            lookup, self._lookup = self._lookup, None
+            self._lookup_at = now + RETRY_S
+            if lookup.exception is None:
                 self._silent_s = 0.0
-                self._take(sought.value)
-            self._refuse(sought.exception)
+                self._take_leaders(lookup.value)
+            self._raise_permanent(lookup.exception)
         for node, opening in list(self._openings.items()):
-            if opening.line.is_done:
+            if opening.watch.is_done:
                 del self._openings[node]
-                if opening.line.exception is None:
-                    self._add(node, opening.line.value, opening.logs)
+                if opening.watch.exception is None:
+                    self._add(node, opening.watch.value, opening.logs)
                 else:
-                    self._seek(opening.logs)
-                self._refuse(opening.line.exception)
-        if self._sought and self._seeking is None and now >= self._seek_at:
-            for at, since in self._sought.items():
-                self._connection.refuse_unknown([at], since=since)
-            self._seeking = self._soon(self._find, list(self._sought))
+                    self._look_up_later(opening.logs)
+                self._raise_permanent(opening.watch.exception)
+        if self._unassigned and self._lookup is None and now >= self._lookup_at:
+            for log, since in self._unassigned.items():
+                self._connection.raise_if_unknown([log], since=since)
+            self._lookup = self._submit(self._find_leaders, list(self._unassigned))
 
-    def _take(self, found: _Found) -> None:
-        for at, end in found.ends.items():
-            if at in self._endless:
-                self._endless.discard(at)
-                self._tell(at, end)
-        for node, logs in found.leaders.items():
-            ready = [at for at in logs if at in self._sought and at not in self._endless]
-            for at in ready:
-                del self._sought[at]
-            if node in self._lines:
-                self._place(self._lines[node], ready)
+    def _take_leaders(self, answer: _Leaders) -> None:
+        """Report new ends, and assign each log with a known end to its leader's connection."""
+        for log, end in answer.ends.items():
+            if log in self._ends_unknown:
+                self._ends_unknown.discard(log)
+                self._report(log, end)
+        for node, logs in answer.leaders.items():
+            ready = [
+                log for log in logs if log in self._unassigned and log not in self._ends_unknown
+            ]
+            for log in ready:
+                del self._unassigned[log]
+            if node in self._watches:
+                self._assign(self._watches[node], ready)
             elif node in self._openings:
                 self._openings[node].logs.extend(ready)
             elif ready:
-                self._openings[node] = _Opening(self._soon(self._open, node), ready)
+                self._openings[node] = _Opening(self._submit(self._open, node), ready)
 
-    def _add(self, node: int, line: WatchConnection, logs: Iterable[TopicPartition]) -> None:
-        self.lines_opened += 1
-        self._lines[node] = line
-        self._reading[line.fileno()] = node
-        self._poll.register(line, select.POLLIN)
-        self._place(line, logs)
+    def _add(self, node: int, watch: WatchConnection, logs: Iterable[TopicPartition]) -> None:
+        self.connections_opened += 1
+        self._watches[node] = watch
+        self._reading[watch.fileno()] = node
+        self._poll.register(watch, select.POLLIN)
+        self._assign(watch, logs)
 
-    def _place(self, line: WatchConnection, logs: Iterable[TopicPartition]) -> None:
-        for at in logs:
-            line.add(at, self._told[at])
+    def _assign(self, watch: WatchConnection, logs: Iterable[TopicPartition]) -> None:
+        for log in logs:
+            watch.add(log, self._reported[log])
 
-    def _lose(self, node: int) -> None:
-        line = self._lines.pop(node)
-        self._gone = (self._gone[0] + line.asks, self._gone[1] + line.bytes_read)
-        del self._reading[line.fileno()]
-        self._poll.unregister(line)
-        line.close()
-        self._seek(line.logs)
+    def _disconnect(self, node: int) -> None:
+        watch = self._watches.pop(node)
+        self._closed_totals = (
+            self._closed_totals[0] + watch.requests,
+            self._closed_totals[1] + watch.bytes_read,
+        )
+        del self._reading[watch.fileno()]
+        self._poll.unregister(watch)
+        watch.close()
+        self._look_up_later(watch.logs)
 
-    def _soon(self, coroutine: Callable[..., Any], *arguments: object) -> Any:
+    def _submit(self, coroutine: Callable[..., Any], *arguments: object) -> Any:
         return self._connection.net.call_soon_with_future(coroutine, *arguments)
 
     def _futures(self) -> list[Any]:
-        futures = [opening.line for opening in self._openings.values()]
-        return futures if self._seeking is None else [self._seeking, *futures]
+        futures = [opening.watch for opening in self._openings.values()]
+        return futures if self._lookup is None else [self._lookup, *futures]
 
-    def _refuse(self, error: BaseException | None) -> None:
-        """Raise an error that trying again does not mend."""
+    def _raise_permanent(self, error: BaseException | None) -> None:
+        """Raise an error that a retry does not remove."""
         passing = isinstance(error, kafka_errors.KafkaError | OSError)
         if error is not None and (
             not passing or isinstance(error, kafka_errors.AuthorizationError)
@@ -318,24 +327,25 @@ class KafkaPythonWatcher:
 
     # -- on the package's loop --------------------------------------------------------------------
 
-    async def _find(self, logs: list[TopicPartition]) -> _Found:
+    async def _find_leaders(self, logs: list[TopicPartition]) -> _Leaders:
         connection = self._connection
         connection.follow(logs)
-        # What is sought was led by somebody else, or by nobody known: ask, do not remember.
+        # The leaders in the cached metadata are wrong or missing, so the cache is refreshed.
         await connection.cluster.refresh_metadata()
         leaders = await connection.leaders(logs)
-        endless = dict.fromkeys((at for at in logs if at in self._endless), LATEST)
-        ends = await connection.list_offsets_once(endless) if endless else {}
-        return _Found(leaders, ends)
+        wanted = dict.fromkeys((log for log in logs if log in self._ends_unknown), LATEST)
+        ends = await connection.list_offsets_once(wanted) if wanted else {}
+        return _Leaders(leaders, ends)
 
     async def _open(self, node: int) -> WatchConnection:
-        bell = None
+        sentinel = None
         if self._sentinel_topic is not None:
             try:
                 ends = await self._connection.ends_led_by(node, self._sentinel_topic)
             except (kafka_errors.KafkaError, OSError):
-                ends = {}  # then it goes without
-            bell = next((SentinelRecord(at, end - 1) for at, end in ends.items() if end > 0), None)
+                ends = {}  # the connection works without a sentinel
+            sentinels = (SentinelRecord(log, end - 1) for log, end in ends.items() if end > 0)
+            sentinel = next(sentinels, None)
         client_id = self._connection.manager.config["client_id"]
         opened = await open_socket(self._connection, node, FETCH_KEY, FETCH_VERSION)
-        return WatchConnection(opened, client_id, bell)
+        return WatchConnection(opened, client_id, sentinel)

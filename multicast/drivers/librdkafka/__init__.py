@@ -1,13 +1,13 @@
-"""The librdkafka driver: the fast data path, and the one door to the package `confluent_kafka`.
+"""The librdkafka driver: the fast data path.
 
-In go what `protocol.py` lets a driver be asked; out come this project's values and errors only.
-Questions (ends, committed offsets) and watchers go to another driver, which is handed in: what
-librdkafka offers for them is slower, or blocks without a time-out.
+Only this folder imports the package `confluent_kafka`. Its callers get this project's values and
+errors only. Single requests (ends, committed offsets) and watchers go to another driver, the
+*delegate*: librdkafka's own calls for them are slower, or block without a time-out.
 
-    settings.py     what producers and consumers have in common
+    settings.py     the settings that producers and consumers share
     appender.py     the idempotent producer and the thread that serves its callbacks
-    started.py      the appends that have no outcome yet
-    outcomes.py     what its errors say about an append
+    started.py      the appends without an outcome
+    outcomes.py     what the producer's errors mean for an append
     reader.py       the consumer
     driver.py       the driver
 

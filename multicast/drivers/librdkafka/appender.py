@@ -1,26 +1,26 @@
 """Appends through librdkafka's idempotent producer.
 
-In go records; out come outcomes, each once. librdkafka itself bounds what is in flight and says
-at once when that is full. What its errors mean stands in `outcomes.py`.
+librdkafka itself bounds what is in flight and refuses an append at once when its queue is full.
+`outcomes.py` translates its errors.
 
-No record is ever stored twice. librdkafka's own promise ends where it *bumps the epoch* of its
-producer: from then on it sends again, under a new sequence, what the brokers may have stored
-before. So nothing here may make it do that (`driver.py` has the settings, docs/hazards.md the
-whole list), and a producer that has left a gap in its sequence sends no more:
+No record is ever stored twice. librdkafka does not promise that once it *bumps the epoch* of its
+producer: it then sends again, under new sequence numbers, what the brokers may have stored. So the
+settings in `driver.py` prevent an epoch bump (docs/hazards.md lists the causes), and a producer
+with a gap in its sequence is replaced:
 
-    overdue     an append has waited for the delivery time-out: we settle it as unknown, and
-                librdkafka, whose own time-out is off, still tries
+    overdue     an append has waited for the delivery time-out: it is settled as unknown, while
+                librdkafka, whose own time-out is off, keeps trying
     stuck       librdkafka has tried for twice that time: the producer is replaced
-    broken      an append failed, or librdkafka has given up on its producer: it is replaced, too
-    replaced    no new append goes to it. It may deliver what it holds while acknowledgements
-                come; what is left is purged, settled as unknown, and never sent again by us
-    held        appends that are started meanwhile; the next producer gets them, in their order
-    busy        appends come so fast that the appending thread serves the callbacks itself: the
-                package takes the interpreter's lock once for each, and two threads that fight
-                for it halve the rate
+    broken      an append failed, or librdkafka's producer failed for good: it is replaced
+    replaced    a producer that gets no new appends. It may deliver what it holds while
+                acknowledgements come; the rest is purged, settled as unknown and never sent again
+    held        appends that start meanwhile; the next producer gets them in their order
+    busy        appends come so fast that the appending thread serves the callbacks itself: each
+                callback needs the interpreter's lock, and two threads competing for it halve the
+                rate
 
-Invariants: an append that was started is settled once, at the latest by `close`. Of all producers
-of an appender one at most sends; at most `_ENDING_MAX` more are being closed.
+Invariants: every append that started is settled once, at the latest by `close`. Of an appender's
+producers, those that send <= 1, and those that are being closed <= `_ENDING_MAX`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,33 @@ from multicast.drivers.access import Access, user_of
 from multicast.drivers.librdkafka.outcomes import Outcomes, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
-from multicast.drivers.protocol import AppendFailed, AppendOutcome, Headers, TopicPartition
+from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
+    AppendFailed,
+    AppendOutcome,
+    Headers,
+    TopicPartition,
+)
 from multicast.errors import BufferFull, UsageError
 
-_SERVED_EVERY = 32
-_BUSY_S = 0.002
-_IDLE_S = 0.25  # an outcome ends the wait at once; only `close` and the guard may wait so long
-_LOOK_S = 0.1
-_STUCK_AFTER = 2  # delivery time-outs
-_DRAIN_S = 1.0
-_STALLED_S = 0.25  # no acknowledgement for so long: those that are left do not come soon
-_POLL_S = 0.05
-_PURGE_S = 0.5  # librdkafka's threads need milliseconds to give up what they hold
-_END_S = 5.0
+# The appending thread serves callbacks after this many appends. A plain choice: serving each time
+# adds a call and a lock to each append; serving after 300 would delay outcomes under load.
+_SERVE_APPENDS = 32
+_BUSY_S = 0.002  # how late the serving thread notices that appends have paused
+_IDLE_S = 0.25  # an outcome ends this wait at once; only `close` and the guard may wait as long
+_GUARD_S = 0.1  # the period of the guard: overdue outcomes may be 1 s late (docs/hazards.md)
+_STUCK_TIMEOUTS = 2  # delivery time-outs; each replacement settles all waiting appends as unknown
+_DRAIN_S = 1.0  # a replaced producer delays new appends by this much, to deliver its own
+_STALLED_S = 0.25  # after such a pause in acknowledgements, the rest does not come soon
+_POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that they are done
+_FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
+_PURGE_S = 0.5  # librdkafka's threads take milliseconds to release what they hold
+_END_S = 5.0  # the same for a producer that is being closed, on a thread where nobody waits
+# Closing lasts as long as a DNS look-up of a broker; without a limit, an outage with many
+# replacements would pile up producers, each with a thread for every broker.
 _ENDING_MAX = 2
 
-
-_CLOSED = "This appender was closed before."
+_CLOSED = "This appender is closed; open another one."
 
 
 class _Append(NamedTuple):
@@ -66,7 +76,7 @@ class _Append(NamedTuple):
 
 
 class LibrdkafkaAppender:
-    """An appender with a producer of its own, whose callbacks a thread of ours serves."""
+    """An appender with its own producer, and a thread that serves the producer's callbacks."""
 
     def __init__(self, settings: Mapping[str, Any], *, delivery_timeout_s: float) -> None:
         self._settings = dict(settings)
@@ -74,22 +84,22 @@ class LibrdkafkaAppender:
         self._held_max = int(settings["queue.buffering.max.messages"])
         self._held_bytes_max = int(settings["queue.buffering.max.kbytes"]) * 1024
         self._delivery_timeout_s = delivery_timeout_s
-        self._looked_s = time.monotonic()
+        self._guarded_at_s = time.monotonic()
         self._producer = self._open()
         self._successor: Any = None
         self._ending: list[threading.Thread] = []
         user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
         self._outcomes = Outcomes(self._bootstrap, Access(self._bootstrap, user))
         self._started = Started(LOG)
-        self._of_many = 0  # so many appends were started by calls with many
+        self._of_many = 0  # the number of appends started by calls with many
         self._lock = threading.Lock()  # to start an append, and to change the producer
-        self._serving = threading.Lock()  # to settle; it is taken before the other one
-        # By number, while the producer is being replaced: appends that the next one gets.
+        self._serving = threading.Lock()  # to settle; taken before the other lock
+        # While the producer is being replaced: appends for the next one, by number.
         self._held: dict[int, _Append] | None = None
         self._held_bytes = 0
-        self._last_sent = 0  # the last number that went to a producer that is being replaced
-        self._broken = ""  # why the producer may be used no longer
-        self._given_up = ""  # why what it holds was purged
+        self._last_sent = 0  # the last number that the producer being replaced got
+        self._broken = ""  # why the producer must be replaced
+        self._given_up = ""  # why its remaining appends were purged
         self._closing = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="amcast-appender", daemon=True)
@@ -104,13 +114,13 @@ class LibrdkafkaAppender:
         headers: Headers = (),
         done: Callable[[AppendOutcome], None],
     ) -> None:
-        """Start an append; outcomes come on the serving thread, or on one that appends."""
+        """Start an append; outcomes come on the serving thread, or on an appending one."""
         refused = None
         try:
             with self._lock:
                 if self._closing:
                     raise UsageError(_CLOSED)
-                # This is the hot path: `Started.enter` and `_produce`, without their calls.
+                # This is the hot path: `Started.enter` and `_produce`, inlined.
                 started = self._started
                 number = started.last = started.last + 1
                 started.waiting[number] = (partition, done)
@@ -132,11 +142,12 @@ class LibrdkafkaAppender:
         except BufferError as error:
             self._serve_here()
             raise BufferFull(
-                f"{len(self._producer)} appends to {self._bootstrap} are in flight already."
+                f"{len(self._producer)} appends to {self._bootstrap} are in flight; wait for some "
+                f"outcomes, then append again."
             ) from error
         if refused is not None:
             done(self._outcomes.not_taken(partition, refused))
-        if number % _SERVED_EVERY == 0:
+        if number % _SERVE_APPENDS == 0:
             self._serve_here()
 
     def append_all(
@@ -146,10 +157,7 @@ class LibrdkafkaAppender:
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
-        """Start appends in one call of the package, which takes them up to where it is full.
-
-        It takes none while the producer is being replaced.
-        """
+        """Start appends by one call of the package; none while the producer is being replaced."""
         taken = 0
         refused: list[tuple[int, Any]] = []
         with self._lock:
@@ -172,7 +180,7 @@ class LibrdkafkaAppender:
         return taken
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is in flight, and each outcome was taken."""
+        """Wait until each append so far has its outcome."""
         deadline = time.monotonic() + timeout_s
         while self._started.waiting:
             left_s = deadline - time.monotonic()
@@ -180,13 +188,13 @@ class LibrdkafkaAppender:
                 return False
             if self._serving.acquire(timeout=min(left_s, _BUSY_S)):
                 try:
-                    self._poll(min(left_s, 0.1))
+                    self._poll(min(left_s, _FLUSH_POLL_S))
                 finally:
                     self._serving.release()
         return True
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Flush, then give up what is left."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Flush, then settle the remaining appends as unknown."""
         with self._lock:
             if self._closing:
                 return
@@ -199,7 +207,8 @@ class LibrdkafkaAppender:
         with self._serving:
             self._give_up()
             self._started.forget(
-                self._started.last, lambda at: not_sent(at, "the appender was closed")
+                self._started.last,
+                lambda partition: not_sent(partition, "the appender was closed"),
             )
         self._held, self._successor = {}, None
 
@@ -212,9 +221,9 @@ class LibrdkafkaAppender:
             self._hold(number, append)
 
     def _not_started(self, number: int, error: BaseException, append: _Append) -> Any:
-        """Give the error of an append that the package refuses for good; raise any other one.
+        """Return the error of an append that the package refuses for good; raise any other error.
 
-        What is refused because librdkafka has given up on its producer is held for the next one.
+        If librdkafka's producer failed for good, the append is held for the next one.
         """
         why = error.args[0] if isinstance(error, KafkaException) else None
         try:
@@ -232,18 +241,16 @@ class LibrdkafkaAppender:
         return why
 
     def _produce(self, number: int, append: _Append) -> None:
-        at, value, key, headers = append
+        (topic, partition), value, key, headers = append
         settled = partial(self._settled, number)
         if headers:
-            self._producer.produce(
-                at.topic, value, key, at.partition, settled, headers=list(headers)
-            )
+            self._producer.produce(topic, value, key, partition, settled, headers=list(headers))
         else:
-            self._producer.produce(at.topic, value, key, at.partition, settled)
+            self._producer.produce(topic, value, key, partition, settled)
 
     def _hold(self, number: int, append: _Append) -> None:
         """Keep an append for the next producer; raises `BufferError` as the package does."""
-        assert self._held is not None, "only where a producer is being replaced, another one comes"
+        assert self._held is not None, "only a producer that is being replaced has a successor"
         size = len(append.value or b"") + len(append.key or b"")
         full = self._held and self._held_bytes + size > self._held_bytes_max
         if full or len(self._held) >= self._held_max:
@@ -254,7 +261,7 @@ class LibrdkafkaAppender:
     def _start_all(
         self, many: Many, values: Sequence[bytes | None]
     ) -> tuple[int, list[tuple[int, Any]]]:
-        """Say how many were taken, and which of these the package refuses for good."""
+        """Return how many the package took, and those among them that it refuses for good."""
         messages: list[dict[str, Any]] = [
             {"value": value, "callback": partial(self._settled_of_many, many, index)}
             for index, value in enumerate(values)
@@ -268,7 +275,7 @@ class LibrdkafkaAppender:
             error = message.get("_error")
             if error is None:
                 continue
-            # What stands behind the first that found the queue full was not taken, either.
+            # After the first that found the queue full, no other was taken.
             if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
                 return index, refused
             if _is_fatal(error):
@@ -287,14 +294,14 @@ class LibrdkafkaAppender:
     def _break(self, error: Any) -> None:
         self._broken = self._broken or f"an error ended its sequence ({error.str()})"
 
-    # -- on whatever thread settles, one at a time --------------------------------------------
+    # -- on any thread that settles, one at a time --------------------------------------------
 
     def _poll(self, timeout_s: float) -> int:
-        """Have the package call back with outcomes; say how many came."""
+        """Have the package call back with outcomes; return how many there were."""
         try:
             return int(self._producer.poll(timeout_s))
         except KafkaException as error:
-            # So the package tells, once, that librdkafka has given up on its producer.
+            # The package raises this once, when librdkafka's producer has failed for good.
             if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 self._outcomes.denied = True
             self._break(error.args[0])
@@ -302,7 +309,7 @@ class LibrdkafkaAppender:
 
     def _serve_here(self) -> None:
         # One thread at a time, so that outcomes come in the order of their offsets. A callback
-        # that appends again finds the lock held, too: nothing nests.
+        # that appends finds the lock held as well, so calls do not nest.
         if self._serving.acquire(blocking=False):
             try:
                 self._poll(0)
@@ -310,14 +317,14 @@ class LibrdkafkaAppender:
                 self._serving.release()
 
     def _settled(self, number: int, error: Any, message: Any) -> None:
-        one = self._started.waiting.get(number)
-        if not isinstance(one, tuple):
-            self._hear_late(number, error)
+        entry = self._started.waiting.get(number)
+        if not isinstance(entry, tuple):
+            self._check_late(number, error)
             self._started.given_up.pop(number, None)
             return
-        at, done = one
+        partition, done = entry
         try:
-            done(self._outcome(at, error, message))
+            done(self._outcome(partition, error, message))
         except Exception:  # noqa: BLE001
             LOG.exception(DONE_FAILED)
         finally:
@@ -331,15 +338,15 @@ class LibrdkafkaAppender:
             except Exception:  # noqa: BLE001
                 LOG.exception(DONE_FAILED)
         else:
-            self._hear_late(many.number, error)
+            self._check_late(many.number, error)
         many.left -= 1
         if many.left <= many.dropped:
             self._started.finish(many)
 
-    def _hear_late(self, number: int, error: Any) -> None:
-        """Hear what became of an append that was given up, maybe with its producer."""
-        at = self._started.given_up.get(number)
-        if at is not None and error is not None and self._outcomes.breaks(at, error):
+    def _check_late(self, number: int, error: Any) -> None:
+        """Check the late outcome of an append that was given up: it may break the producer."""
+        late = self._started.given_up.get(number)
+        if late is not None and error is not None and self._outcomes.breaks(late, error):
             self._break(error)
 
     def _outcome(self, partition: TopicPartition, error: Any, message: Any) -> AppendOutcome:
@@ -361,11 +368,11 @@ class LibrdkafkaAppender:
         seen = 0
         while not self._closed.is_set():
             count = self._started.last + self._of_many
-            busy = count - seen > _SERVED_EVERY
+            busy = count - seen > _SERVE_APPENDS
             seen = count
             if busy:
                 self._closed.wait(_BUSY_S)
-            looks = self._broken or time.monotonic() - self._looked_s >= _LOOK_S
+            looks = self._broken or time.monotonic() - self._guarded_at_s >= _GUARD_S
             if looks or not busy:
                 with self._serving:
                     self._poll(0 if busy else _IDLE_S)
@@ -373,34 +380,34 @@ class LibrdkafkaAppender:
                 self._guard()
 
     def _guard(self) -> None:
-        """Hold the delivery time-out, and go on with a new producer where one is needed."""
-        # What was overdue before outcomes were taken: they may have come while we were frozen.
-        overdue = self._started.by(self._looked_s - self._delivery_timeout_s)
-        stuck_s = _STUCK_AFTER * self._delivery_timeout_s
-        self._looked_s = now = time.monotonic()
+        """Enforce the delivery time-out, and replace the producer if it is stuck or broken."""
+        # Overdue at the last look: this process may have been frozen, with outcomes still waiting.
+        overdue = self._started.by(self._guarded_at_s - self._delivery_timeout_s)
+        stuck_s = _STUCK_TIMEOUTS * self._delivery_timeout_s
+        self._guarded_at_s = now = time.monotonic()
         self._started.mark(now, keep_s=stuck_s)
         oldest = self._started.oldest()
-        if self._given_up:  # and its successor could not be opened yet
+        if self._given_up:  # its successor could not be opened yet
             with self._serving:
                 self._succeed()
         elif self._broken:
-            # One that may write nowhere is as good as the next one until somebody appends.
+            # If the user may write nowhere, a new producer would fail, too: wait for an append.
             if not self._outcomes.denied or self._started.waiting:
                 self._replace(self._broken)
         elif oldest is not None and oldest <= overdue:
-            at = self._started.at(oldest)
-            if at is not None and oldest <= self._started.by(now - stuck_s):
-                self._replace(f"{name(at)} acknowledged nothing for {stuck_s:g} s")
+            stuck = self._started.partition_of(oldest)
+            if stuck is not None and oldest <= self._started.by(now - stuck_s):
+                self._replace(f"{name(stuck)} acknowledged nothing for {stuck_s:g} s")
             why = f"no broker acknowledged it within {self._delivery_timeout_s:g} s"
             with self._serving:
-                self._started.give_up(overdue, lambda at: unknown(at, why))
+                self._started.give_up(overdue, lambda partition: unknown(partition, why))
 
     def _replace(self, why: str) -> None:
-        """Settle all that the producer holds, and let another one take its place."""
+        """Settle all appends of the producer, and open another one in its place."""
         LOG.warning("A producer is replaced: %s", why)
         with self._lock:
             self._stop_sending(self._started.last)
-        self._prepare()  # it connects while the other one is drained
+        self._prepare()  # the successor connects while the old producer is drained
         with self._serving:
             self._drain()
             self._given_up = f"its producer was replaced, since {why}"
@@ -408,43 +415,43 @@ class LibrdkafkaAppender:
             self._succeed()
 
     def _drain(self) -> None:
-        """Let the producer deliver what it can, while acknowledgements come."""
-        now = heard = time.monotonic()
+        """Let the producer deliver what it holds, as long as acknowledgements come."""
+        now = served_at = time.monotonic()
         end = now + _DRAIN_S
         while self._started.waits(self._last_sent) and not self._closed.is_set():
-            if now >= end or now - heard >= _STALLED_S:
+            if now >= end or now - served_at >= _STALLED_S:
                 return
             served = self._poll(_POLL_S)
             now = time.monotonic()
-            heard = now if served else heard
+            served_at = now if served else served_at
 
     def _give_up(self) -> None:
-        """Purge what the producer holds, and settle it as unknown."""
+        """Purge the producer's remaining appends, and settle them as unknown."""
         end = time.monotonic() + _PURGE_S
         while True:
-            # With the setting for gapless sequences this ends the producer: it sends no more.
+            # With enable.gapless.guarantee a purge stops the producer for good.
             self._producer.purge(in_queue=True, in_flight=True, blocking=False)
             if not self._started.waits(self._last_sent) or time.monotonic() >= end:
                 break
             self._poll(_POLL_S)
-        self._started.forget(self._last_sent, lambda at: unknown(at, self._given_up))
+        self._started.forget(self._last_sent, lambda partition: unknown(partition, self._given_up))
 
     def _prepare(self) -> bool:
-        """Open the successor; there is none while too many others are still being closed."""
+        """Open the successor, unless too many old producers are being closed; return success."""
         self._ending = [thread for thread in self._ending if thread.is_alive()]
         if self._successor is None and len(self._ending) < _ENDING_MAX:
             try:
                 self._successor = self._open()
             except UsageError as error:
-                LOG.warning("No producer can take the place of one that was given up: %s", error)
+                LOG.warning("A failed producer cannot be replaced yet: %s", error)
         return self._successor is not None
 
     def _succeed(self) -> None:
-        """Hand over to the successor what was held; without one, see that its time runs out."""
+        """Start the held appends on the successor; without one, settle those that are overdue."""
         failed: dict[int, AppendFailed] = {}
         refused: dict[int, tuple[TopicPartition, Any]] = {}
         with self._lock:
-            assert self._held is not None, "nothing is appended to a producer that was given up"
+            assert self._held is not None, "a producer that was given up gets no appends"
             held = self._held
             if self._prepare():
                 self._close_later(self._producer)
@@ -460,17 +467,17 @@ class LibrdkafkaAppender:
             else:
                 overdue = self._started.by(time.monotonic() - self._delivery_timeout_s)
                 for number in [number for number in held if number <= overdue]:
-                    at = held.pop(number).partition
-                    failed[number] = not_sent(at, "no producer could be opened in time")
+                    late = held.pop(number).partition
+                    failed[number] = not_sent(late, "no producer could be opened in time")
         if refused:
-            self._poll(0)  # it tells why librdkafka has given up on this producer already
-        for number, (at, why) in refused.items():
-            failed[number] = self._outcomes.not_taken(at, why)
+            self._poll(0)  # learns why librdkafka's new producer failed at once
+        for number, (partition, why) in refused.items():
+            failed[number] = self._outcomes.not_taken(partition, why)
         for number, outcome in failed.items():
             self._started.settle(number, outcome)
 
     def _close_later(self, producer: Any) -> None:
-        """Close a producer in a thread: that may take as long as one of its addresses is sought."""
+        """Close a producer on a thread: it may take as long as a DNS look-up of a broker."""
         held = [producer]
         thread = threading.Thread(
             target=_end, args=(held,), name="amcast-appender-end", daemon=True
@@ -484,10 +491,10 @@ def _is_fatal(error: Any) -> bool:
 
 
 def _end(held: list[Any]) -> None:
-    """Give up what a producer still holds; with the last reference to it the package closes it."""
+    """Purge what a producer holds; the package closes it with the last reference, held here."""
     producer = held.pop()
     end = time.monotonic() + _END_S
     while len(producer) and time.monotonic() < end:
         producer.purge(in_queue=True, in_flight=True, blocking=False)
-        with contextlib.suppress(KafkaException):  # its end is told once more
+        with contextlib.suppress(KafkaException):  # the package reports its failure once more
             producer.poll(_POLL_S)

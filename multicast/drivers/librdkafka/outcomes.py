@@ -1,10 +1,11 @@
-"""What librdkafka's errors say about an append: refused for good, or unknown.
+"""Translates librdkafka's errors into the outcome of an append.
 
-    definite    the brokers or the client refused the record: it does not stand in the log
-    unknown     anything else, above all where the client gave up waiting
-    stored      the record stands in the log, but the client does not know where: unknown, too
+    refused     (definite) the brokers or the client refused the record: the log does not hold it
+    unknown     any other failure, above all a time-out; also a record that is stored at an offset
+                that the client does not know
 
-The package tells no message's persistence (`rd_kafka_message_status`), so a code must do.
+The package does not expose a message's persistence (`rd_kafka_message_status`), so the error code
+decides.
 """
 
 from __future__ import annotations
@@ -41,45 +42,45 @@ _UNSENT = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE})  # noqa: SLF00
 
 
 class Outcomes:
-    """Says what became of a record; remembers which Kafka partitions were there.
+    """Builds the outcomes of one appender; remembers which Kafka partitions have existed.
 
-    `denied` is set while the producer gets no id, because the user may write nowhere.
+    `denied` is true while the producer gets no ID because the user may write to no topic.
     """
 
     def __init__(self, bootstrap: str, access: Access) -> None:
         self.denied = False
         self._bootstrap = bootstrap
         self._access = access
-        self._reached: set[TopicPartition] = set()  # a log that was there may be there again
+        self._reached: set[TopicPartition] = set()  # a log that existed may come back
 
     def stored(self, partition: TopicPartition, offset: int) -> AppendOutcome:
-        """Say where a record stands."""
+        """Return the outcome of a record that the brokers acknowledged at `offset`."""
         self.denied = False
         self._reached.add(partition)
         if offset < 0:
-            # librdkafka concludes from the acknowledgement of a later record that this one is
-            # stored, or a broker says that it stored it some time ago.
+            # librdkafka infers from the acknowledgement of a later record that this one is stored,
+            # or a broker reports that it stored it earlier.
             return AppendFailed(
-                AppendUnknown(f"{name(partition)} holds the record, at an offset that nobody told.")
+                AppendUnknown(f"{name(partition)} holds the record at an unknown offset.")
             )
         return Appended(offset)
 
     def not_taken(self, partition: TopicPartition, error: Any) -> AppendFailed:
-        """Say why the client did not take a record: it certainly does not stand in the log."""
+        """Return why the client did not accept a record: the log certainly does not hold it."""
         of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
         if of_topic or (self.denied and error.code() in _UNSENT):
             return AppendFailed(self._lacks_write(partition))
         return not_sent(partition, error.str())
 
     def failed(self, partition: TopicPartition, error: Any, given_up: str) -> AppendFailed:
-        """Say why a record was not acknowledged; `given_up` is why the client purged it."""
+        """Return why a record was not acknowledged; `given_up` is why the appender purged it."""
         return AppendFailed(self._explained(partition, error, given_up))
 
     def breaks(self, partition: TopicPartition, error: Any) -> bool:
-        """Say whether the producer that reports this error may be used no longer.
+        """Return whether the producer that reports this error must be replaced.
 
-        Only a record for a Kafka partition that never was there fails without having had a place
-        in the producer's sequence. Any other one leaves a gap there.
+        A failed record leaves a gap in the producer's sequence. The only exception is a record for
+        a Kafka partition that never existed, because it never had a sequence number.
         """
         return error.code() not in _UNKNOWN_TOPIC or partition in self._reached
 
@@ -89,11 +90,13 @@ class Outcomes:
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return self._lacks_write(partition)
         if self.denied and error.code() in _UNSENT:
-            # Without an id nothing is sent. Of one that had an id before, nobody knows.
+            # Without an ID nothing is sent; records sent under an earlier ID may be stored.
             lacks = self._lacks_write(partition)
             return AppendUnknown(str(lacks)) if self._reached else lacks
         if error.code() in _DEFINITE:
-            return AppendRefused(f"The record for {name(partition)} was refused: {error.str()}.")
+            return AppendRefused(
+                f"The brokers refused a record for {name(partition)}: {error.str()}."
+            )
         why = given_up if given_up and error.code() in _PURGED else error.str()
         return unknown(partition, why).error
 
@@ -102,17 +105,17 @@ class Outcomes:
 
 
 def unknown(partition: TopicPartition, why: str) -> AppendFailed:
-    """Say that a record may stand in the log, or come to."""
+    """Return the outcome of a record that is stored, or may still be stored."""
     return AppendFailed(
-        AppendUnknown(f"Whether {name(partition)} holds the record is unknown: {why}.")
+        AppendUnknown(f"It is unknown whether {name(partition)} holds the record: {why}.")
     )
 
 
 def not_sent(partition: TopicPartition, why: str) -> AppendFailed:
-    """Say that a record never reached the client: it certainly does not stand in the log."""
+    """Return the outcome of a record that was never sent: the log certainly does not hold it."""
     return AppendFailed(AppendRefused(f"A record for {name(partition)} was not sent: {why}."))
 
 
 def name(partition: TopicPartition) -> str:
-    """Name a Kafka partition as the user does."""
+    """Return the usual text for a Kafka partition: TOPIC/NUMBER."""
     return f"{partition.topic}/{partition.partition}"

@@ -1,16 +1,16 @@
-"""Records out of librdkafka's consumer, read_committed, without a group.
+"""The reader of the librdkafka driver: a consumer without a group, read_committed.
 
-In go Kafka partitions and offsets; out come `Fetched`. Fetching goes on in librdkafka's threads
-into a bounded queue; here messages become records, as cheaply as the package allows.
+librdkafka's threads fetch into a bounded queue; this module turns messages into records, with as
+few calls of the package as possible.
 
-    position    next offset to hand out. Markers and aborted records at a log's end are told by
-                the end-of-partition event only (`enable.partition.eof`)
-    kept        consumed, but its Kafka partition was paused then; handed out after `resume`.
-                Only then is librdkafka's own pause used: it drops all that was fetched ahead
-    slice       `Consumer.poll` cannot be interrupted; `wake` is noticed at the end of a slice. A
-                message ends it at once, so a long slice costs nothing but a late `wake`
+    position    the next offset to return. Only the end-of-partition event
+                (`enable.partition.eof`) reveals markers and aborted records at a log's end
+    kept        consumed while its Kafka partition was paused; returned after `resume`. Only
+                then librdkafka's own pause is used, because it drops everything fetched ahead
+    slice       `Consumer.poll` cannot be interrupted, so it waits in slices, and a `wake` takes
+                effect at the end of one. A message ends a slice at once
 
-Invariant: positions never go back, except by `add`.
+Invariant: positions never decrease, except by `add`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,32 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
 from multicast.drivers.librdkafka.settings import LOG
-from multicast.drivers.protocol import Driver, Fetched, Record, TopicPartition
+from multicast.drivers.protocol import (
+    POLL_RECORDS_MAX,
+    Driver,
+    Fetched,
+    Record,
+    TopicPartition,
+)
 from multicast.errors import AmcastError, ClusterUnreachable, TopicMissing, Trimmed, UsageError
 
+# A human notices 0.2 s. A shorter slice would make `wake` faster and cost idle wake-ups.
 _SLICE_S = 0.25
-_KEPT_BYTES = 31 * 1024 * 1024  # of the 32 MB that glibc goes up to
+_KEPT_BYTES = 31 * 1024 * 1024  # just below 32 MB, the most that glibc's threshold grows to
+# The wait for a new topic's leaders in `add`. Nothing depends on the answer; it saves up to 1 s.
 _LEADERS_S = 0.5
 _SHORTEST_S = 0.001  # librdkafka counts milliseconds: it does not wait for less
 
-# Where a name is not UTF-8 the package returns a broken list with the error set: nothing of it may
-# be touched. Python reports that as SystemError, but a call that the interpreter has specialized
-# (from the eighth or so on) does not look, and the error strikes a later call. This one looks.
+_PROBE_S = 0.5  # a running broker answers in milliseconds
+
+# If a header name is not UTF-8, the package returns a broken list with an error set; nothing in the
+# list may be used. Python reports this as SystemError, but a call that the interpreter has
+# specialized (from about the eighth call on) does not check, and the error hits a later call.
+# `methodcaller` always checks.
 _headers_of = methodcaller("headers")
-# librdkafka asks who coordinates its group, which is never joined and stores nothing.
+# librdkafka looks up the coordinator of its group, which it never joins.
 _HARMLESS = KafkaError.GROUP_AUTHORIZATION_FAILED
 _REFUSED = {
     KafkaError._AUTHENTICATION: Access.rejected,  # noqa: SLF001
@@ -54,13 +66,13 @@ _UNKNOWN_TOPIC = frozenset(
 
 
 class LibrdkafkaReader:
-    """A reader with a consumer of its own that joins no group."""
+    """A reader with its own consumer, which joins no group."""
 
     def __init__(
         self,
         settings: Mapping[str, Any],
         starts: Mapping[TopicPartition, int],
-        questions: Driver,
+        delegate: Driver,
         *,
         timeout_s: float,
     ) -> None:
@@ -68,18 +80,18 @@ class LibrdkafkaReader:
         user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
         self._access = Access(self._bootstrap, user)
         self._refused: AmcastError | None = None  # by a broker, since records last came
-        self._questions = questions
+        self._delegate = delegate
         self._timeout_s = timeout_s
         self._positions: dict[TopicPartition, int] = {}
-        self._asked: set[str] = set()  # topics whose leaders we asked for
+        self._looked_up: set[str] = set()  # topics whose leaders were requested
         self._trimmed: set[TopicPartition] = set()
-        self._unproven: dict[TopicPartition, float] = {}  # nothing was heard of it since then
+        self._unproven: dict[TopicPartition, float] = {}  # since when nothing has come from it
         self._paused: set[TopicPartition] = set()
-        self._stopped: set[TopicPartition] = set()  # paused, and so in librdkafka
+        self._stopped: set[TopicPartition] = set()  # paused in librdkafka as well
         self._kept: dict[TopicPartition, tuple[list[Record], int]] = {}
         self._down_since: float | None = None
-        self._heard_at = time.monotonic()
-        self._error: AmcastError | None = None  # raised once what came before is handed out
+        self._received_at = time.monotonic()
+        self._error: AmcastError | None = None  # raised once earlier records are returned
         self._woken = False
         self._closed = False
         _keep_memory()
@@ -92,82 +104,82 @@ class LibrdkafkaReader:
         self.add(starts)
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Read these, too (or anew), each from that offset.
+        """Start to read these, or start again, each from the given offset.
 
-        Waits for half a second at most for each topic that is new and does not answer.
+        Blocks for half a second at most for each new topic whose leaders are not reported.
         """
         self.remove(list(starts))
         if starts:
             self._consumer.incremental_assign(
-                [confluent_kafka.TopicPartition(*at, offset) for at, offset in starts.items()]
+                [confluent_kafka.TopicPartition(*log, offset) for log, offset in starts.items()]
             )
             self._positions.update(starts)
             self._unproven.update(dict.fromkeys(starts, time.monotonic()))
-            self._find_leaders({at.topic for at in starts})
+            self._find_leaders({partition.topic for partition in starts})
 
     def _find_leaders(self, topics: set[str]) -> None:
-        """Ask who leads topics that are new to this consumer.
+        """Request the leaders of topics that are new to this consumer.
 
-        librdkafka itself asks for a topic that is assigned once it is connected when a timer of
-        one second finds it without leaders. Nothing depends on the answer.
+        librdkafka itself looks up a topic that is assigned to a connected consumer only when its
+        timer of 1 s finds the topic without leaders. Nothing depends on the answer.
         """
-        for topic in topics - self._asked:
+        for topic in topics - self._looked_up:
             with suppress(KafkaException):
                 self._consumer.list_topics(topic, timeout=_LEADERS_S)
-                self._asked.add(topic)
+                self._looked_up.add(topic)
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these no longer."""
-        known = [one for one in partitions if one in self._positions]
+        """Stop reading these."""
+        known = [partition for partition in partitions if partition in self._positions]
         if known:
             self.resume(known)
             self._consumer.incremental_unassign(_plain(known))
-            for one in known:
-                del self._positions[one]
-                self._trimmed.discard(one)
-                self._unproven.pop(one, None)
-                self._kept.pop(one, None)
+            for partition in known:
+                del self._positions[partition]
+                self._trimmed.discard(partition)
+                self._unproven.pop(partition, None)
+                self._kept.pop(partition, None)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`."""
-        self._paused.update(one for one in partitions if one in self._positions)
+        """Return no records of these until `resume`."""
+        self._paused.update(log for log in partitions if log in self._positions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Go on with paused ones."""
+        """Continue paused Kafka partitions at their positions."""
         self._paused.difference_update(partitions)
-        stopped = [one for one in partitions if one in self._stopped]
+        stopped = [partition for partition in partitions if partition in self._stopped]
         if stopped:
             self._stopped.difference_update(stopped)
             self._consumer.resume(_plain(stopped))
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
-        """Give what is new; `wake` is noticed within a slice."""
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
+        """Wait up to `timeout_s` for records; a `wake` takes effect within a slice."""
         if self._closed:
-            raise UsageError("This reader was closed before.")
+            raise UsageError("This reader is closed; open another one.")
         deadline = time.monotonic() + timeout_s
         resumed = self._hand_out_kept(records_max)
         if resumed:
             return resumed
         while True:
-            # `consume` would wait for its whole time-out unless its batch were full.
+            # `consume` alone would wait for its whole time-out, unless its batch became full.
             left_s = deadline - time.monotonic()
             first = self._consumer.poll(max(0.0, min(left_s, _SLICE_S)))
             if first is not None:
                 messages = [first]
                 if records_max > 1:
                     messages += self._consumer.consume(records_max - 1, 0.0)
-                fetched = self._sort(messages)
+                fetched = self._decode(messages)
                 if fetched:
                     return fetched
-            self._refuse()
-            self._refuse_unknown()
-            self._refuse_silence()
+            self._raise_error()
+            self._raise_unknown()
+            self._raise_unreachable()
             if self._woken or deadline - time.monotonic() < _SHORTEST_S:
                 self._woken = False
                 return []
 
     def wake(self) -> None:
-        """End a poll, or the next one, early."""
+        """Make a poll, or the next one, return early within a slice."""
         self._woken = True
 
     def close(self) -> None:
@@ -176,11 +188,11 @@ class LibrdkafkaReader:
             self._closed = True
             self._consumer.close()
 
-    def _sort(self, messages: list[Any]) -> list[Fetched]:
-        """Group by Kafka partition. One C call for each field of each message, and no more."""
-        found: dict[tuple[str, int], list[Record]] = {}
+    def _decode(self, messages: list[Any]) -> list[Fetched]:
+        """Decode messages and group them by Kafka partition, one C call for each field."""
+        records: dict[tuple[str, int], list[Record]] = {}
         ends: dict[TopicPartition, int] = {}
-        make = tuple.__new__  # a NamedTuple's own constructor checks what is known here
+        make = tuple.__new__  # faster than the NamedTuple's constructor, which checks its arguments
         for message in messages:
             error = message.error()
             if error is not None:
@@ -201,34 +213,37 @@ class LibrdkafkaReader:
                 ),
             )
             place = (message.topic(), message.partition())
-            if place in found:
-                found[place].append(record)
+            if place in records:
+                records[place].append(record)
             else:
-                found[place] = [record]
-        self._heard_at = time.monotonic()
-        return self._moved(found, ends)
+                records[place] = [record]
+        self._received_at = time.monotonic()
+        return self._moved(records, ends)
 
     def _moved(
-        self, found: Mapping[tuple[str, int], list[Record]], ends: Mapping[TopicPartition, int]
+        self,
+        by_partition: Mapping[tuple[str, int], list[Record]],
+        ends: Mapping[TopicPartition, int],
     ) -> list[Fetched]:
+        """Move the positions; return the results, and keep those of paused Kafka partitions."""
         fetched = []
-        places = [*map(TopicPartition._make, found), *(at for at in ends if at not in found)]
-        for at in places:
-            position = self._positions.get(at)
+        ended = [partition for partition in ends if partition not in by_partition]
+        for partition in [*map(TopicPartition._make, by_partition), *ended]:
+            position = self._positions.get(partition)
             if position is None:
                 continue
-            self._unproven.pop(at, None)
-            records = found.get(at, [])
+            self._unproven.pop(partition, None)
+            records = by_partition.get(partition, [])
             if records and records[0].offset < position:
                 records = [record for record in records if record.offset >= position]
-            end = max(position, ends.get(at, 0), records[-1].offset + 1 if records else 0)
+            end = max(position, ends.get(partition, 0), records[-1].offset + 1 if records else 0)
             if end <= position:
                 continue
-            self._positions[at] = end
-            if at in self._paused:
-                self._keep(at, records, end)
+            self._positions[partition] = end
+            if partition in self._paused:
+                self._keep(partition, records, end)
             else:
-                fetched.append(Fetched(at, records, end))
+                fetched.append(Fetched(partition, records, end))
         return fetched
 
     def _keep(self, partition: TopicPartition, records: list[Record], end: int) -> None:
@@ -240,35 +255,37 @@ class LibrdkafkaReader:
     def _hand_out_kept(self, records_max: int) -> list[Fetched]:
         fetched = []
         left = records_max
-        for at in [at for at in self._kept if at not in self._paused]:
+        for partition in [log for log in self._kept if log not in self._paused]:
             if left <= 0:
                 break
-            records, end = self._kept.pop(at)
+            records, end = self._kept.pop(partition)
             if len(records) > left:
-                self._kept[at] = (records[left:], end)
+                self._kept[partition] = (records[left:], end)
                 end = records[left - 1].offset + 1
-            fetched.append(Fetched(at, records[:left], end))
+            fetched.append(Fetched(partition, records[:left], end))
             left -= len(records)
         return fetched
 
     def _event(self, error: Any, message: Any, ends: dict[TopicPartition, int]) -> None:
         code = error.code()
         topic = message.topic()
-        at = TopicPartition(topic, message.partition()) if topic else None
-        if code == KafkaError._PARTITION_EOF and at is not None:  # noqa: SLF001
-            ends[at] = max(ends.get(at, 0), message.offset())
-        elif code == KafkaError._AUTO_OFFSET_RESET and at is not None:  # noqa: SLF001
-            self._trimmed.add(at)
+        partition = TopicPartition(topic, message.partition()) if topic else None
+        if code == KafkaError._PARTITION_EOF and partition is not None:  # noqa: SLF001
+            ends[partition] = max(ends.get(partition, 0), message.offset())
+        elif code == KafkaError._AUTO_OFFSET_RESET and partition is not None:  # noqa: SLF001
+            self._trimmed.add(partition)
         elif code in _UNKNOWN_TOPIC:
             self._error = TopicMissing(f"{topic} does not exist at {self._bootstrap}.")
-            if at is not None:
-                self._error.about(at)
-        elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED and at is not None:
-            self._error = self._access.lacks("Read", "topic", at.topic).about(at)
+            if partition is not None:
+                self._error.about(partition)
+        elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED and partition is not None:
+            self._error = self._access.lacks("Read", "topic", partition.topic).about(partition)
         elif code == _HARMLESS:
             LOG.debug("reader: %s", error.str())
         elif error.fatal():
-            self._error = AmcastError(f"librdkafka gave up reading: {error.str()}.")
+            self._error = AmcastError(
+                f"librdkafka stopped reading from {self._bootstrap}: {error.str()}."
+            )
         else:
             self._troubled(error)
 
@@ -279,38 +296,38 @@ class LibrdkafkaReader:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:  # noqa: SLF001
             self._down_since = time.monotonic()
 
-    def _refuse(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        for at in self._positions:
-            if at in self._trimmed and at not in self._paused:
-                begin = self._questions.log_start_offsets([at])[at]
-                end = self._questions.last_stable_offsets([at])[at]
+        for partition, position in self._positions.items():
+            if partition in self._trimmed and partition not in self._paused:
+                start = self._delegate.log_start_offsets([partition])[partition]
+                end = self._delegate.last_stable_offsets([partition])[partition]
                 raise Trimmed(
-                    f"{_name(at)} cannot be read from offset {self._positions[at]}: "
-                    f"the log holds {begin} to {end}."
-                ).about(at)
+                    f"{_name(partition)} cannot be read from offset {position}: "
+                    f"the log holds {start} to {end}."
+                ).about(partition)
 
-    def _refuse_unknown(self) -> None:
-        """Raise where a log does not exist, which librdkafka may keep to itself."""
+    def _raise_unknown(self) -> None:
+        """Raise if a log does not exist, which librdkafka may not report."""
         if self._unproven:
-            due = time.monotonic() - min(3.0, self._timeout_s / 2)
-            silent = [at for at, since in self._unproven.items() if since < due]
+            due = time.monotonic() - min(UNKNOWN_TOPIC_S, self._timeout_s / 2)
+            silent = [partition for partition, since in self._unproven.items() if since < due]
             if silent:
-                self._questions.log_start_offsets(silent)
-                for at in silent:
-                    del self._unproven[at]
+                self._delegate.log_start_offsets(silent)
+                for partition in silent:
+                    del self._unproven[partition]
 
-    def _refuse_silence(self) -> None:
-        """Raise where all brokers have been away for the time-out, and still are."""
+    def _raise_unreachable(self) -> None:
+        """Raise if all brokers have been down for the time-out, and still are."""
         now = time.monotonic()
-        since = self._heard_at if self._down_since is None else self._down_since
+        since = self._received_at if self._down_since is None else self._down_since
         if now - since < self._timeout_s or not self._positions:
             return
-        # An idle log is as silent as a dead broker, and no event tells that brokers are back.
-        answered = self._ask_anything()
-        self._heard_at = now
+        # An idle log is as silent as a dead broker, and no event reports that brokers are back.
+        answered = self._probe()
+        self._received_at = now
         if answered:
             self._down_since = self._refused = None
         elif self._down_since is None:
@@ -322,26 +339,26 @@ class LibrdkafkaReader:
                 f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s."
             )
 
-    def _ask_anything(self) -> bool:
+    def _probe(self) -> bool:
         try:
-            self._consumer.list_topics(next(iter(self._positions)).topic, timeout=0.5)
+            self._consumer.list_topics(next(iter(self._positions)).topic, timeout=_PROBE_S)
         except KafkaException:
             return False
         return True
 
 
 def _keep_memory() -> None:
-    """Have glibc keep what is freed, up to some tens of MB, for the next payloads.
+    """Have glibc keep freed memory, up to some tens of MB, for the next payloads.
 
-    A block that is freed raises the size below which glibc takes no block from the system anew, and
-    with it how much it keeps (mallopt(3), M_MMAP_THRESHOLD). Without that payloads that are held
-    for a moment, as ordered ones are, cost a page fault for every second message of 10 kB.
+    Freeing a large block raises glibc's threshold for blocks that it takes from the system, and
+    with it how much freed memory it keeps (mallopt(3), M_MMAP_THRESHOLD). Otherwise payloads that
+    wait for their order cost a page fault for every second message of 10 kB.
     """
     bytes(_KEPT_BYTES)
 
 
 def _plain(partitions: Sequence[TopicPartition]) -> list[Any]:
-    return [confluent_kafka.TopicPartition(*one) for one in partitions]
+    return [confluent_kafka.TopicPartition(*partition) for partition in partitions]
 
 
 def _name(partition: TopicPartition) -> str:

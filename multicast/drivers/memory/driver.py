@@ -1,13 +1,13 @@
 """The in-memory driver: a verified fake of Kafka for simulation and tests.
 
-In goes what `protocol.py` lets a driver be asked; out comes what a real cluster would have said
-(`tests/multicast/drivers/test_contract.py` holds all three drivers to it). No sockets and no
-sleeping may live here; without `MemoryLog(threaded=True)` nothing waits either: one thread and one
-seed repeat everything. The seam for a simulator is the `step` of an appender.
+It implements `protocol.py` and answers as a real cluster would; all three drivers pass the same
+contract tests (`tests/multicast/drivers/test_contract.py`). No sockets and no sleeping may live
+here. Without `MemoryLog(threaded=True)` nothing waits, so one thread and one seed repeat
+everything. A simulator injects faults by the `step` of an appender.
 
-    pending     an append that its caller has not heard of yet
+    pending     an append without an outcome
 
-Invariant, of each appender: every append is settled once, at the latest by `close`.
+Invariant, for each appender: every append is settled once, at the latest by `close`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from typing import Self
 
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    POLL_RECORDS_MAX,
     Appended,
     AppendFailed,
     AppendOutcome,
@@ -39,10 +43,11 @@ __all__ = [
 
 
 class PendingAppend:
-    """An append on its way: the seam where a simulator loses, doubles or delays.
+    """An append in flight, which a simulator may lose, duplicate or delay.
 
-    `store` puts the record into the log (again, where it is called again); `settle` tells the
-    caller, and must be called once. What `MemoryAppender.close` gave up may still be stored.
+    `store` writes the record to the log (each time it is called); `settle` reports the outcome to
+    the caller and must be called once. An append that `MemoryAppender.close` settled as unknown may
+    still be stored.
     """
 
     __slots__ = ("_done", "_log", "headers", "key", "partition", "settled", "value")
@@ -67,15 +72,16 @@ class PendingAppend:
 
     @property
     def size(self) -> int:
-        """Bytes of payload and key."""
+        """The bytes of value and key."""
         return len(self.value or b"") + len(self.key or b"")
 
     def store(self) -> AppendOutcome:
-        """Put the record into the log and give the outcome to settle with."""
+        """Write the record to the log and return the outcome for `settle`."""
         if self.size > self._log.message_bytes_max:
             return AppendFailed(
                 AppendRefused(
-                    f"A message of {self.size} bytes is too large for {name(self.partition)}."
+                    f"A message of {self.size} bytes is too large for {name(self.partition)}, "
+                    f"which accepts {self._log.message_bytes_max}."
                 )
             )
         try:
@@ -85,7 +91,7 @@ class PendingAppend:
         return Appended(offset)
 
     def settle(self, outcome: AppendOutcome) -> None:
-        """Tell the caller what became of the append; what comes after the first is dropped."""
+        """Report the outcome to the caller; only the first call has an effect."""
         with self._log.changed:
             first, self.settled = not self.settled, True
         if first:
@@ -93,12 +99,12 @@ class PendingAppend:
 
 
 def store_at_once(append: PendingAppend) -> None:
-    """Do what a healthy cluster does; the default step of an appender."""
+    """Store and settle like a healthy cluster; the default step of an appender."""
     append.settle(append.store())
 
 
 class MemoryDriver:
-    """A driver on a `MemoryLog`; `step` is what its appenders do with an append."""
+    """A driver of a `MemoryLog`; its appenders call `step` with each append."""
 
     def __init__(
         self,
@@ -108,7 +114,7 @@ class MemoryDriver:
     ) -> None:
         self.log = log or MemoryLog()
         self._step = step
-        # The cluster's own answers; the memory log's methods are the driver's.
+        # These methods of the memory log have the driver's signatures.
         self.log_start_offsets = self.log.log_start_offsets
         self.last_stable_offsets = self.log.last_stable_offsets
         self.high_watermarks = self.log.high_watermarks
@@ -125,17 +131,17 @@ class MemoryDriver:
 
     @property
     def name(self) -> str:
-        """The driver's name."""
+        """Return the driver's name."""
         return "memory"
 
     def appender(
         self,
         *,
-        linger_ms: int = 0,  # noqa: ARG002 - what the other drivers take; nothing lingers here
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        linger_ms: int = 0,  # noqa: ARG002 - a parameter of the other drivers; nothing lingers here
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> MemoryAppender:
-        """Open a writer of its own."""
+        """Open an appender."""
         return MemoryAppender(
             self.log,
             step=self._step,
@@ -144,35 +150,35 @@ class MemoryDriver:
         )
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
-        """Open a reader of its own."""
+        """Open a reader."""
         return MemoryReader(self.log, starts)
 
     def watcher(
         self,
         starts: Mapping[TopicPartition, int],
         *,
-        sentinel_topic: str | None = None,  # noqa: ARG002 - what the other drivers take; no bytes travel here
+        sentinel_topic: str | None = None,  # noqa: ARG002 - a parameter of the other drivers
     ) -> MemoryWatcher:
         """Open a watcher."""
         return MemoryWatcher(self.log, starts)
 
     def direct_appender(self) -> None:
-        """Nothing is nearer than the appender."""
+        """Return None: the appender is already direct."""
 
     def close(self) -> None:
-        """Nothing is held open: the log outlives its drivers."""
+        """Do nothing: the log outlives its drivers."""
 
 
 class MemoryAppender:
-    """An appender on a `MemoryLog`; `done` is usually called before `append` returns."""
+    """An appender of a `MemoryLog`; `done` is usually called before `append` returns."""
 
     def __init__(
         self,
         log: MemoryLog,
         *,
         step: Callable[[PendingAppend], None] = store_at_once,
-        in_flight_max: int = 100_000,
-        in_flight_bytes_max: int = 64 * 1024 * 1024,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> None:
         self._log = log
         self._step = step
@@ -192,7 +198,7 @@ class MemoryAppender:
         headers: Headers = (),
         done: Callable[[AppendOutcome], None],
     ) -> None:
-        """Start an append; what happens then is the step's business."""
+        """Start an append by a call of `step`."""
         _refuse_closed(self._closed)
         with self._log.changed:
             number = self._count = self._count + 1
@@ -210,7 +216,8 @@ class MemoryAppender:
             full = self._bytes + append.size > self._in_flight_bytes_max and self._in_flight
             if full or len(self._in_flight) >= self._in_flight_max:
                 raise BufferFull(
-                    f"{len(self._in_flight)} appends ({self._bytes} bytes) are in flight already."
+                    f"{len(self._in_flight)} appends ({self._bytes} bytes) are in flight; wait for "
+                    f"some outcomes, then append again."
                 )
             self._in_flight[number] = append
             self._bytes += append.size
@@ -223,32 +230,33 @@ class MemoryAppender:
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
-        """Start one append after the other until the buffer is full."""
+        """Start one append after another until the buffer is full."""
         return append_each(self, partition, values, done=done)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait (where threads are used) until nothing is in flight."""
+        """Wait (if the log is threaded) until nothing is in flight."""
         with self._log.changed:
             if self._log.threaded:
                 self._log.changed.wait_for(lambda: not self._in_flight, timeout_s)
             return not self._in_flight
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Flush, then give up what is left."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Flush, then settle the remaining appends as unknown."""
         self._closed = True
         self.flush(timeout_s)
         for append in list(self._in_flight.values()):
             append.settle(
                 AppendFailed(
                     AppendUnknown(
-                        f"The appender was closed before {name(append.partition)} answered."
+                        f"It is unknown whether {name(append.partition)} holds the record: the "
+                        f"appender was closed."
                     )
                 )
             )
 
 
 class _Waker:
-    """What readers and watchers share: a bounded wait on the log that `wake` ends."""
+    """The wait that readers and watchers share: bounded in time, and ended by `wake`."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -256,28 +264,28 @@ class _Waker:
         self._closed = False
 
     def wake(self) -> None:
-        """End a poll, or the next one, early."""
+        """Make a poll, or the next one, return early."""
         with self._log.changed:
             self._woken = True
             self._log.changed.notify_all()
 
     def close(self) -> None:
-        """Refuse polls from now on."""
+        """Make later polls raise `UsageError`."""
         self._closed = True
 
-    def _wait(self, found: Callable[[], bool], timeout_s: float) -> None:
-        """Call `found` until it says yes, the time is up, or someone woke us."""
+    def _wait(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Call `ready` until it returns True, the time is up or `wake` is called."""
         _refuse_closed(self._closed)
         with self._log.changed:
-            if self._log.threaded and not found():
-                self._log.changed.wait_for(lambda: self._woken or found(), timeout_s)
+            if self._log.threaded and not ready():
+                self._log.changed.wait_for(lambda: self._woken or ready(), timeout_s)
             elif not self._log.threaded:
-                found()
+                ready()
             self._woken = False
 
 
 class MemoryReader(_Waker):
-    """A reader on a `MemoryLog`; Kafka partitions take turns at being read first."""
+    """A reader of a `MemoryLog`; each poll starts with another Kafka partition."""
 
     def __init__(self, log: MemoryLog, starts: Mapping[TopicPartition, int]) -> None:
         super().__init__(log)
@@ -286,104 +294,102 @@ class MemoryReader(_Waker):
         self.add(starts)
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Read these, too (or anew), each from that offset."""
+        """Start to read these, or start again, each from the given offset."""
         self._log.log_start_offsets(list(starts))
         self.remove(list(starts))
         self._positions.update(starts)
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these no longer."""
-        for one in partitions:
-            self._positions.pop(one, None)
-            self._paused.discard(one)
+        """Stop reading these."""
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._paused.discard(partition)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`."""
-        self._paused.update(one for one in partitions if one in self._positions)
+        """Return no records of these until `resume`."""
+        self._paused.update(log for log in partitions if log in self._positions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Go on with paused ones."""
+        """Continue paused Kafka partitions at their positions."""
         self._paused.difference_update(partitions)
 
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
-        """Give what is there; wait for it only where threads are used."""
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
+        """Return the records that are there; wait for some only if the log is threaded."""
         fetched: list[Fetched] = []
 
-        def found() -> bool:
+        def ready() -> bool:
             fetched.extend(self._read(records_max))
             return bool(fetched)
 
-        self._wait(found, timeout_s)
+        self._wait(ready, timeout_s)
         return fetched
 
     def _read(self, records_max: int) -> list[Fetched]:
         fetched: list[Fetched] = []
         left = records_max
-        for at, position in list(self._positions.items()):
+        for partition, position in list(self._positions.items()):
             if left == 0:
                 break
-            if at in self._paused:
+            if partition in self._paused:
                 continue
             try:
-                found = self._log.read(at, position, left)
+                part = self._log.read(partition, position, left)
             except Trimmed:
                 if fetched:
-                    break  # What was read is handed out first; the next poll raises.
+                    break  # This poll returns what was read; the next one raises.
                 raise
-            if found is not None:
-                left -= len(found.records)
-                # Put last, so that a long log cannot keep the others from their turn.
-                del self._positions[at]
-                self._positions[at] = found.position
-                fetched.append(found)
+            if part is not None:
+                left -= len(part.records)
+                # Moved to the end, so that a long log cannot starve the others.
+                del self._positions[partition]
+                self._positions[partition] = part.position
+                fetched.append(part)
         return fetched
 
 
 class MemoryWatcher(_Waker):
-    """A watcher on a `MemoryLog`."""
+    """A watcher of a `MemoryLog`."""
 
     def __init__(self, log: MemoryLog, starts: Mapping[TopicPartition, int]) -> None:
         super().__init__(log)
         self._log.log_start_offsets(list(starts))
         self.spacing_s = 0.0
         self._watched = list(starts)
-        self._told: dict[TopicPartition, int] = {}
+        self._reported: dict[TopicPartition, int] = {}
 
     def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Follow these, too."""
+        """Start to follow these."""
         self._log.log_start_offsets(partitions)
         self.remove(partitions)
         self._watched.extend(partitions)
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Follow these no longer."""
-        gone = set(partitions)
-        self._watched = [one for one in self._watched if one not in gone]
-        for one in partitions:
-            self._told.pop(one, None)
+        """Stop following these."""
+        removed = set(partitions)
+        self._watched = [partition for partition in self._watched if partition not in removed]
+        for partition in partitions:
+            self._reported.pop(partition, None)
 
     def highs(self) -> Mapping[TopicPartition, int]:
-        """Give the high watermarks that lie above the end."""
-        ends, highs = (
-            self._log.last_stable_offsets(self._watched),
-            self._log.high_watermarks(self._watched),
-        )
-        return {at: high for at, high in highs.items() if high > ends[at]}
+        """Return the high watermarks above the end."""
+        ends = self._log.last_stable_offsets(self._watched)
+        highs = self._log.high_watermarks(self._watched)
+        return {log: high for log, high in highs.items() if high > ends[log]}
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Give the ends that moved since they were last told."""
+        """Return the ends that moved since last time; wait only if the log is threaded."""
         moved: dict[TopicPartition, int] = {}
 
-        def found() -> bool:
+        def ready() -> bool:
             ends = self._log.last_stable_offsets(self._watched)
-            moved.update({at: end for at, end in ends.items() if self._told.get(at) != end})
+            moved.update({log: end for log, end in ends.items() if self._reported.get(log) != end})
             return bool(moved)
 
-        self._wait(found, timeout_s)
-        self._told.update(moved)
+        self._wait(ready, timeout_s)
+        self._reported.update(moved)
         return moved
 
 
 def _refuse_closed(closed: bool) -> None:  # noqa: FBT001
     if closed:
-        raise UsageError("This was closed before.")
+        raise UsageError("This appender, reader or watcher is closed; open another one.")

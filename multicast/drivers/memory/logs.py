@@ -1,15 +1,15 @@
-"""A cluster's logs in memory: what the in-memory driver (`driver.py`) reads and writes.
+"""A cluster's logs in memory, which the in-memory driver (`driver.py`) reads and writes.
 
-In go appends, transactions, trimming and compaction; out comes what a `read_committed` client of
-a real cluster would be told. No sockets, no sleeping and nothing of a client's state live here.
+It supports appends, transactions, trimming and compaction, and answers as a real cluster answers a
+`read_committed` client. No sockets, no sleeping and no state of a client may live here.
 
-    begin       the oldest retained offset; `trim` raises it
+    start       the oldest retained offset; `trim` raises it
     end         the last stable offset: the first offset of the oldest open transaction, else next
     next        the offset that the next append gets
-    empty       an offset below `end` that hands out nothing: a transaction's marker, an aborted
-                record, a record that compaction took
+    empty       an offset below `end` without a record for readers: a transaction's marker, an
+                aborted record, a record that compaction removed
 
-Invariant, of each Kafka partition: 0 <= begin <= end <= next.
+Invariant, for each Kafka partition: 0 <= start <= end <= next.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from collections.abc import Callable, Mapping, Sequence
 from multicast.drivers.protocol import Fetched, Headers, Record, TopicPartition
 from multicast.errors import TopicMissing, Trimmed, UsageError
 
+# Of a message, by default: the limit of a local cluster's brokers (`multicast.local.broker`).
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
 
 class MemoryLog:
-    """One cluster in memory: several drivers may share it.
+    """One cluster in memory, which several drivers may share.
 
-    With `threaded` a poll waits for its time-out as a real one would; without, a poll that finds
-    nothing returns at once. `now_ms` gives the records' timestamps (a simulator's virtual time).
+    With `threaded` a poll waits up to its time-out; without, it returns at once. `now_ms` gives the
+    records' timestamps (a simulator's virtual time). `message_bytes_max` bounds a record, as the
+    brokers' message.max.bytes does.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class MemoryLog:
         *,
         threaded: bool = False,
         now_ms: Callable[[], int] | None = None,
-        message_bytes_max: int = 16 * 1024 * 1024,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.threaded = threaded
         self.now_ms = now_ms or _wall_clock_ms
@@ -51,7 +55,7 @@ class MemoryLog:
             self.create(topic, partitions)
 
     def create(self, topic: str, partitions: int) -> None:
-        """Make a topic, or give it more Kafka partitions; those that exist stay as they are."""
+        """Create a topic, or add Kafka partitions to it up to `partitions`."""
         with self.changed:
             if topic not in self._ids:
                 self._topics_made += 1
@@ -60,15 +64,15 @@ class MemoryLog:
                 self._partitions.setdefault(TopicPartition(topic, partition), _Partition())
 
     def recreate(self, topic: str) -> None:
-        """Delete a topic and make it again: as many Kafka partitions, all empty, another id."""
+        """Delete and create a topic: the same number of empty Kafka partitions, another ID."""
         with self.changed:
             if topic not in self._ids:
                 raise TopicMissing(f"{topic} does not exist.")
-            gone = [at for at in self._partitions if at.topic == topic]
-            for at in gone:
-                del self._partitions[at]
+            deleted = [partition for partition in self._partitions if partition.topic == topic]
+            for partition in deleted:
+                del self._partitions[partition]
             del self._ids[topic]
-            self.create(topic, len(gone))
+            self.create(topic, len(deleted))
             self.changed.notify_all()
 
     def write(
@@ -86,30 +90,30 @@ class MemoryLog:
         return offset
 
     def transaction(self) -> MemoryTransaction:
-        """Begin a transaction (for tests: nothing of ours writes in one)."""
+        """Begin a transaction. Only tests do; the product writes no transactions."""
         with self.changed:
             self._transactions_begun += 1
             return MemoryTransaction(self, self._transactions_begun)
 
     def trim(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Drop the records below `offset`, as retention or `delete_records` would."""
+        """Delete the records below `offset`, as retention or `delete_records` does."""
         with self.changed:
             partition = self._of(topic_partition)
             if offset > partition.next:
                 raise UsageError(
                     f"{name(topic_partition)} ends at {partition.next}, below {offset}."
                 )
-            if offset > partition.begin:
-                del partition.cells[: offset - partition.begin]
-                partition.begin = offset
+            if offset > partition.start:
+                del partition.cells[: offset - partition.start]
+                partition.start = offset
             partition.check()
 
     def compact(self, topic_partition: TopicPartition) -> None:
-        """Keep the last committed record of each key only, as a compacted topic may at any time."""
+        """Keep only the last committed record of each key, as log compaction does."""
         with self.changed:
             partition = self._of(topic_partition)
             kept: set[bytes] = set()
-            for index in range(partition.end - partition.begin - 1, -1, -1):
+            for index in range(partition.end - partition.start - 1, -1, -1):
                 record = partition.cells[index]
                 if record is None or record.key is None:
                     continue
@@ -118,44 +122,44 @@ class MemoryLog:
                 kept.add(record.key)
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give the oldest retained offsets."""
+        """Return the oldest retained offsets."""
         with self.changed:
-            return {one: self._of(one).begin for one in partitions}
+            return {partition: self._of(partition).start for partition in partitions}
 
     def last_stable_offsets(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Give the last stable offsets."""
+        """Return the last stable offsets."""
         with self.changed:
-            return {one: self._of(one).end for one in partitions}
+            return {partition: self._of(partition).end for partition in partitions}
 
     def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give the offsets that the next appends get."""
+        """Return the offsets that the next appends get."""
         with self.changed:
-            return {one: self._of(one).next for one in partitions}
+            return {partition: self._of(partition).next for partition in partitions}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Give the ids of those topics that exist."""
+        """Return the IDs of the topics that exist."""
         with self.changed:
             return {topic: self._ids[topic] for topic in topics if topic in self._ids}
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Give the first offsets of a record at or after that time; the end where none is."""
+        """Return the first offsets with a timestamp at or after that time, else the ends."""
         with self.changed:
-            return {one: self._of(one).offset_at(timestamp_ms) for one in partitions}
+            return {log: self._of(log).offset_at(timestamp_ms) for log in partitions}
 
     def read(
         self, topic_partition: TopicPartition, position: int, records_max: int
     ) -> Fetched | None:
-        """Give what stands from `position` on, or None where nothing committed does."""
+        """Return up to `records_max` records from `position` on; None if it cannot move."""
         with self.changed:
             partition = self._of(topic_partition)
-            if not partition.begin <= position <= partition.next:
+            if not partition.start <= position <= partition.next:
                 raise Trimmed(
                     f"{name(topic_partition)} cannot be read from offset {position}: "
-                    f"the log holds {partition.begin} to {partition.next}."
+                    f"the log holds {partition.start} to {partition.next}."
                 ).about(topic_partition)
             records, offset_next = partition.read(position, records_max)
         if offset_next == position:
@@ -163,19 +167,19 @@ class MemoryLog:
         return Fetched(topic_partition, records, offset_next)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Store offsets and texts under a group."""
+        """Store offsets and texts under a consumer group."""
         with self.changed:
-            for at in offsets:
-                self._of(at)
+            for partition in offsets:
+                self._of(partition)
             self._groups.setdefault(group, {}).update(offsets)
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Read back what `commit` stored."""
+        """Return what `commit` stored."""
         with self.changed:
             stored = self._groups.get(group, {})
-            return {one: stored[one] for one in partitions if one in stored}
+            return {log: stored[log] for log in partitions if log in stored}
 
     def _write_open(
         self,
@@ -190,14 +194,17 @@ class MemoryLog:
             return self._put(partition, value, key, ())
 
     def _end_open(self, transaction: int, written: Mapping[TopicPartition, list[int]]) -> None:
-        """Close a transaction: a marker takes an offset; what `written` names was aborted."""
+        """End a transaction in the Kafka partitions of `written` by a marker, which has an offset.
+
+        The offsets in `written` are of aborted records.
+        """
         with self.changed:
-            for at, aborted in written.items():
-                partition = self._of(at)
+            for topic_partition, aborted in written.items():
+                partition = self._of(topic_partition)
                 del partition.open[transaction]
                 for offset in aborted:
-                    if offset >= partition.begin:
-                        partition.cells[offset - partition.begin] = None
+                    if offset >= partition.start:
+                        partition.cells[offset - partition.start] = None
                 partition.cells.append(None)
                 partition.check()
             self.changed.notify_all()
@@ -218,49 +225,49 @@ class MemoryLog:
 
 
 class _Partition:
-    """One Kafka partition: a cell an offset, None where the offset is empty."""
+    """One Kafka partition: a cell for each offset from `start` on, None if the offset is empty."""
 
-    __slots__ = ("begin", "cells", "open")
+    __slots__ = ("cells", "open", "start")
 
     def __init__(self) -> None:
-        self.begin = 0
+        self.start = 0
         self.cells: list[Record | None] = []
         self.open: dict[int, int] = {}  # transaction -> its first offset here
 
     @property
     def next(self) -> int:
-        return self.begin + len(self.cells)
+        return self.start + len(self.cells)
 
     @property
     def end(self) -> int:
-        return max(self.begin, min(self.open.values())) if self.open else self.next
+        return max(self.start, min(self.open.values())) if self.open else self.next
 
     def check(self) -> None:
-        assert self.begin >= 0
-        assert self.begin <= self.end
+        assert self.start >= 0
+        assert self.start <= self.end
         assert self.end <= self.next
 
     def read(self, position: int, records_max: int) -> tuple[list[Record], int]:
-        """Give at most so many records from `position` on, and the offset to go on from."""
+        """Return at most `records_max` records from `position` on, and the next position."""
         records: list[Record] = []
         end = self.end
         offset = position
         while offset < end and len(records) < records_max:
-            # A slice as long as what is still wanted cannot hold too many.
-            some = self.cells[offset - self.begin : end - self.begin][: records_max - len(records)]
+            # A slice of at most the missing number of cells cannot hold too many records.
+            some = self.cells[offset - self.start : end - self.start][: records_max - len(records)]
             records += [record for record in some if record is not None]
             offset += len(some)
         return records, offset
 
     def offset_at(self, timestamp_ms: int) -> int:
-        for record in self.cells[: self.end - self.begin]:
+        for record in self.cells[: self.end - self.start]:
             if record is not None and record.timestamp_ms >= timestamp_ms:
                 return record.offset
         return self.end
 
 
 class MemoryTransaction:
-    """One transaction: its records are held back until it ends, and a marker ends it."""
+    """One transaction: readers get its records after it ends; a marker ends it."""
 
     def __init__(self, log: MemoryLog, number: int) -> None:
         self._log = log
@@ -270,17 +277,17 @@ class MemoryTransaction:
     def append(
         self, partition: TopicPartition, value: bytes | None, *, key: bytes | None = None
     ) -> int:
-        """Write in the transaction; the offset is taken at once, whatever becomes of it."""
+        """Write in the transaction; the offset is used at once, even if the transaction aborts."""
         offset = self._log._write_open(self._number, partition, value, key)  # noqa: SLF001
         self._written.setdefault(partition, []).append(offset)
         return offset
 
     def commit(self) -> None:
         """Make the records visible."""
-        self._end({at: [] for at in self._written})
+        self._end({partition: [] for partition in self._written})
 
     def abort(self) -> None:
-        """Leave empty offsets where the records stood."""
+        """Make the records' offsets empty."""
         self._end(self._written)
 
     def _end(self, aborted: Mapping[TopicPartition, list[int]]) -> None:
@@ -289,7 +296,7 @@ class MemoryTransaction:
 
 
 def name(partition: TopicPartition) -> str:
-    """Name a Kafka partition for a sentence."""
+    """Return the usual text for a Kafka partition: TOPIC/NUMBER."""
     return f"{partition.topic}/{partition.partition}"
 
 

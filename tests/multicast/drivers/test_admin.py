@@ -1,4 +1,4 @@
-"""Administration of a real cluster: everything may be done twice."""
+"""Administration of a real cluster: every call is idempotent."""
 
 import uuid
 
@@ -72,7 +72,8 @@ def test_a_broker_that_a_topic_missed_is_given_a_partition_of_it(kafka_cluster_o
     kafka_cluster_of_three.start()
     with Admin(kafka_cluster_of_three.bootstrap, request_timeout_s=60) as admin:
         admin.create_topics({topic: TopicSpec(1, replication=1)})
-        (first,) = [one for one in admin.place_on_brokers(topic, {}).items() if one[1] == 0]
+        placed = admin.place_on_brokers(topic, {})
+        (first,) = [(broker, number) for broker, number in placed.items() if number == 0]
         placed = admin.place_on_brokers(topic, {})
         assert admin.partitions([topic]) == {topic: 3}
         assert admin.replications([topic]) == {topic: 1}
@@ -86,11 +87,11 @@ def test_a_broker_that_a_topic_missed_is_given_a_partition_of_it(kafka_cluster_o
 def test_settings_in_force_are_told_with_defaults(admin, topic):
     wanted = {"cleanup.policy": "compact", "max.message.bytes": "2000000"}
     admin.create_topics({topic: TopicSpec(1, settings=wanted)})
-    found = admin.topic_settings([topic])[topic]
-    assert wanted.items() <= found.items()
-    assert found["unclean.leader.election.enable"] == "false"
-    assert found["min.insync.replicas"] == "1"
-    assert {"retention.ms", "retention.bytes"} <= found.keys()
+    settings = admin.topic_settings([topic])[topic]
+    assert wanted.items() <= settings.items()
+    assert settings["unclean.leader.election.enable"] == "false"
+    assert settings["min.insync.replicas"] == "1"
+    assert {"retention.ms", "retention.bytes"} <= settings.keys()
     brokers = admin.broker_settings()
     assert list(brokers) == admin.broker_ids()
     assert all("auto.create.topics.enable" in settings for settings in brokers.values())

@@ -52,43 +52,46 @@ class Outcomes:
 
 
 def test_many_get_consecutive_offsets_in_their_order_among_single_appends(world, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(world.driver.appender())
     single, first, second = [], Outcomes(), Outcomes()
-    assert appender.append_all(at, [b"a", b"", None], done=first) == 3
-    appender.append(at, b"b", done=single.append)
-    assert appender.append_all(at, [b"%d" % number for number in range(2000)], done=second) == 2000
-    assert appender.append_all(at, [], done=second) == 0
+    assert appender.append_all(partition, [b"a", b"", None], done=first) == 3
+    appender.append(partition, b"b", done=single.append)
+    assert (
+        appender.append_all(partition, [b"%d" % number for number in range(2000)], done=second)
+        == 2000
+    )
+    assert appender.append_all(partition, [], done=second) == 0
     assert appender.flush(PATIENCE_S)
     assert first == [Appended(0), Appended(1), Appended(2)]
     assert single == [Appended(3)]
     assert second == [Appended(4 + number) for number in range(2000)]
-    records, _ = read(opened(world.driver.reader({at: 0})), {at: 2004})
-    assert values(records[at])[:5] == [b"a", b"", None, b"b", b"0"]
-    assert values(records[at])[4:] == [b"%d" % number for number in range(2000)]
+    records, _ = read(opened(world.driver.reader({partition: 0})), {partition: 2004})
+    assert values(records[partition])[:5] == [b"a", b"", None, b"b", b"0"]
+    assert values(records[partition])[4:] == [b"%d" % number for number in range(2000)]
 
 
 def test_a_full_buffer_takes_the_first_ones_and_says_how_many(world, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     world.hold_appends = True
     appender = opened(world.driver.appender(in_flight_max=10))
     outcomes = Outcomes()
     sent = [b"%d" % number for number in range(10_000)]
-    taken = appender.append_all(at, sent, done=outcomes)
+    taken = appender.append_all(partition, sent, done=outcomes)
     assert 10 <= taken < 10_000
     for append in getattr(world, "held", []):
         append.settle(append.store())
     world.hold_appends = False
     assert appender.flush(PATIENCE_S)
     assert outcomes == [Appended(offset) for offset in range(taken)]
-    assert appender.append_all(at, sent[taken : taken + 10], done=Outcomes()) == 10
+    assert appender.append_all(partition, sent[taken : taken + 10], done=Outcomes()) == 10
     assert appender.flush(PATIENCE_S)
-    records, _ = read(opened(world.driver.reader({at: 0})), {at: taken + 10})
-    assert values(records[at]) == sent[: taken + 10]
+    records, _ = read(opened(world.driver.reader({partition: 0})), {partition: taken + 10})
+    assert values(records[partition]) == sent[: taken + 10]
 
 
 def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(world.driver.appender())
     outcomes = Outcomes()
     # Above what the clients allow, so that it is refused before it is sent.
@@ -97,7 +100,7 @@ def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
     while rest:
         before = 3 - len(rest)
         done = partial(lambda before, index, outcome: outcomes(before + index, outcome), before)
-        rest = rest[appender.append_all(at, rest, done=done) :]
+        rest = rest[appender.append_all(partition, rest, done=done) :]
         assert appender.flush(PATIENCE_S)
     refused = outcomes.by_index.pop(1)
     assert isinstance(refused, AppendFailed)
@@ -106,11 +109,12 @@ def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
 
 
 def test_many_to_an_unknown_topic_are_all_refused_for_good(world, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(world.impatient.appender())
     outcomes = Outcomes()
     assert (
-        appender.append_all(TopicPartition(f"no-{at.topic}", 0), [b"a", b"b"], done=outcomes) == 2
+        appender.append_all(TopicPartition(f"no-{partition.topic}", 0), [b"a", b"b"], done=outcomes)
+        == 2
     )
     assert appender.flush(PATIENCE_S)
     assert len(outcomes.by_index) == 2
@@ -120,12 +124,12 @@ def test_many_to_an_unknown_topic_are_all_refused_for_good(world, opened):
 
 
 def test_a_closed_appender_takes_none_of_many(world, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(world.driver.appender())
     appender.close()
     outcomes = Outcomes()
     with pytest.raises(UsageError):
-        appender.append_all(at, [b"x"], done=outcomes)
+        appender.append_all(partition, [b"x"], done=outcomes)
     assert outcomes == []
 
 
@@ -133,7 +137,7 @@ def test_a_closed_appender_takes_none_of_many(world, opened):
 
 
 class Narrow(MemoryDriver):
-    """Takes three appends at a time, and holds each until it is told to store them."""
+    """Takes three appends at a time, and holds each until a test stores it."""
 
     def __init__(self, log):
         self.held = []
@@ -185,8 +189,8 @@ def test_many_wait_for_room_and_keep_their_order(to):
                 sending.join(0.01)
             narrow.let_go()
             (receipts,) = got
-            found = receipts.accepted(PATIENCE_S)
-        assert [message.offset for message in found] == list(range(8))
+            messages = receipts.accepted(PATIENCE_S)
+        assert [message.offset for message in messages] == list(range(8))
 
 
 def test_what_finds_no_room_in_time_was_not_sent_and_says_so():
@@ -202,7 +206,10 @@ def test_what_finds_no_room_in_time_was_not_sent_and_says_so():
                 receipts.accepted(PATIENCE_S)
             assert raised.value.definite
             assert receipts.outcomes[:3] == [Appended(0), Appended(1), Appended(2)]
-            assert [type(one.error) for one in receipts.outcomes[3:]] == [BufferFull, BufferFull]
+            assert [type(outcome.error) for outcome in receipts.outcomes[3:]] == [
+                BufferFull,
+                BufferFull,
+            ]
 
 
 def test_receipts_raise_for_the_first_that_failed_and_tell_about_each():

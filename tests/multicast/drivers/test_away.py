@@ -14,22 +14,22 @@ from multicast.local.cluster import LocalCluster
 from tests.helpers.driver_worlds import PATIENCE_S, append_all, read, values, watch
 
 NAMES = ("kafka-python", "librdkafka")
-# A driver that was told to wait 0.2 or 2 s and waits longer than this did not listen.
+# A driver with a time-out of 0.2 or 2 s that waits longer than this ignores it.
 IN_TIME_S = 9.0
 
 
-def appended(appender, at, value):
-    """Append until it is known to stand in the log; give its offset. A try may stand there, too."""
+def appended(appender, partition, value):
+    """Append until the record is stored; return its offset. Failed attempts may be stored, too."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        (outcome,) = append_all(appender, at, [value])
+        (outcome,) = append_all(appender, partition, [value])
         if isinstance(outcome, Appended):
             return outcome.offset
     raise AssertionError(outcome)
 
 
 def patiently(ask, *arguments):
-    """Ask until somebody answers: on a busy machine 2 s may pass though the broker is there."""
+    """Call until a broker answers: on a busy machine even a running one may take 2 s."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -95,32 +95,35 @@ def at_once(work, parties):
 
 
 class Alone:
-    """A client of one broker that is told to wait 2 s for it."""
+    """A client of one broker with a time-out of 2 s."""
 
     def __init__(self, name, cluster, opened):
-        self.at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+        self.partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
         with Admin(cluster.bootstrap) as admin:
-            admin.create_topics({self.at.topic: TopicSpec(1)})
+            admin.create_topics({self.partition.topic: TopicSpec(1)})
         self.driver = opened(
             open_driver(name, cluster.bootstrap, request_timeout_s=2.0, delivery_timeout_s=2.5)
         )
         self.appender = opened(self.driver.appender())
-        self.reader = opened(self.driver.reader({self.at: 0}))
-        self.watcher = opened(self.driver.watcher({self.at: 0}))
+        self.reader = opened(self.driver.reader({self.partition: 0}))
+        self.watcher = opened(self.driver.watcher({self.partition: 0}))
 
     def writes_and_reads(self):
-        """Append one, read to it, and be told of it."""
-        end = appended(self.appender, self.at, b"x") + 1
-        records, _ = patiently(read, self.reader, {self.at: end})
-        patiently(watch, self.watcher, {self.at: end})
-        assert patiently(self.driver.last_stable_offsets, [self.at]) == {self.at: end}
-        assert records[self.at][-1].offset == end - 1
+        """Append one record, read it, and see the end move."""
+        end = appended(self.appender, self.partition, b"x") + 1
+        records, _ = patiently(read, self.reader, {self.partition: end})
+        patiently(watch, self.watcher, {self.partition: end})
+        assert patiently(self.driver.last_stable_offsets, [self.partition]) == {self.partition: end}
+        assert records[self.partition][-1].offset == end - 1
 
     def hears_that_nobody_answers(self):
         outcomes = []
-        self.appender.append(self.at, b"lost?", done=outcomes.append)
-        driver, at = self.driver, self.at
-        for ask in (lambda: driver.last_stable_offsets([at]), lambda: driver.committed("g", [at])):
+        self.appender.append(self.partition, b"lost?", done=outcomes.append)
+        driver, partition = self.driver, self.partition
+        for ask in (
+            lambda: driver.last_stable_offsets([partition]),
+            lambda: driver.committed("g", [partition]),
+        ):
             began = time.monotonic()
             with pytest.raises(ClusterUnreachable):
                 ask()
@@ -164,20 +167,22 @@ class Spread:
         self.reader = opened(self.driver.reader({}))
         self.watcher = opened(self.driver.watcher(dict.fromkeys(self.logs, 0)))
         self.reader.add(dict.fromkeys(self.logs, 0))
-        self.outcomes = {at: [] for at in self.logs}
+        self.outcomes = {partition: [] for partition in self.logs}
 
     def fifty_more(self):
-        """Append fifty to each log; all must be taken, read and told, in order and once."""
+        """Append fifty to each log; all must be accepted and read in order, once."""
         start = len(self.outcomes[self.logs[0]])
         for number in range(start, start + 50):
-            for at in self.logs:
-                self.appender.append(at, b"%d" % number, done=self.outcomes[at].append)
+            for partition in self.logs:
+                self.appender.append(
+                    partition, b"%d" % number, done=self.outcomes[partition].append
+                )
         assert self.appender.flush(PATIENCE_S)
         ends = dict.fromkeys(self.logs, start + 50)
         records, _ = read(self.reader, ends)
-        for at in self.logs:
-            assert self.outcomes[at] == [Appended(offset) for offset in range(start + 50)]
-            assert values(records[at]) == [b"%d" % n for n in range(start, start + 50)]
+        for partition in self.logs:
+            assert self.outcomes[partition] == [Appended(offset) for offset in range(start + 50)]
+            assert values(records[partition]) == [b"%d" % n for n in range(start, start + 50)]
         watch(self.watcher, ends)
         assert self.driver.last_stable_offsets(self.logs) == ends
 

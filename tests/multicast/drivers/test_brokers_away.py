@@ -1,4 +1,4 @@
-"""Clients whose brokers are all away ask for them again and again, and not too often."""
+"""Clients whose brokers are all down keep connecting, but not too often."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ CONNECTIONS_MAX = 10 * WATCHED_S
 
 
 class Away:
-    """An address that takes each connection and closes it at once; counts them."""
+    """An address that accepts each connection and closes it at once; counts them."""
 
     def __init__(self):
         self.connections = 0
@@ -57,7 +57,7 @@ def open_appender(driver):
 
 
 def spend(opened):
-    """Use what was opened for a while, as its owner would who takes up his work again."""
+    """Use the reader or appender for a while, as a caller would that retries after errors."""
     end = time.monotonic() + WATCHED_S
     while time.monotonic() < end:
         with contextlib.suppress(AmcastError):
@@ -72,7 +72,7 @@ def spend(opened):
 def test_librdkafka_connects_with_a_growing_backoff(away, opening):
     log = MemoryLog()
     log.create(AT.topic, 1)
-    with LibrdkafkaDriver(away.address, questions=MemoryDriver(log)) as driver:
+    with LibrdkafkaDriver(away.address, delegate=MemoryDriver(log)) as driver:
         opened = opening(driver)
         before = away.connections
         spend(opened)

@@ -57,17 +57,17 @@ def test_appends_get_consecutive_offsets_in_the_order_they_were_made(world, driv
     appender = opened(driver.appender())
     outcomes = {a: [], b: []}
     for number in range(500):
-        for at in (a, b):
-            appender.append(at, b"%d" % number, done=outcomes[at].append)
+        for partition in (a, b):
+            appender.append(partition, b"%d" % number, done=outcomes[partition].append)
     assert appender.flush(PATIENCE_S)
     assert outcomes[a] == outcomes[b] == [Appended(offset) for offset in range(500)]
 
     reader = opened(driver.reader({a: 0, b: 0}))
     records, positions = read(reader, {a: 500, b: 500})
     assert positions == {a: 500, b: 500}
-    for at in (a, b):
-        assert [record.offset for record in records[at]] == list(range(500))
-        assert values(records[at]) == [b"%d" % number for number in range(500)]
+    for partition in (a, b):
+        assert [record.offset for record in records[partition]] == list(range(500))
+        assert values(records[partition]) == [b"%d" % number for number in range(500)]
 
 
 @pytest.mark.parametrize(
@@ -82,59 +82,59 @@ def test_appends_get_consecutive_offsets_in_the_order_they_were_made(world, driv
 )
 def test_a_record_comes_back_as_it_was_written(world, opened, value, key, headers):
     driver = world.driver
-    (at,) = world.topic()
+    (partition,) = world.topic()
     before_ms = int(time.time() * 1000)
-    append_all(opened(driver.appender()), at, [value], key=key, headers=headers)
-    records, _ = read(opened(driver.reader({at: 0})), {at: 1})
-    (record,) = records[at]
+    append_all(opened(driver.appender()), partition, [value], key=key, headers=headers)
+    records, _ = read(opened(driver.reader({partition: 0})), {partition: 1})
+    (record,) = records[partition]
     assert (record.offset, record.value, record.key) == (0, value, key)
     assert list(record.headers) == headers
     assert before_ms <= record.timestamp_ms <= time.time() * 1000
 
 
 def test_a_message_of_five_megabytes_passes(world, driver, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     large = bytes(range(256)) * (5 * 1024 * 4)
-    outcomes = append_all(opened(driver.appender()), at, [b"before", large, b"after"])
+    outcomes = append_all(opened(driver.appender()), partition, [b"before", large, b"after"])
     assert outcomes == [Appended(0), Appended(1), Appended(2)]
-    records, _ = read(opened(driver.reader({at: 0})), {at: 3})
-    assert values(records[at]) == [b"before", large, b"after"]
-    watcher = opened(driver.watcher({at: 0}))
-    assert watch(watcher, {at: 3}) == {at: 3}
-    append_all(opened(driver.appender()), at, [large])
-    assert watch(watcher, {at: 4}) == {at: 4}
+    records, _ = read(opened(driver.reader({partition: 0})), {partition: 3})
+    assert values(records[partition]) == [b"before", large, b"after"]
+    watcher = opened(driver.watcher({partition: 0}))
+    assert watch(watcher, {partition: 3}) == {partition: 3}
+    append_all(opened(driver.appender()), partition, [large])
+    assert watch(watcher, {partition: 4}) == {partition: 4}
 
 
 def test_a_message_above_the_limit_is_refused_for_good_and_the_next_one_passes(
     world, driver, opened
 ):
-    (at,) = world.topic()
-    outcomes = append_all(opened(driver.appender()), at, [b"x" * 17_000_000])
+    (partition,) = world.topic()
+    outcomes = append_all(opened(driver.appender()), partition, [b"x" * 17_000_000])
     assert isinstance(outcomes[0], AppendFailed)
     assert isinstance(outcomes[0].error, AppendRefused)
     assert outcomes[0].error.definite
-    assert append_all(opened(driver.appender()), at, [b"y"]) == [Appended(0)]
+    assert append_all(opened(driver.appender()), partition, [b"y"]) == [Appended(0)]
 
 
 def test_an_append_to_an_unknown_topic_or_partition_is_refused_for_good(world, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(world.impatient.appender())
-    for unknown in (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7)):
+    for unknown in (TopicPartition(f"no-{partition.topic}", 0), TopicPartition(partition.topic, 7)):
         (outcome,) = append_all(appender, unknown, [b"x"])
         assert isinstance(outcome, AppendFailed)
         assert isinstance(outcome.error, AppendRefused), outcome
-    assert append_all(appender, at, [b"y"]) == [Appended(0)]
+    assert append_all(appender, partition, [b"y"]) == [Appended(0)]
 
 
 def test_a_full_buffer_refuses_at_once_and_starts_nothing(world, driver, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     world.hold_appends = True
     for limits in ({"in_flight_max": 10}, {"in_flight_bytes_max": 64 * 1024}):
         appender = opened(driver.appender(**limits))
         outcomes, started = [], 0
         with pytest.raises(BufferFull) as raised:  # noqa: PT012
             for _ in range(100_000):
-                appender.append(at, b"x" * 10_000, done=outcomes.append)
+                appender.append(partition, b"x" * 10_000, done=outcomes.append)
                 started += 1
         assert raised.value.definite
         assert raised.value.retriable
@@ -147,24 +147,24 @@ def test_a_full_buffer_refuses_at_once_and_starts_nothing(world, driver, opened)
 
 
 def test_a_closed_appender_takes_nothing(world, driver, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(driver.appender())
     outcomes = []
-    appender.append(at, b"x", done=outcomes.append)
+    appender.append(partition, b"x", done=outcomes.append)
     appender.close()
     assert outcomes == [Appended(0)]
     with pytest.raises(UsageError):
-        appender.append(at, b"y", done=outcomes.append)
+        appender.append(partition, b"y", done=outcomes.append)
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
 def test_reading_starts_at_the_given_offset_even_inside_a_batch(world, driver, opened):
-    (at,) = world.topic()
-    append_all(opened(driver.appender()), at, [b"%d" % number for number in range(100)])
-    records, _ = read(opened(driver.reader({at: 37})), {at: 100})
-    assert [record.offset for record in records[at]] == list(range(37, 100))
+    (partition,) = world.topic()
+    append_all(opened(driver.appender()), partition, [b"%d" % number for number in range(100)])
+    records, _ = read(opened(driver.reader({partition: 37})), {partition: 100})
+    assert [record.offset for record in records[partition]] == list(range(37, 100))
 
 
 def test_a_poll_hands_out_no_more_than_asked_and_lets_every_log_have_its_turn(
@@ -179,17 +179,17 @@ def test_a_poll_hands_out_no_more_than_asked_and_lets_every_log_have_its_turn(
     deadline = time.monotonic() + PATIENCE_S
     while len(got[a]) + len(got[b]) < 1100 and time.monotonic() < deadline:
         fetched = reader.poll(1.0, records_max=7)
-        assert sum(len(one.records) for one in fetched) <= 7
-        for one in fetched:
-            got[one.partition] += one.records
-            assert one.position >= one.records[-1].offset + 1
+        assert sum(len(part.records) for part in fetched) <= 7
+        for part in fetched:
+            got[part.partition] += part.records
+            assert part.position >= part.records[-1].offset + 1
     assert [record.offset for record in got[a]] == list(range(1000))
     assert [record.offset for record in got[b]] == list(range(100))
 
 
 def test_a_poll_with_nothing_to_read_returns_in_time(world, driver, opened):
-    (at,) = world.topic()
-    reader = opened(driver.reader({at: 0}))
+    (partition,) = world.topic()
+    reader = opened(driver.reader({partition: 0}))
     began = time.monotonic()
     assert reader.poll(0.2) == []
     assert 0.15 < time.monotonic() - began < PATIENCE_S / 2
@@ -200,8 +200,8 @@ def test_a_poll_with_nothing_to_read_returns_in_time(world, driver, opened):
 def test_logs_are_added_removed_and_read_anew(world, driver, opened):
     a, b, c = world.topic(3)
     appender = opened(driver.appender())
-    for at in (a, b, c):
-        append_all(appender, at, [b"0", b"1", b"2"])
+    for partition in (a, b, c):
+        append_all(appender, partition, [b"0", b"1", b"2"])
     reader = opened(driver.reader({a: 1}))
     records, _ = read(reader, {a: 3})
     assert values(records[a]) == [b"1", b"2"]
@@ -240,25 +240,25 @@ def test_a_paused_log_hands_out_nothing_and_loses_nothing(world, driver, opened)
 
 
 def test_a_pause_with_data_on_its_way_loses_nothing(world, driver, opened):
-    (at,) = world.topic()
-    append_all(opened(driver.appender()), at, [b"%d" % number for number in range(300)])
-    reader = opened(driver.reader({at: 0}))
+    (partition,) = world.topic()
+    append_all(opened(driver.appender()), partition, [b"%d" % number for number in range(300)])
+    reader = opened(driver.reader({partition: 0}))
     got = []
     deadline = time.monotonic() + PATIENCE_S
     while len(got) < 300 and time.monotonic() < deadline:
-        for one in reader.poll(1.0, records_max=10):
-            got += one.records
-        reader.pause([at])
+        for part in reader.poll(1.0, records_max=10):
+            got += part.records
+        reader.pause([partition])
         assert reader.poll(0.0) == []
-        reader.resume([at])
+        reader.resume([partition])
     assert [record.offset for record in got] == list(range(300))
 
 
 def test_waking_ends_a_poll_early(world, driver, opened):
-    (at,) = world.topic()
-    for polls in (opened(driver.reader({at: 0})), opened(driver.watcher({at: 0}))):
+    (partition,) = world.topic()
+    for polls in (opened(driver.reader({partition: 0})), opened(driver.watcher({partition: 0}))):
         while polls.poll(0.2):
-            pass  # a watcher first tells the ends as they are
+            pass  # a watcher first reports the ends as they are
         timer = threading.Timer(0.1, polls.wake)
         timer.start()
         began = time.monotonic()
@@ -284,29 +284,29 @@ def test_a_trimmed_offset_raises_and_says_where_the_log_begins(world, driver, op
 
 
 def test_an_offset_above_the_end_raises(world, driver, opened):
-    (at,) = world.topic()
-    append_all(opened(driver.appender()), at, [b"0"])
-    reader = opened(driver.reader({at: 5}))
+    (partition,) = world.topic()
+    append_all(opened(driver.appender()), partition, [b"0"])
+    reader = opened(driver.reader({partition: 5}))
     with pytest.raises(Trimmed):
-        read(reader, {at: 6})
+        read(reader, {partition: 6})
 
 
 def test_reading_or_watching_an_unknown_topic_says_so(world):
-    (at,) = world.topic()
+    (partition,) = world.topic()
 
     def wait(unknown, open_one):
         deadline = time.monotonic() + PATIENCE_S
-        said = ""
-        while not said and time.monotonic() < deadline:
+        text = ""
+        while not text and time.monotonic() < deadline:
             with suppress(ClusterUnreachable), ExitStack() as stack:  # the machine may be busy
-                with pytest.raises(UsageError) as told:  # noqa: PT012
+                with pytest.raises(UsageError) as raised:  # noqa: PT012
                     stack.callback((polls := open_one({unknown: 0})).close)
                     while time.monotonic() < deadline:
                         polls.poll(0.1)
-                said = str(told.value)
-        assert re.search(f"{unknown.topic}.* does not exist", said)
+                text = str(raised.value)
+        assert re.search(f"{unknown.topic}.* does not exist", text)
 
-    unknown = (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7))
+    unknown = (TopicPartition(f"no-{partition.topic}", 0), TopicPartition(partition.topic, 7))
     ways = (world.impatient.reader, world.impatient.watcher)
     with ThreadPoolExecutor(4) as pool:  # each waits for a topic that may have been made just now
         list(pool.map(wait, *zip(*product(unknown, ways), strict=True)))
@@ -316,56 +316,56 @@ def test_reading_or_watching_an_unknown_topic_says_so(world):
 
 
 def test_the_position_passes_markers_and_aborted_records(world, driver, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(driver.appender())
-    append_all(appender, at, [b"0"])
+    append_all(appender, partition, [b"0"])
     committed = world.transaction()
-    assert committed.append(at, b"1") == 1
+    assert committed.append(partition, b"1") == 1
     committed.commit()  # the marker is 2
     aborted = world.transaction()
-    assert aborted.append(at, b"aborted") == 3
+    assert aborted.append(partition, b"aborted") == 3
     aborted.abort()  # the marker is 4
-    reader = opened(driver.reader({at: 0}))
-    records, positions = read(reader, {at: 5})
-    assert values(records[at]) == [b"0", b"1"]
-    assert positions == {at: 5}
+    reader = opened(driver.reader({partition: 0}))
+    records, positions = read(reader, {partition: 5})
+    assert values(records[partition]) == [b"0", b"1"]
+    assert positions == {partition: 5}
 
     again = world.transaction()
-    again.append(at, b"aborted, too")
+    again.append(partition, b"aborted, too")
     again.abort()
-    records, positions = read(reader, {at: 7})
-    assert not records[at]
-    assert positions == {at: 7}
+    records, positions = read(reader, {partition: 7})
+    assert not records[partition]
+    assert positions == {partition: 7}
 
-    append_all(appender, at, [b"7"])
-    records, _ = read(reader, {at: 8})
-    assert [(record.offset, record.value) for record in records[at]] == [(7, b"7")]
-    records, _ = read(opened(driver.reader({at: 3})), {at: 8})
-    assert values(records[at]) == [b"7"]
+    append_all(appender, partition, [b"7"])
+    records, _ = read(reader, {partition: 8})
+    assert [(record.offset, record.value) for record in records[partition]] == [(7, b"7")]
+    records, _ = read(opened(driver.reader({partition: 3})), {partition: 8})
+    assert values(records[partition]) == [b"7"]
 
 
 def test_an_open_transaction_holds_everything_back_and_releases_it(world, driver, opened):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     appender = opened(driver.appender())
-    append_all(appender, at, [b"0"])
-    reader, watcher = opened(driver.reader({at: 0})), opened(driver.watcher({at: 0}))
-    read(reader, {at: 1})
-    watch(watcher, {at: 1})
+    append_all(appender, partition, [b"0"])
+    reader, watcher = opened(driver.reader({partition: 0})), opened(driver.watcher({partition: 0}))
+    read(reader, {partition: 1})
+    watch(watcher, {partition: 1})
     transaction = world.transaction()
-    transaction.append(at, b"1")
-    assert append_all(appender, at, [b"2"]) == [Appended(2)]
-    assert driver.last_stable_offsets([at]) == {at: 1}
+    transaction.append(partition, b"1")
+    assert append_all(appender, partition, [b"2"]) == [Appended(2)]
+    assert driver.last_stable_offsets([partition]) == {partition: 1}
     assert reader.poll(0.2) == []
     assert not watcher.poll(0.2)
     transaction.commit()  # the marker is 3
-    records, positions = read(reader, {at: 4})
-    assert values(records[at]) == [b"1", b"2"]
-    assert positions == {at: 4}
-    assert watch(watcher, {at: 4}) == {at: 4}
-    assert driver.last_stable_offsets([at]) == {at: 4}
+    records, positions = read(reader, {partition: 4})
+    assert values(records[partition]) == [b"1", b"2"]
+    assert positions == {partition: 4}
+    assert watch(watcher, {partition: 4}) == {partition: 4}
+    assert driver.last_stable_offsets([partition]) == {partition: 4}
 
 
-# --- questions ----------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 def test_begins_ends_and_offsets_by_time(world, driver, opened):
@@ -405,7 +405,7 @@ def test_a_topic_keeps_its_id_until_it_is_made_again(world, driver, opened):
     append_all(opened(driver.appender()), a, [b"0", b"1"])
     before = driver.topic_ids([a.topic, f"no-{a.topic}", b.topic])
     assert list(before) == [a.topic, b.topic]
-    assert all(str(uuid.UUID(one)) == one for one in before.values())
+    assert all(str(uuid.UUID(part)) == part for part in before.values())
     assert driver.topic_ids([a.topic, b.topic]) == before
     world.recreate(a.topic)
     after = driver.topic_ids([a.topic, b.topic])
@@ -416,8 +416,8 @@ def test_a_topic_keeps_its_id_until_it_is_made_again(world, driver, opened):
 
 
 def test_a_question_about_an_unknown_topic_says_so(world):
-    (at,) = world.topic()
-    for unknown in (TopicPartition(f"no-{at.topic}", 0), TopicPartition(at.topic, 7)):
+    (partition,) = world.topic()
+    for unknown in (TopicPartition(f"no-{partition.topic}", 0), TopicPartition(partition.topic, 7)):
         with pytest.raises(UsageError, match=f"{unknown.topic}/{unknown.partition} does not exist"):
             world.impatient.last_stable_offsets([unknown])
 
@@ -434,19 +434,19 @@ def test_committed_offsets_and_texts_come_back(world, driver):
 
 
 def test_questions_may_be_asked_from_many_threads(world, driver):
-    (at,) = world.topic()
+    (partition,) = world.topic()
     answers = []
 
     def ask():
         for _ in range(20):
-            answers.append(driver.last_stable_offsets([at]))  # noqa: PERF401 - a list would be made at once
+            answers.append(driver.last_stable_offsets([partition]))  # noqa: PERF401 - a list would be made at once
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert answers == [{at: 0}] * 80
+    assert answers == [{partition: 0}] * 80
 
 
 # --- watching -----------------------------------------------------------------------------------
@@ -470,28 +470,28 @@ def test_a_watcher_first_tells_the_ends_as_they_are_and_then_what_moved(world, d
 
 
 def test_a_watcher_does_without_bells_that_do_not_exist(world, driver, opened):
-    (at,) = world.topic()
-    watcher = opened(driver.watcher({at: 0}, sentinel_topic=f"no-{at.topic}"))
+    (partition,) = world.topic()
+    watcher = opened(driver.watcher({partition: 0}, sentinel_topic=f"no-{partition.topic}"))
     assert watcher.spacing_s == 0
-    assert watch(watcher, {at: 0}) == {at: 0}
-    append_all(opened(driver.appender()), at, [b"0"])
-    assert watch(watcher, {at: 1}) == {at: 1}
+    assert watch(watcher, {partition: 0}) == {partition: 0}
+    append_all(opened(driver.appender()), partition, [b"0"])
+    assert watch(watcher, {partition: 1}) == {partition: 1}
 
 
 def test_a_watcher_tells_of_an_append_soon(world, driver, opened):
-    (at,) = world.topic()
-    appender, watcher = opened(driver.appender()), opened(driver.watcher({at: 0}))
-    watch(watcher, {at: 0})
+    (partition,) = world.topic()
+    appender, watcher = opened(driver.appender()), opened(driver.watcher({partition: 0}))
+    watch(watcher, {partition: 0})
     appended_at, waits_s = [], []
 
     def write():
-        append_all(appender, at, [b"x"])
+        append_all(appender, partition, [b"x"])
         appended_at.append(time.monotonic())
 
     for number in range(15):
         thread = threading.Timer(0.02, write)
         thread.start()
-        watch(watcher, {at: number + 1})
+        watch(watcher, {partition: number + 1})
         told_at = time.monotonic()
         thread.join()
         waits_s.append(told_at - appended_at[-1])

@@ -1,4 +1,4 @@
-"""Appends over a socket of one's own: what is sent, what is told, and what a broken line leaves."""
+"""The direct appender on its own sockets: what is sent, the outcomes, broken connections."""
 
 import select
 import selectors
@@ -47,45 +47,45 @@ def test_an_answer_to_something_else_is_refused():
             answered(answer, 1)
 
 
-class Line:
-    """A direct appender, one partition that it appends to, and what it told."""
+class Connected:
+    """A direct appender with one partition, and its outcomes."""
 
-    def __init__(self, driver, at):
-        self.at = at
+    def __init__(self, driver, partition):
+        self.partition = partition
         self.direct = driver.direct_appender()
-        self.direct.add([at])
-        self.told = []
+        self.direct.add([partition])
+        self.outcomes = []
 
     def open(self):
         def opened():
             self.direct.reconnect()
-            return self.at in self.direct._places
+            return self.partition in self.direct._places
 
         until(opened)
 
     @property
     def socket(self):
-        return self.direct._places[self.at].socket
+        return self.direct._places[self.partition].socket
 
     def append(self, value):
-        return self.direct.append(self.at, value, done=self.told.append)
+        return self.direct.append(self.partition, value, done=self.outcomes.append)
 
-    def hear(self, count):
-        def heard():
+    def receive(self, count):
+        def received():
             select.select([self.direct.fileno()], [], [], 0.05)
             self.direct.receive()
-            return len(self.told) >= count
+            return len(self.outcomes) >= count
 
-        until(heard)
+        until(received)
 
 
 @pytest.fixture(params=REAL)
-def line(kafka_cluster, request):
-    at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 1)
+def connected(kafka_cluster, request):
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 1)
     with Admin(kafka_cluster.bootstrap) as admin:
-        admin.create_topics({at.topic: TopicSpec(2)})
+        admin.create_topics({partition.topic: TopicSpec(2)})
     with open_driver(request.param, kafka_cluster.bootstrap) as driver:
-        made = Line(driver, at)
+        made = Connected(driver, partition)
         made.driver = driver
         yield made
         made.direct.close()
@@ -94,25 +94,25 @@ def line(kafka_cluster, request):
 
 
 @pytest.mark.kafka
-def test_records_stand_in_the_log_in_the_order_sent_and_their_offsets_are_told(line):
-    assert not line.append(b"before there is a line")
-    line.open()
+def test_records_stand_in_the_log_in_the_order_sent_and_their_offsets_are_told(connected):
+    assert not connected.append(b"before there is a line")
+    connected.open()
     sent = [b"%d" % number * number for number in range(40)]
-    assert all(line.append(value) for value in sent)
-    line.hear(40)
-    assert line.told == [Appended(number) for number in range(40)]
-    reader = line.driver.reader({line.at: 0})
-    assert values(read(reader, {line.at: 40})[0][line.at]) == sent
+    assert all(connected.append(value) for value in sent)
+    connected.receive(40)
+    assert connected.outcomes == [Appended(number) for number in range(40)]
+    reader = connected.driver.reader({connected.partition: 0})
+    assert values(read(reader, {connected.partition: 40})[0][connected.partition]) == sent
     reader.close()
 
 
 @pytest.mark.kafka
-def test_what_finds_no_room_is_not_sent_and_every_thread_may_append(line):
-    line.open()
+def test_what_finds_no_room_is_not_sent_and_every_thread_may_append(connected):
+    connected.open()
     taken = []
 
     def many():
-        taken.extend(line.append(b"x") for _ in range(50))
+        taken.extend(connected.append(b"x") for _ in range(50))
 
     threads = [threading.Thread(target=many) for _ in range(3)]
     for thread in threads:
@@ -120,60 +120,60 @@ def test_what_finds_no_room_is_not_sent_and_every_thread_may_append(line):
     for thread in threads:
         thread.join(60)
     assert 0 < sum(taken) < 150
-    line.hear(sum(taken))
-    assert sorted(told.offset for told in line.told) == list(range(sum(taken)))
-    assert line.append(b"again")
-    line.hear(sum(taken) + 1)
+    connected.receive(sum(taken))
+    assert sorted(outcome.offset for outcome in connected.outcomes) == list(range(sum(taken)))
+    assert connected.append(b"again")
+    connected.receive(sum(taken) + 1)
 
 
 @pytest.mark.kafka
-def test_a_broken_line_leaves_doubt_once_and_is_mended(line):
-    line.open()
-    line.socket.socket.shutdown(socket.SHUT_RDWR)
-    line.append(b"lost")
-    line.direct.receive()
-    line.direct.reconnect()
-    assert all(isinstance(one, AppendFailed) for one in line.told)
-    told = len(line.told)
-    line.open()
-    assert line.append(b"found")
-    line.hear(told + 1)
-    assert isinstance(line.told[-1], Appended)
+def test_a_broken_line_leaves_doubt_once_and_is_mended(connected):
+    connected.open()
+    connected.socket.socket.shutdown(socket.SHUT_RDWR)
+    connected.append(b"lost")
+    connected.direct.receive()
+    connected.direct.reconnect()
+    assert all(isinstance(outcome, AppendFailed) for outcome in connected.outcomes)
+    count = len(connected.outcomes)
+    connected.open()
+    assert connected.append(b"found")
+    connected.receive(count + 1)
+    assert isinstance(connected.outcomes[-1], Appended)
 
 
 @pytest.mark.kafka
-def test_a_broker_that_does_not_answer_is_given_up(line):
-    line.open()
+def test_a_broker_that_does_not_answer_is_given_up(connected):
+    connected.open()
     near, far = socket.socketpair()
     near.setblocking(False)
     with far:
-        held = line.socket
-        line.direct._selector.unregister(held.socket)
+        held = connected.socket
+        connected.direct._selector.unregister(held.socket)
         held.socket.close()
         held.socket = near
-        line.direct._selector.register(near, selectors.EVENT_READ, held)
-        assert line.append(b"unanswered")
-        line.direct.reconnect()
-        assert line.told == []
-        line.direct._timeout_s = 0.0
-        line.direct.reconnect()
-        (told,) = line.told
-        assert isinstance(told.error, AppendUnknown)
+        connected.direct._selector.register(near, selectors.EVENT_READ, held)
+        assert connected.append(b"unanswered")
+        connected.direct.reconnect()
+        assert connected.outcomes == []
+        connected.direct._timeout_s = 0.0
+        connected.direct.reconnect()
+        (outcome,) = connected.outcomes
+        assert isinstance(outcome.error, AppendUnknown)
 
 
 @pytest.mark.kafka
-def test_what_a_broker_refuses_has_an_outcome_too(line, kafka_cluster):
-    line.open()
+def test_what_a_broker_refuses_has_an_outcome_too(connected, kafka_cluster):
+    connected.open()
     with Admin(kafka_cluster.bootstrap) as admin:
-        admin.delete_topics([line.at.topic])
+        admin.delete_topics([connected.partition.topic])
 
     def refused():
-        line.append(b"to nowhere")
-        line.direct.receive()
-        return any(isinstance(told, AppendFailed) for told in line.told)
+        connected.append(b"to nowhere")
+        connected.direct.receive()
+        return any(isinstance(outcome, AppendFailed) for outcome in connected.outcomes)
 
     until(refused)
-    assert not line.append(b"nowhere any more")
+    assert not connected.append(b"nowhere any more")
 
 
 def test_in_memory_there_is_no_shorter_way():

@@ -1,9 +1,9 @@
-"""No append is stored twice, whatever outlives its time-out; and what a bare client does instead.
+"""No append is stored twice after a time-out, unlike with a bare client.
 
-The broker stores what it is sent, and its answers are lost for longer than the delivery time-out:
-what is in flight then is stored, and nobody knows. The tests of `Bare` assert that librdkafka,
-left to itself, sends it again under another epoch of its producer. Where one of them fails, it was
-mended: say so in `docs/hazards.md`.
+The broker stores what it gets, but its answers are lost for longer than the delivery time-out, so
+the client does not know what is stored. The tests of `Bare` assert that librdkafka alone sends it
+again under another epoch of its producer. If one of them fails, librdkafka has corrected this: say
+so in `docs/hazards.md`.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ MENDED = "this librdkafka does not have the hazard any more: say so in docs/haza
 
 @pytest.fixture(scope="module")
 def behind():
-    with proxied_broker() as found:
-        yield found
+    with proxied_broker() as broker:
+        yield broker
 
 
 def opened_bare(behind):
@@ -51,7 +51,7 @@ def ours(behind, request):
 
 @contextlib.contextmanager
 def closed(behind, world):
-    """Close an appender at the end, with nothing in its way."""
+    """Close an appender at the end, without faults."""
     try:
         yield world
     finally:
@@ -59,38 +59,42 @@ def closed(behind, world):
         world.close()
 
 
-def spoil(behind, world, action, at, **more):
-    """Spoil what a world's appender sends to one topic."""
+def spoil(behind, world, action, partition, **more):
+    """Inject a fault into the requests of a world's appender for one topic."""
     _, proxy, _ = behind
     rule = RequestFault(
-        api=Api.PRODUCE, action=action, client_id=world.name, contains=at.topic.encode(), **more
+        api=Api.PRODUCE,
+        action=action,
+        client_id=world.name,
+        contains=partition.topic.encode(),
+        **more,
     )
     return proxy.arm(rule)
 
 
 def append_two_of_which_the_first_is_given_up(behind, world):
-    """Append two that are stored and not acknowledged, until the time of the first has run out.
+    """Append two that are stored but not acknowledged, until the first has timed out.
 
-    That of the second has not by then. Then the answers come again.
+    The second has not timed out when the answers arrive.
     """
-    at = world.topic()
-    world.append(at, b"before")
+    partition = world.topic()
+    world.append(partition, b"before")
     until(world.settled, "an acknowledgement")
-    held = spoil(behind, world, Action.HOLD_ANSWER, at, nth=None)
+    held = spoil(behind, world, Action.HOLD_ANSWER, partition, nth=None)
     began = time.monotonic()
-    world.append(at, b"first")
+    world.append(partition, b"first")
     until(lambda: time.monotonic() > began + DELIVERY_S / 2, "half of the time-out")
     assert held.answered.is_set()
-    world.append(at, b"second")
-    until(world.failed, "the end of the first one's time")
+    world.append(partition, b"second")
+    until(world.failed, "the first append's time-out")
     held.release()
     until(world.settled, "the outcome of each")
-    world.append_surely(at, b"after")
-    return at
+    world.append_surely(partition, b"after")
+    return partition
 
 
 def test_a_bare_producer_stores_twice_what_outlives_the_time_out_of_another(behind):
-    for _ in range(TRIES):  # on a busy machine the second one's time may have run out as well
+    for _ in range(TRIES):  # on a busy machine the second append may time out as well
         with closed(behind, opened_bare(behind)) as bare:
             copies = bare.copies(append_two_of_which_the_first_is_given_up(behind, bare))
         if copies[b"second"] > 1:
@@ -99,8 +103,8 @@ def test_a_bare_producer_stores_twice_what_outlives_the_time_out_of_another(behi
 
 
 def test_ours_stores_once_what_outlives_the_time_out_of_another(behind, ours):
-    at = append_two_of_which_the_first_is_given_up(behind, ours)
-    copies = ours.copies(at)
+    partition = append_two_of_which_the_first_is_given_up(behind, ours)
+    copies = ours.copies(partition)
     assert max(copies.values()) == 1
     assert ours.accepted() <= set(copies)
     assert isinstance(ours.outcomes[b"first"].error, AppendUnknown)
@@ -108,18 +112,18 @@ def test_ours_stores_once_what_outlives_the_time_out_of_another(behind, ours):
 
 @pytest.mark.parametrize("ours", ["librdkafka"], indirect=True)
 def test_ours_stores_once_what_outlives_a_producer(behind, ours):
-    # Init: nothing is acknowledged for so long that the producer is replaced.
+    # Init: nothing is acknowledged until the producer is replaced.
     _, _, sightings = behind
-    at, other = ours.topic(), ours.topic()
-    ours.append(at, b"before")
+    partition, other = ours.topic(), ours.topic()
+    ours.append(partition, b"before")
     until(ours.settled, "an acknowledgement")
-    held = spoil(behind, ours, Action.HOLD_ANSWER, at, nth=None)
-    ours.append(at, b"stored")
+    held = spoil(behind, ours, Action.HOLD_ANSWER, partition, nth=None)
+    ours.append(partition, b"stored")
     until(held.answered.is_set, "a record that is stored")
-    ours.append(at, b"queued")
+    ours.append(partition, b"queued")
     began = sightings.counts[ours.name, Api.INIT_PRODUCER_ID]
 
-    # Test: appends go on until another producer has begun.
+    # Test: appends continue until another producer has started.
     count = 0
 
     def replaced():
@@ -132,61 +136,61 @@ def test_ours_stores_once_what_outlives_a_producer(behind, ours):
     until(replaced, "another producer")
     held.release()
     until(ours.settled, "the outcome of each")
-    ours.append_surely(at, b"after")
+    ours.append_surely(partition, b"after")
 
     # Check.
-    for one in (at, other):
-        copies = ours.copies(one)
+    for log in (partition, other):
+        copies = ours.copies(log)
         assert max(copies.values(), default=1) == 1
     assert isinstance(ours.outcomes[b"stored"].error, AppendUnknown)
-    assert ours.copies(at)[b"stored"] == 1
+    assert ours.copies(partition)[b"stored"] == 1
 
 
 def append_one_that_is_refused_while_another_is_in_doubt(behind, world):
-    """Append one that is stored and not acknowledged, then one that the broker refuses."""
-    at, narrow = world.topic(), world.topic({"max.message.bytes": "1000"})
-    world.append(at, b"first of all")
+    """Append one that is stored but not acknowledged, then one that the broker refuses."""
+    partition, narrow = world.topic(), world.topic({"max.message.bytes": "1000"})
+    world.append(partition, b"first of all")
     world.append(narrow, b"small")
     until(world.settled, "two acknowledgements")
-    lost = spoil(behind, world, Action.LOSE_ANSWER, at, nth=None)
-    world.append(at, b"in doubt")
+    lost = spoil(behind, world, Action.LOSE_ANSWER, partition, nth=None)
+    world.append(partition, b"in doubt")
     until(lambda: world.settled() or lost.answered.is_set(), "a record that is stored")
     world.append(narrow, b"x" * 2000)
     until(world.failed, "the refusal")
     lost.release()
     until(world.settled, "the outcome of each")
-    world.append_surely(at, b"after")
+    world.append_surely(partition, b"after")
     world.append_surely(narrow, b"after")
-    return at, narrow
+    return partition, narrow
 
 
 def test_a_bare_producer_stores_twice_what_is_in_doubt_when_another_record_is_refused(behind, bare):
-    at, _ = append_one_that_is_refused_while_another_is_in_doubt(behind, bare)
-    assert bare.copies(at)[b"in doubt"] > 1, MENDED
+    partition, _ = append_one_that_is_refused_while_another_is_in_doubt(behind, bare)
+    assert bare.copies(partition)[b"in doubt"] > 1, MENDED
 
 
 @pytest.mark.parametrize(
     "ours", ["librdkafka"], indirect=True
-)  # the other one asks for both at once
+)  # kafka-python sends both in one request
 def test_ours_stores_once_what_is_in_doubt_when_another_record_is_refused(behind, ours):
-    at, narrow = append_one_that_is_refused_while_another_is_in_doubt(behind, ours)
-    for one in (at, narrow):
-        assert max(ours.copies(one).values()) == 1
-    assert ours.copies(at)[b"in doubt"] == 1
+    partition, narrow = append_one_that_is_refused_while_another_is_in_doubt(behind, ours)
+    for log in (partition, narrow):
+        assert max(ours.copies(log).values()) == 1
+    assert ours.copies(partition)[b"in doubt"] == 1
     assert isinstance(ours.outcomes[b"x" * 2000].error, AppendRefused)
 
 
 @pytest.mark.parametrize("ours", ["librdkafka"], indirect=True)
 def test_no_request_is_sent_behind_one_that_has_no_answer(behind, ours):
-    # Where the first of two is refused for a while, the second one would be out of sequence, and
-    # librdkafka then bumps its epoch.
-    at = ours.topic()
-    ours.append(at, b"first of all")
+    # If the first of two is refused for a while, the second is out of sequence, and librdkafka
+    # bumps its epoch.
+    partition = ours.topic()
+    ours.append(partition, b"first of all")
     until(ours.settled, "an acknowledgement")
-    held = spoil(behind, ours, Action.HOLD_ANSWER, at)
-    ours.append(at, b"held")
+    held = spoil(behind, ours, Action.HOLD_ANSWER, partition)
+    ours.append(partition, b"held")
     until(held.answered.is_set, "the first request")
-    ours.append(at, b"behind it")
+    ours.append(partition, b"behind it")
     assert not ours.appender.flush(DELIVERY_S / 10)
     _, _, sightings = behind
     assert sightings.counts[ours.name, Api.PRODUCE] == 2

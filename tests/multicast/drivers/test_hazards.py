@@ -1,4 +1,4 @@
-"""Two hazards of transactions with kafka-python, seen on a real broker; and that ours has neither.
+"""Two hazards of transactions with kafka-python on a real broker; this project has neither.
 
 The first three tests assert that the client at hand *has* the hazard. Where one of them fails, the
 client was mended: say so in `docs/hazards.md`. What we promise does not hang on it.
@@ -56,28 +56,28 @@ class Bare:
         return proxy.arm(RequestFault(api=Api.PRODUCE, action=action, client_id=self.name, **more))
 
     def committed(self):
-        """Read what a reader with `read_committed` gets, once no transaction is open any longer."""
+        """Return what a `read_committed` reader gets, once no transaction is open."""
         place = TopicPartition(self.name, 0)
         with (
             self._reader("read_uncommitted") as whole,
             self._reader("read_committed") as reader,
         ):
-            # An EndTxn is answered before its marker stands in the log.
+            # A broker answers an EndTxn before its marker is in the log.
             until(
                 lambda: reader.end_offsets([place]) == whole.end_offsets([place]),
                 "the end of the transaction",
             )
             reader.assign([place])
             reader.seek_to_beginning(place)
-            end, found = reader.end_offsets([place])[place], []
+            end, values = reader.end_offsets([place])[place], []
 
             def read():
                 for records in reader.poll(timeout_ms=100).values():
-                    found.extend(record.value for record in records)
+                    values.extend(record.value for record in records)
                 return reader.position(place) >= end
 
             until(read, "the end of the topic")
-        return found
+        return values
 
     def _reader(self, isolation):
         return contextlib.closing(
@@ -95,7 +95,7 @@ def bare(behind):
 
 
 def test_with_bare_transactions_a_commit_that_lands_late_commits_the_next_transaction(behind, bare):
-    # Init: the first transaction's EndTxn is under way for long; it is asked again, and commits.
+    # Init: the first transaction's EndTxn is delayed; the client repeats it, and it commits.
     _, proxy, _ = behind
     late = proxy.arm(RequestFault(api=Api.END_TXN, action=Action.STRAND, client_id=bare.name))
     bare.producer.begin_transaction()
@@ -104,7 +104,7 @@ def test_with_bare_transactions_a_commit_that_lands_late_commits_the_next_transa
     assert late.fired.is_set()
     assert bare.committed() == [b"one"]
 
-    # Test: it lands while the second one is open; the application then aborts that.
+    # Test: the delayed EndTxn arrives in the second transaction, which the application aborts.
     bare.producer.begin_transaction()
     bare.send(b"two").get(PATIENCE_S)
     late.release()
@@ -115,13 +115,13 @@ def test_with_bare_transactions_a_commit_that_lands_late_commits_the_next_transa
     except kafka_errors.KafkaError as error:
         refused = error
 
-    # Check: what was aborted is there for everyone.
+    # Check: every reader gets the aborted record.
     assert bare.committed() == [b"one", b"two"], MENDED
     assert isinstance(refused, kafka_errors.InvalidTxnStateError), MENDED
 
 
 def test_with_bare_transactions_a_commit_is_reported_of_which_a_record_is_missing(behind, bare):
-    # Init: of two records of a transaction the second one never reaches the broker.
+    # Init: the second of a transaction's two records never reaches the broker.
     _, proxy, _ = behind
     bare.producer.begin_transaction()
     bare.send(b"one").get(PATIENCE_S)
@@ -140,8 +140,8 @@ def test_with_bare_transactions_a_commit_is_reported_of_which_a_record_is_missin
 def test_with_bare_transactions_a_commit_is_reported_of_a_transaction_that_was_aborted(
     behind, bare
 ):
-    # Init: the second record's time runs out, and so the third one has a number too high. The
-    # commit waits for the third one's answer.
+    # Init: the second record times out, so the third has too high a sequence number. The commit
+    # waits for the answer to the third.
     _, proxy, sightings = behind
     bare.producer.begin_transaction()
     bare.send(b"one").get(PATIENCE_S)
@@ -152,26 +152,26 @@ def test_with_bare_transactions_a_commit_is_reported_of_a_transaction_that_was_a
     held = bare.spoils(proxy, Action.DELAY)
     three = bare.send(b"three")
     assert held.fired.wait(PATIENCE_S)
-    told = []
+    results = []
 
     def commit():
         try:
-            told.append(bare.producer.commit_transaction())
+            results.append(bare.producer.commit_transaction())
         except kafka_errors.KafkaError as error:
-            told.append(error)
+            results.append(error)
 
     committing = threading.Thread(target=commit)
     committing.start()
     state = bare.producer._transaction_manager
     try:
-        until(lambda: state.is_completing() or told, "the commit")
+        until(lambda: state.is_completing() or results, "the commit")
     finally:
-        # Test: the broker refuses the number, the client takes a new epoch, which aborts.
+        # Test: the broker refuses the number; the client takes a new epoch, which aborts.
         held.release()
         committing.join(PATIENCE_S)
 
-    # Check: the commit was reported; no EndTxn was ever sent, and nothing is there.
-    assert told == [None], f"{MENDED} ({told})"
+    # Check: the commit was reported, but no EndTxn was ever sent, and no record is committed.
+    assert results == [None], f"{MENDED} ({results})"
     assert isinstance(three.exception, kafka_errors.OutOfOrderSequenceNumberError)
     assert sightings.counts[bare.name, Api.END_TXN] == 0
     assert bare.committed() == []
@@ -185,7 +185,7 @@ def test_ours_reports_no_append_that_did_not_happen_and_sends_nothing_of_a_trans
     sightings.counts.clear()
     sightings.transactional.clear()
     with running(proxy, driver, tmp_path) as world:
-        # Init: every EndTxn would be late; no Produce of anybody's, collectors' too, gets through.
+        # Init: every EndTxn would be late; no Produce passes, not even a collector's.
         late = proxy.arm(RequestFault(api=Api.END_TXN, action=Action.STRAND, nth=None))
         world.send_each(8)
         producer = world.open_producer("p2", delivery_timeout_s=DELIVERY_S)
@@ -194,7 +194,7 @@ def test_ours_reports_no_append_that_did_not_happen_and_sends_nothing_of_a_trans
             cut = proxy.arm(RequestFault(api=Api.PRODUCE, action=Action.CUT, nth=None))
             lost = world.send("P2", producer=producer)
 
-            # Test: the time of one message runs out, and the next one follows.
+            # Test: one message times out, and the next one follows.
             with pytest.raises(AppendUnknown):
                 lost.accepted(PATIENCE_S)
             cut.release()
@@ -203,7 +203,7 @@ def test_ours_reports_no_append_that_did_not_happen_and_sends_nothing_of_a_trans
         world.judge()
         late.release()
 
-    # Check: no EndTxn came, nor anything else with a transactional ID.
+    # Check: no EndTxn was sent, nor any other request with a transactional ID.
     assert late.count == 0
     assert sightings.transactional == {}
     ours = {client for client, api in sightings.counts if api == Api.PRODUCE}

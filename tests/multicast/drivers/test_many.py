@@ -1,4 +1,4 @@
-"""Drivers asked for many Kafka partitions at once, and for others as time goes by."""
+"""Drivers with many Kafka partitions at once, and with others later."""
 
 import select
 import uuid
@@ -52,7 +52,7 @@ def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opene
     append_all(appender, a, [b"2"])
     append_all(appender, c, [b"0"])
     assert watch(watcher, {c: 1}) == {c: 1}
-    watcher.add([a, c])  # what was removed, and what is followed still: both are told anew
+    watcher.add([a, c])  # removed, and still followed: both are reported again
     assert watch(watcher, {a: 3, c: 1}) == {a: 3, c: 1}
     append_all(appender, a, [b"3"])
     assert watch(watcher, {a: 4}) == {a: 4}
@@ -68,13 +68,13 @@ def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
     reader = opened(world.driver.reader(dict.fromkeys(many, 0)))
     watch(watcher, dict.fromkeys(many, 0))
     for round_ in range(1, 4):
-        for number, at in enumerate(many):
-            append_all(appender, at, [b"%d" % number])
+        for number, partition in enumerate(many):
+            append_all(appender, partition, [b"%d" % number])
         watch(watcher, dict.fromkeys(many, round_))
-    found, _ = read(reader, dict.fromkeys(many, 3))
+    records, _ = read(reader, dict.fromkeys(many, 3))
     assert all(
-        [record.value for record in found[at]] == [b"%d" % number] * 3
-        for number, at in enumerate(many)
+        [record.value for record in records[partition]] == [b"%d" % number] * 3
+        for number, partition in enumerate(many)
     )
 
 
@@ -94,29 +94,34 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
 
     until(placed)
     assert len(direct._sockets) <= _SOCKETS_MAX
-    told = {at: [] for at in many}
+    by_partition = {partition: [] for partition in many}
     stored = dict.fromkeys(many, 0)
 
     def settled():
         select.select([direct.fileno()], [], [], 0.05)
         direct.receive()
-        return all(told.values())
+        return all(by_partition.values())
 
     def round_(least):
-        """Append once to each that has fewer than so many; a young partition may refuse it."""
+        """Append once to each with fewer than `least`; a new partition may refuse it at first."""
         direct.reconnect()
-        for at in [at for at in many if stored[at] < least]:
-            told[at].clear()
-            until(lambda at=at: direct.append(at, b"x", done=told[at].append) or direct.reconnect())
+        for partition in [partition for partition in many if stored[partition] < least]:
+            by_partition[partition].clear()
+            until(
+                lambda partition=partition: (
+                    direct.append(partition, b"x", done=by_partition[partition].append)
+                    or direct.reconnect()
+                )
+            )
         until(settled)
-        for at, outcomes in told.items():
-            if stored[at] < least and isinstance(outcomes[0], Appended):
-                assert outcomes == [Appended(stored[at])]
-                stored[at] += 1
+        for partition, outcomes in by_partition.items():
+            if stored[partition] < least and isinstance(outcomes[0], Appended):
+                assert outcomes == [Appended(stored[partition])]
+                stored[partition] += 1
         return min(stored.values()) == least
 
     for least in (1, 2, 3):
         until(lambda least=least: round_(least))
     assert len(direct._sockets) <= _SOCKETS_MAX
     direct.remove(many[:1])
-    assert not direct.append(many[0], b"x", done=told[many[0]].append)
+    assert not direct.append(many[0], b"x", done=by_partition[many[0]].append)

@@ -17,7 +17,7 @@ from tests.helpers.system import until
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 DELIVERY_S = 3.0
 SOON_S = 1.0
-# librdkafka's own: one for the client, one for what has no broker, one for each broker and address.
+# librdkafka's threads: one for the client, one without a broker, one for each broker and address.
 THREADS_OF_A_PRODUCER = 5
 
 
@@ -29,7 +29,7 @@ def lone_cluster():
 
 @pytest.fixture
 def frozen(lone_cluster):
-    """An appender that gives up soon, and its only broker, which the test freezes."""
+    """An appender with a short time-out, and its only broker, which the test freezes."""
     world = Ours(lone_cluster, lone_cluster.bootstrap, "librdkafka", delivery_timeout_s=SOON_S)
     yield world
     lone_cluster.resume(1)
@@ -46,26 +46,26 @@ def threads():
 
 def test_in_a_long_outage_one_producer_follows_another_and_none_piles_up(frozen, caplog):
     # Init
-    at = frozen.topic()
-    frozen.append_surely(at, b"before")
+    partition = frozen.topic()
+    frozen.append_surely(partition, b"before")
     before = most = threads()
     frozen.cluster.pause(1)
 
     # Test: there is always one append without an outcome.
     for number in itertools.count():
-        frozen.append(at, b"%d" % number)
+        frozen.append(partition, b"%d" % number)
         until(frozen.settled, "the outcome of an append")
         most = max(most, threads())
         if replacements(caplog) >= 4:
             break
     frozen.cluster.resume(1)
-    frozen.append_surely(at, b"after")
+    frozen.append_surely(partition, b"after")
 
     # Check
-    copies = frozen.copies(at)
+    copies = frozen.copies(partition)
     assert max(copies.values()) == 1
     assert frozen.accepted() <= set(copies)
-    unknown = [one for one in frozen.outcomes.values() if isinstance(one, AppendFailed)]
+    unknown = [outcome for outcome in frozen.outcomes.values() if isinstance(outcome, AppendFailed)]
     assert len(unknown) >= 4
     assert all(isinstance(outcome.error, AppendUnknown) for outcome in unknown)
     assert most <= before + 3 * (THREADS_OF_A_PRODUCER + 1)
@@ -73,8 +73,8 @@ def test_in_a_long_outage_one_producer_follows_another_and_none_piles_up(frozen,
 
 def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced(frozen, caplog):
     # Init: four threads append, one by one or ten in a call, and wait for nothing.
-    at = frozen.topic()
-    frozen.append_surely(at, b"before")
+    partition = frozen.topic()
+    frozen.append_surely(partition, b"before")
     outcomes = {name: {} for name in "abcd"}
     enough = threading.Event()
 
@@ -89,12 +89,16 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
                 values = [b"%s %d" % (name.encode(), number + index) for index in range(10)]
                 first = number
                 number += frozen.appender.append_all(
-                    at, values, done=lambda index, one, first=first: taken(name, first + index, one)
+                    partition,
+                    values,
+                    done=lambda index, outcome, first=first: taken(name, first + index, outcome),
                 )
             else:
                 value = b"%s %d" % (name.encode(), number)
                 frozen.appender.append(
-                    at, value, done=lambda one, number=number: taken(name, number, one)
+                    partition,
+                    value,
+                    done=lambda outcome, number=number: taken(name, number, outcome),
                 )
                 number += 1
         outcomes[name]["count"] = number
@@ -103,11 +107,13 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
     for thread in threads:
         thread.start()
 
-    # Test: twice the broker is away until a producer was replaced, and then back until some
-    # append was accepted.
+    # Test: the broker is down until a producer is replaced, then up until an append is accepted;
+    # twice.
     def accepted():
         return sum(
-            isinstance(one, Appended) for some in outcomes.values() for one in [*some.values()]
+            isinstance(outcome, Appended)
+            for some in outcomes.values()
+            for outcome in [*some.values()]
         )
 
     try:
@@ -124,8 +130,8 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
             thread.join()
     assert frozen.appender.flush(PATIENCE_S)
 
-    # Check: each has its outcome, none stands there twice, and what was accepted is in order.
-    assert max(frozen.copies(at).values()) == 1
+    # Check: each append has an outcome, none is stored twice, and accepted ones are in order.
+    assert max(frozen.copies(partition).values()) == 1
     for some in outcomes.values():
         count = some.pop("count")
         assert sorted(some) == list(range(count))
@@ -134,12 +140,12 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
 
 
 def test_an_appender_that_is_closed_in_an_outage_settles_all_that_it_holds(frozen):
-    at = frozen.topic()
-    frozen.append_surely(at, b"before")
+    partition = frozen.topic()
+    frozen.append_surely(partition, b"before")
     before = frozen.accepted()
     frozen.cluster.pause(1)
     for number in range(20):
-        frozen.append(at, b"%d" % number)
+        frozen.append(partition, b"%d" % number)
     frozen.appender.close(0.1)
     assert frozen.settled()
     assert frozen.accepted() == before
@@ -153,14 +159,14 @@ def test_what_frozen_followers_do_not_acknowledge_in_time_is_stored_once(
     cluster = kafka_cluster_of_three
     cluster.start()
     world = Ours(cluster, cluster.bootstrap, driver, delivery_timeout_s=DELIVERY_S)
-    at = world.topic()
-    world.append_surely(at, b"before")
+    partition = world.topic()
+    world.append_surely(partition, b"before")
     with Admin(cluster.bootstrap) as admin:
-        ((_, leader, _, _),) = admin.holders([at.topic])[at.topic]
+        ((_, leader, _, _),) = admin.holders([partition.topic])[partition.topic]
     followers = [number for number in (1, 2, 3) if number != leader]
 
-    # Test: the leader stores what it gets, and acknowledges nothing until one was given up that was
-    # appended after another one was: so each was tried for as long as it is.
+    # Test: the leader stores everything and acknowledges nothing, until an append is given up that
+    # started after another was given up: so each was tried for the full time-out.
     for follower in followers:
         cluster.pause(follower)
     try:
@@ -168,7 +174,7 @@ def test_what_frozen_followers_do_not_acknowledge_in_time_is_stored_once(
         last = None
         for number in itertools.count():
             value = b"%d" % number
-            world.append(at, value)
+            world.append(partition, value)
             pace.wait(0.02)
             if last is None and world.failed():
                 last = value
@@ -178,8 +184,8 @@ def test_what_frozen_followers_do_not_acknowledge_in_time_is_stored_once(
         for follower in followers:
             cluster.resume(follower)
     until(world.settled, "the outcome of each")
-    world.append_surely(at, b"after")
-    copies = world.copies(at)
+    world.append_surely(partition, b"after")
+    copies = world.copies(partition)
     world.close()
 
     # Check

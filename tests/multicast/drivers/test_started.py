@@ -1,4 +1,4 @@
-"""Appends without an outcome: each is handed one, once, in the order in which they were started."""
+"""Appends without an outcome: each gets one, once, in the order in which they started."""
 
 import logging
 
@@ -10,12 +10,12 @@ AT, OTHER = TopicPartition("A", 0), TopicPartition("A", 1)
 LOG = logging.getLogger("tests")
 
 
-def not_known(at):
-    return unknown(at, "nobody knows")
+def not_known(partition):
+    return unknown(partition, "the test gave it up")
 
 
 def settle(started, many, index, outcome):
-    """Do as the appender does when the client says what became of one of many."""
+    """Do what the appender does when the client reports one outcome of many."""
     if many.open[index]:
         many.open[index] = 0
         many.done(index, outcome)
@@ -23,13 +23,13 @@ def settle(started, many, index, outcome):
     started.finish(many)
 
 
-class Told:
-    """Takes outcomes, in their order."""
+class Recorder:
+    """Records outcomes in their order."""
 
     def __init__(self):
         self.outcomes = []
 
-    def one(self, name):
+    def single(self, name):
         return lambda outcome: self.outcomes.append((name, type(outcome)))
 
     def many(self, name):
@@ -41,44 +41,44 @@ class Told:
 
 def test_an_append_that_was_given_up_waits_no_longer_and_its_late_outcome_is_not_handed_on():
     # Init
-    started, told = Started(LOG), Told()
-    first = started.enter((AT, told.one("first")))
-    second = started.enter((OTHER, told.one("second")))
+    started, recorder = Started(LOG), Recorder()
+    first = started.enter((AT, recorder.single("first")))
+    second = started.enter((OTHER, recorder.single("second")))
     # Test
     started.give_up(first, not_known)
     # Check: the client still holds the first one.
-    assert told.names() == ["first"]
+    assert recorder.names() == ["first"]
     assert started.oldest() == first
-    assert started.at(first) == AT
+    assert started.partition_of(first) == AT
     assert not started.waits(first)
     assert started.waits(second)
     started.settle(first, Appended(7))
     started.settle(second, Appended(8))
-    assert told.outcomes[1:] == [("second", Appended)]
+    assert recorder.outcomes[1:] == [("second", Appended)]
     assert not started.waiting
     assert started.oldest() is None
-    assert started.at(first) is None
+    assert started.partition_of(first) is None
 
 
 def test_of_many_some_have_outcomes_when_the_rest_is_given_up():
-    started, told = Started(LOG), Told()
-    many = Many(AT, told.many("m"), 4)
+    started, recorder = Started(LOG), Recorder()
+    many = Many(AT, recorder.many("m"), 4)
     number = started.enter(many)
     settle(started, many, 1, Appended(0))
     started.give_up(number, not_known)
-    assert told.names() == ["m1", "m0", "m2", "m3"]
+    assert recorder.names() == ["m1", "m0", "m2", "m3"]
     assert not started.waiting
     for index in (0, 2, 3):
         assert started.oldest() == number
         settle(started, many, index, Appended(index))
     assert started.oldest() is None
-    assert len(told.outcomes) == 4
+    assert len(recorder.outcomes) == 4
 
 
 def test_what_was_not_started_after_all_gets_no_outcome_whoever_counts_last():
     for settled_first in (True, False):
-        started, told = Started(LOG), Told()
-        many = Many(AT, told.many("m"), 3)
+        started, recorder = Started(LOG), Recorder()
+        many = Many(AT, recorder.many("m"), 3)
         started.enter(many)
         steps = [
             lambda s=started, m=many: settle(s, m, 0, Appended(0)),
@@ -86,63 +86,68 @@ def test_what_was_not_started_after_all_gets_no_outcome_whoever_counts_last():
         ]
         for step in steps if settled_first else reversed(steps):
             step()
-        assert told.outcomes == [("m0", Appended)]
+        assert recorder.outcomes == [("m0", Appended)]
         assert not started.waiting
         assert started.oldest() is None
 
 
 def test_all_up_to_a_number_is_forgotten_and_what_comes_after_it_is_left_alone():
-    started, told = Started(LOG), Told()
-    given_up = started.enter((AT, told.one("given up")))
+    started, recorder = Started(LOG), Recorder()
+    given_up = started.enter((AT, recorder.single("given up")))
     started.give_up(given_up, not_known)
-    old = started.enter((AT, told.one("old")))
-    some = Many(OTHER, told.many("m"), 2)
+    old = started.enter((AT, recorder.single("old")))
+    some = Many(OTHER, recorder.many("m"), 2)
     many = started.enter(some)
-    new = started.enter((AT, told.one("new")))
+    new = started.enter((AT, recorder.single("new")))
     started.forget(many, not_known)
-    assert told.names() == ["given up", "old", "m0", "m1"]
-    assert [started.at(number) for number in (given_up, old, many, new)] == [None, None, None, AT]
+    assert recorder.names() == ["given up", "old", "m0", "m1"]
+    assert [started.partition_of(number) for number in (given_up, old, many, new)] == [
+        None,
+        None,
+        None,
+        AT,
+    ]
     settle(started, some, 0, Appended(0))
     started.settle(old, Appended(0))
-    assert len(told.outcomes) == 4
+    assert len(recorder.outcomes) == 4
     assert started.waits(new)
     assert started.oldest() == new
 
 
-def test_an_outcome_whose_taker_fails_ends_nothing(caplog):
-    started, told = Started(LOG), Told()
+def test_an_outcome_whose_callback_fails_ends_nothing(caplog):
+    started, recorder = Started(LOG), Recorder()
 
     def fails(*_):
         raise ValueError("not mine")
 
-    one = started.enter((AT, fails))
+    failing = started.enter((AT, fails))
     started.enter(Many(AT, fails, 2))
-    other = started.enter((AT, told.one("other")))
-    started.settle(one, Appended(0))
+    other = started.enter((AT, recorder.single("other")))
+    started.settle(failing, Appended(0))
     started.give_up(other, not_known)
-    assert told.names() == ["other"]
+    assert recorder.names() == ["other"]
     assert not started.waiting
     assert caplog.text.count("ValueError: not mine") == 3
     started.settle(other, Appended(2))
-    assert told.names() == ["other"]
+    assert recorder.names() == ["other"]
 
 
-def test_a_taker_may_start_another_append():
-    started, told = Started(LOG), Told()
+def test_a_callback_may_start_another_append():
+    started, recorder = Started(LOG), Recorder()
     again = []
 
     def appends(_):
-        again.append(started.enter((AT, told.one("again"))))
+        again.append(started.enter((AT, recorder.single("again"))))
 
     number = started.enter((AT, appends))
     started.give_up(number, not_known)
     assert started.waits(again[0])
     started.settle(number, Appended(0))
     started.settle(again[0], Appended(1))
-    assert told.names() == ["again"]
+    assert recorder.names() == ["again"]
 
 
-def test_a_number_tells_what_had_been_started_by_a_time():
+def test_a_mark_tells_what_had_been_started_by_a_time():
     started = Started(LOG)
     assert started.by(9.0) == 0
     for now in (1.0, 2.0, 3.0, 4.0):

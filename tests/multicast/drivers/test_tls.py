@@ -1,4 +1,4 @@
-"""Client settings reach both clients: a broker that asks for certificates, and one that says no."""
+"""Client settings reach both clients: a broker that requires certificates, and one that refuses."""
 
 import datetime as dt
 import ipaddress
@@ -24,7 +24,7 @@ DAY = dt.timedelta(days=1)
 
 
 def certificate(name, issuer=None, *, password=None):
-    """Give a key and a certificate for 127.0.0.1 (an authority's own, without an issuer) in PEM."""
+    """Return a key and a certificate for 127.0.0.1 as PEM; without an issuer, an authority's."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signer, issuer_name = issuer or (key, subject)
@@ -57,7 +57,7 @@ def certificate(name, issuer=None, *, password=None):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Write the authority, the broker's and a client's certificate, and another authority."""
+    """Write two authorities, and certificates of the broker and a client."""
     folder = tmp_path_factory.mktemp("tls")
     authority, _, authority_pem = certificate("authority")
     _, key, made = certificate("broker", authority)
@@ -72,7 +72,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tls_bootstrap(files):
-    """Add a listener with certificates on both sides to a broker's own."""
+    """Start a broker with another listener, which requires certificates on both sides."""
     settings = {
         "listener.name.tls.ssl.client.auth": "required",
         "listener.name.tls.ssl.keystore.type": "PEM",
@@ -98,29 +98,29 @@ def client_settings(files):
 @pytest.mark.parametrize("name", REAL)
 def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, name):
     client = client_settings(files)
-    at = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
     with Admin(tls_bootstrap, client) as admin:
-        admin.create_topics({at.topic: TopicSpec(1)})
+        admin.create_topics({partition.topic: TopicSpec(1)})
     driver = open_driver(name, tls_bootstrap, client)
-    appender, reader = driver.appender(), driver.reader({at: 0})
-    watcher = driver.watcher({at: 0})
+    appender, reader = driver.appender(), driver.reader({partition: 0})
+    watcher = driver.watcher({partition: 0})
     large = b"x" * 900_000
-    assert append_all(appender, at, [b"0", large]) == [Appended(0), Appended(1)]
-    assert values(read(reader, {at: 2})[0][at]) == [b"0", large]
-    assert watch(watcher, {at: 2}) == {at: 2}
-    direct, told = driver.direct_appender(), []
-    direct.add([at])
+    assert append_all(appender, partition, [b"0", large]) == [Appended(0), Appended(1)]
+    assert values(read(reader, {partition: 2})[0][partition]) == [b"0", large]
+    assert watch(watcher, {partition: 2}) == {partition: 2}
+    direct, outcomes = driver.direct_appender(), []
+    direct.add([partition])
     direct.reconnect()
-    assert direct.append(at, b"2", done=told.append)
+    assert direct.append(partition, b"2", done=outcomes.append)
 
     def heard():
         direct.receive()
-        return told == [Appended(2)]
+        return outcomes == [Appended(2)]
 
     until(heard)
     direct.close()
-    driver.commit("g", {at: (1, "tls")})
-    assert driver.committed("g", [at]) == {at: (1, "tls")}
+    driver.commit("g", {partition: (1, "tls")})
+    assert driver.committed("g", [partition]) == {partition: (1, "tls")}
     for opened in (watcher, reader, appender, driver):
         opened.close()
 
@@ -156,7 +156,9 @@ def test_what_is_wrong_with_certificates_is_said(tls_bootstrap, files, name, cas
 def test_a_certificate_of_another_host_is_told_from_one_that_is_not_trusted(
     tls_bootstrap, files, name
 ):
-    other = tls_bootstrap.replace("127.0.0.1", "localhost")  # it names the address alone
+    other = tls_bootstrap.replace(
+        "127.0.0.1", "localhost"
+    )  # the certificate names only the address
     with pytest.raises(TlsFailed, match="names another host"):
         open_driver(name, other, client_settings(files), request_timeout_s=5.0)
 

@@ -139,10 +139,10 @@ def test_two_commands_at_once_in_one_directory(tmp_path):
 
 def test_where_there_is_no_cluster_down_is_content_and_the_rest_says_so(tmp_path):
     run = CliRunner()
-    at = ["--dir", os.fspath(tmp_path / "none")]
-    assert run.invoke(app, ["down", *at]).exit_code == 0
-    assert isinstance(run.invoke(app, ["logs", *at]).exception, NoCluster)
-    status = run.invoke(app, ["status", *at, "-o", "json"])
+    options = ["--dir", os.fspath(tmp_path / "none")]
+    assert run.invoke(app, ["down", *options]).exit_code == 0
+    assert isinstance(run.invoke(app, ["logs", *options]).exception, NoCluster)
+    status = run.invoke(app, ["status", *options, "-o", "json"])
     assert json.loads(status.stdout)["state"] == "absent"
     assert isinstance(status.exception, ClusterUnreachable)
     assert list(tmp_path.iterdir()) == []
@@ -232,9 +232,9 @@ def make_topic(bootstrap, topic):
 def test_up_status_logs_down_and_up_again_keep_the_data(tmp_path):
     run = CliRunner()
     directory = tmp_path / "cluster"
-    at = ["--dir", os.fspath(directory)]
+    options = ["--dir", os.fspath(directory)]
     try:
-        first = run.invoke(app, ["up", *at])
+        first = run.invoke(app, ["up", *options])
         assert first.exit_code == 0, first.exception
         bootstrap = first.stdout.strip()
         assert bootstrap.startswith("127.0.0.1:")
@@ -242,34 +242,34 @@ def test_up_status_logs_down_and_up_again_keep_the_data(tmp_path):
         make_topic(bootstrap, "kept")
         produce(bootstrap, "kept", b"one")
 
-        again = run.invoke(app, ["up", *at])
+        again = run.invoke(app, ["up", *options])
         assert again.stdout.strip() == bootstrap
         assert "already running" in again.stderr
-        assert isinstance(run.invoke(app, ["up", *at, "--brokers", "3"]).exception, UsageError)
+        assert isinstance(run.invoke(app, ["up", *options, "--brokers", "3"]).exception, UsageError)
 
-        status = json.loads(run.invoke(app, ["status", *at, "-o", "json"]).stdout)
+        status = json.loads(run.invoke(app, ["status", *options, "-o", "json"]).stdout)
         assert (status["state"], status["bootstrap"]) == ("running", bootstrap)
         (broker,) = status["brokers"]
         assert broker["state"] == "running"
         token = token_of(directory)
         assert carriers(token) == [broker["pid"]]
-        assert bootstrap in run.invoke(app, ["status", *at]).stdout
-        assert "Kafka Server started" in run.invoke(app, ["logs", *at, "-n", "9999"]).stdout
-        assert len(run.invoke(app, ["logs", *at, "-n", "3"]).stdout.splitlines()) == 3
+        assert bootstrap in run.invoke(app, ["status", *options]).stdout
+        assert "Kafka Server started" in run.invoke(app, ["logs", *options, "-n", "9999"]).stdout
+        assert len(run.invoke(app, ["logs", *options, "-n", "3"]).stdout.splitlines()) == 3
 
-        down = run.invoke(app, ["down", *at])
+        down = run.invoke(app, ["down", *options])
         assert down.exit_code == 0
         assert "1 broker(s) stopped" in down.stderr
         assert carriers(token) == []
         assert not Path(f"/proc/{broker['pid']}").exists()
-        stopped = run.invoke(app, ["status", *at])
+        stopped = run.invoke(app, ["status", *options])
         assert isinstance(stopped.exception, ClusterUnreachable)
 
-        assert run.invoke(app, ["up", *at]).stdout.strip() == bootstrap
+        assert run.invoke(app, ["up", *options]).stdout.strip() == bootstrap
         assert consume(bootstrap, "kept", 1) == [b"one"]
     finally:
         (directory / "mine.txt").write_text("not made by up")
-        run.invoke(app, ["down", *at, "--wipe"])
+        run.invoke(app, ["down", *options, "--wipe"])
     assert [path.name for path in directory.iterdir()] == ["mine.txt"]
 
 

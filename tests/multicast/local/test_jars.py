@@ -63,12 +63,12 @@ def test_an_unknown_version_is_refused_with_the_known_ones():
 
 
 def java_that_says(path, version):
-    said = f"""cat >&2 <<END
+    script = f"""cat >&2 <<END
     java.home = {path.parent.parent}
     java.specification.version = {version}
     java.vm.version = {version}+1
 END"""
-    return program(path, said)
+    return program(path, script)
 
 
 @pytest.mark.usefixtures("no_packages")

@@ -1,7 +1,8 @@
 """Genuine atomic multicast on Apache Kafka: to a set of partitions, in one order for all."""
 
 from multicast.consumer import Consumer, Message
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.messages import MessageID
 from multicast.producer import Producer, Receipt

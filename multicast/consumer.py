@@ -19,7 +19,8 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
-from multicast.delivery import Batch, Cursor, Delivery
+from multicast.cursor import Cursor
+from multicast.delivery import Batch, Delivery
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut

@@ -27,9 +27,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
-from multicast.control.topics import ALONE
+from multicast.cursor import Cursor
 from multicast.drivers.protocol import Record
-from multicast.errors import UsageError
 from multicast.messages import Covered, EpochMarker, Special, special
 from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, Void
 from topology.tree import Log, Plan
@@ -39,39 +38,6 @@ _offset = attrgetter("offset")
 _value = itemgetter(Record._fields.index("value"))
 _headers = itemgetter(Record._fields.index("headers"))
 _RECORD_BYTES = 200  # what a record takes beside its payload
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """A consumer's position made durable: all before it is delivered, nothing after it.
-
-    `source` is the collector's name, or "@" and the log's for a log that is read alone. In an order
-    stream the place is offset `next` of run number `run` of the order record at offset `record`;
-    in a lone log it is offset `next`. The text form is "EPOCH/SOURCE/RECORD/RUN/NEXT".
-    """
-
-    epoch: int
-    source: str
-    record: int
-    run: int
-    next: int
-
-    def __str__(self) -> str:
-        """Give the text form, which `parse` reads back."""
-        return f"{self.epoch}/{self.source}/{self.record}/{self.run}/{self.next}"
-
-    @staticmethod
-    def parse(text: str) -> Cursor:
-        """Read a cursor's text form; raises `UsageError` where it is none."""
-        parts = text.split("/")
-        numbers = [parts[0], *parts[2:]]
-        if len(parts) != 5 or not parts[1] or not all(map(_is_count, numbers)):
-            raise UsageError(f"{text!r} is not a cursor (EPOCH/SOURCE/RECORD/RUN/NEXT)")
-        return Cursor(int(parts[0]), parts[1], int(parts[2]), int(parts[3]), int(parts[4]))
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +134,7 @@ class Delivery:
 
     Reads through `order` (a stream of the collector that serves the interest), or a lone log where
     `order` is None: then the interest must meet exactly one log, and `starts` says where it begins.
-    `cursor` says where to begin; `start_cursor` and `start_alone` make one for the epoch's start.
+    `cursor` says where to begin; `multicast.cursor` makes one for the epoch's start.
     """
 
     def __init__(
@@ -400,13 +366,3 @@ class Delivery:
         run.first = records[-1].offset + 1
         self.position = batch.cursor()
         return len(records)
-
-
-def start_cursor(plan: Plan, collector: str) -> Cursor:
-    """Give the cursor of an order stream's start in that epoch."""
-    return Cursor(plan.epoch, collector, plan.collector(collector).stream_first, 0, 0)
-
-
-def start_alone(plan: Plan, log: str, first: int) -> Cursor:
-    """Give the cursor of a lone log that begins at offset `first` in that epoch."""
-    return Cursor(plan.epoch, ALONE + log, 0, 0, first)

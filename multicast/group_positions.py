@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from multicast.control import log_partition
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.drivers.protocol import TopicPartition
 
 # A consumer that never commits must not fill its memory: one entry takes about 300 bytes.

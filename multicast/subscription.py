@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from multicast.control import ALONE, ControlState
-from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
+from multicast.cursor import Cursor, single_log_cursor, start_cursor
+from multicast.delivery import Delivery
 from multicast.errors import UncoveredInterest, UsageError
 from topology.tree import Log, Plan
 
@@ -92,7 +93,7 @@ def begin(
     plan = control.plan(epoch)
     if source.startswith(ALONE):
         name = source.removeprefix(ALONE)
-        cursor = start_alone(plan, name, control.alone_start(epoch, name))
+        cursor = single_log_cursor(plan, name, control.alone_start(epoch, name))
     else:
         cursor = start_cursor(plan, source)
     return resume(control, wanted, cursor, bounds=bounds)

@@ -39,7 +39,7 @@ from multicast.control import (
     plan_record,
 )
 from multicast.control.documents import Ended
-from multicast.delivery import Cursor
+from multicast.cursor import Cursor
 from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
 from multicast.drivers.kafka_python.group_member import _assignments, _members
 from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered

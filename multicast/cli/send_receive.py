@@ -18,7 +18,8 @@ import typer
 from multicast import history
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.consumer import Consumer, Message
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
 from multicast.producer import Producer, Receipt

@@ -21,7 +21,7 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.delivery import Cursor
+from multicast.cursor import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderRecord, OrderStream, RecordKind, decode

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
+from multicast.cursor import Cursor, single_log_cursor, start_cursor
+from multicast.delivery import Delivery
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
@@ -151,7 +152,7 @@ def test_a_full_queue_of_runs_pauses_the_order():
 
 
 def test_a_lone_reader_needs_no_order_stream():
-    core = Delivery(PLAN, ("P4",), None, start_alone(PLAN, "P4", 0))
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     core.payload_read(3, plain(0, 3), 3)
     batches = core.deliver(10)
     assert told(batches) == ["P4:0", "P4:1", "P4:2"]
@@ -159,7 +160,7 @@ def test_a_lone_reader_needs_no_order_stream():
 
 
 def test_a_lone_reader_stops_at_the_epoch_marker_until_it_knows_where_the_epoch_ends():
-    core = Delivery(PLAN, ("P4",), None, start_alone(PLAN, "P4", 0))
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     marked = [*plain(0, 2), Record(2, None, None, [epoch_header("P4", 2)]), *plain(3, 6)]
     core.payload_read(3, marked, 6)
     assert told(core.deliver(10)) == ["P4:0", "P4:1"]
@@ -175,7 +176,7 @@ def test_a_lone_reader_stops_at_the_epoch_marker_until_it_knows_where_the_epoch_
 @pytest.mark.parametrize(("epoch", "stops"), [(PLAN.epoch, False), (PLAN.epoch + 6, True)])
 def test_only_a_marker_of_a_later_epoch_stops_a_lone_reader(epoch, stops):
     """The log may have been carried over a few times; an old marker is of a repeated drain."""
-    core = Delivery(PLAN, ("P4",), None, start_alone(PLAN, "P4", 0))
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     core.payload_read(3, [Record(0, None, None, [epoch_header("P4", epoch)]), *plain(1, 2)], 2)
     assert told(core.deliver(10)) == ([] if stops else ["P4:1"])
 

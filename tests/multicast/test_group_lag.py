@@ -6,7 +6,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from multicast import Consumer, Producer
 from multicast.control import log_partition
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.group_positions import GroupPositions
 from tests.helpers.plans import chain, poster

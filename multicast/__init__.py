@@ -5,7 +5,8 @@ from multicast.cursor import Cursor
 from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.messages import MessageID
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
+from multicast.receipts import Receipt
 
 __all__ = [
     "AmcastError",

@@ -22,7 +22,8 @@ from multicast.cursor import Cursor
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
+from multicast.receipts import Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in
 from topology.documents import NotReadable, json_object

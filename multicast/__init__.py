@@ -1,4 +1,4 @@
-"""Genuine atomic multicast on Apache Kafka: to a set of partitions, in one order for all."""
+"""Genuine atomic multicast on Apache Kafka: messages to sets of partitions, one order for all."""
 
 from multicast.consumer import Consumer, Message
 from multicast.cursor import Cursor

@@ -25,8 +25,8 @@ from multicast.order_follower import OrderFollower
 from topology.tree import Log
 
 _PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 0 or more
-# How long a producer with a full buffer waits before it tries again, if no outcome wakes it first.
-# A wake-up that comes between the failed append and the wait is lost; that costs this long.
+# A producer with a full buffer tries again after this long, if no outcome wakes it first. An
+# outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
 _RETRY_S = 0.05
 
 

@@ -301,7 +301,7 @@ def _read_announcement(raw: bytes) -> None:
     promises = Promises(1000)
     for _, sent, settled in found.counts if found else ():
         promises.announced(PRODUCERS_MAX, sent, settled)
-        require(promises.promised <= promises.most, "more is promised than may be")
+        require(promises.promised <= promises.promised_max, "more is promised than may be")
 
 
 def _read_cursor(raw: bytes) -> None:

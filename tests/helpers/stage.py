@@ -333,7 +333,7 @@ class OneConsumer:
             if delivery.marker is None or epoch not in state.ends:
                 return False
             (log,) = delivery.logs.values()
-            delivery.alone_ends(state.alone_end(epoch, log.name))
+            delivery.end_log_at(state.alone_end(epoch, log.name))
             return True
         if not delivery.ended:
             return False

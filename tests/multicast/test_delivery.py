@@ -167,7 +167,7 @@ def test_a_lone_reader_stops_at_the_epoch_marker_until_it_knows_where_the_epoch_
     assert core.deliver(10) == []
     assert core.marker == 2
     assert not core.ended
-    core.alone_ends(5)
+    core.end_log_at(5)
     assert told(core.deliver(10)) == ["P4:3", "P4:4"]
     core.deliver(10)
     assert core.ended

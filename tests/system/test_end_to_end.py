@@ -267,7 +267,7 @@ def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
             producer.multicast(b"", to={"P1", "P5"})
         with pytest.raises(UsageError, match="P9 does not exist"):
             producer.multicast(b"", to={"P9"})
-        with pytest.raises(UsageError, match="not a text"):
+        with pytest.raises(UsageError, match="not a str"):
             producer.multicast(b"", to="P1")
     with pytest.raises(UncoveredInterest, match="topology plan"):
         Consumer(busy.bootstrap, topic=busy.topic, interest={"P1", "P5"})

@@ -110,8 +110,8 @@ class Consumer:
     Subscribe with `name`, a consumer of the plan, or with `interest`, a set of partitions. Commits
     go to `group` (default: the name, or the interest). Delivery begins at the group's committed
     cursor; at `start` if there is none, or if `committed` is False. `driver` is a driver's name, or
-    an open driver, which stays open. Raises `UncoveredInterest` if no collector
-    orders all logs of the interest, `UsageError` for an unknown partition.
+    an open driver, which stays open. Raises `UncoveredInterest` if no collector orders all logs of
+    the interest, `UsageError` for an unknown partition.
     """
 
     def __init__(
@@ -291,10 +291,11 @@ class Consumer:
     def seek(self, where: Start | Cursor | str | datetime) -> None:
         """Continue at a cursor (or its text form), "earliest", "latest", or a time.
 
-        `earliest` is the start of the first of the newest epochs that all cover the interest,
-        `latest` the end of the order as it is now, and a time the first order record written at or
-        after it. Blocks while the control topic is read. Raises `UsageError` for a cursor of
-        another interest, `UncoveredInterest`, `ClusterUnreachable`.
+        "earliest" is the start of the first epoch from which on every epoch covers the interest,
+        "latest" the end of the order as it is now. A time means the first order record (for a
+        single log: the first message) written at or after it in the newest epoch. Blocks while the
+        control topic is read. Raises `UsageError` for a cursor of another interest,
+        `UncoveredInterest`, `ClusterUnreachable`.
         """
         control = self._control.refresh()
         if where == "earliest":
@@ -393,7 +394,12 @@ class Consumer:
         # fails, nothing has changed, and the next poll repeats it.
         ends = self._driver.last_stable_offsets(list(numbers))
         self._streams.update(numbers)
-        self._payloads.add({one: min(starts[number], ends[one]) for one, number in numbers.items()})
+        self._payloads.add(
+            {
+                partition: min(starts[number], ends[partition])
+                for partition, number in numbers.items()
+            }
+        )
 
     def _read(self, timeout: float) -> None:
         """Read what the next delivery needs: order records if no run is queued, else payloads.

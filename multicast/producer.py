@@ -16,6 +16,7 @@ from typing import Self
 
 from multicast.announcer import Announcer
 from multicast.control import ControlReader, log_partition
+from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import (
     AppendFailed,
@@ -27,16 +28,13 @@ from multicast.drivers.protocol import (
 from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
 from multicast.messages import covered_header, refuse_names
 from multicast.order_follower import OrderFollower
-from multicast.receipts import Receipt, Receipts, Route, Settlement
+from multicast.receipts import FAILOVER_S, Receipt, Receipts, Route, Settlement
 from topology.tree import Log, Plan
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
 # a caller in a loop must not turn each of its mistakes into a request. A set that is declared while
 # the producer runs is refused for at most this long.
 _PLAN_EVERY_S = 1.0
-# A broker's failure must not fail a call: Kafka elects other leaders once the broker's session has
-# expired, after 9 s by default (broker.session.timeout.ms).
-_FAILOVER_S = 30.0
 
 
 def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
@@ -74,9 +72,9 @@ class Producer:
         topic: str,
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
-        block_s: float = _FAILOVER_S,
-        delivery_timeout_s: float = _FAILOVER_S,
-        request_timeout_s: float = 10.0,
+        block_s: float = FAILOVER_S,
+        delivery_timeout_s: float = FAILOVER_S,
+        request_timeout_s: float = REFRESH_S,
         announce: bool = True,
         linger_ms: int = 0,
     ) -> None:
@@ -198,7 +196,7 @@ class Producer:
             receipts.settle(0, index, AppendFailed(error))
         return receipts
 
-    def flush(self, timeout: float = _FAILOVER_S) -> None:
+    def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
 
         Raises `TimedOut` after `timeout` seconds; the missing outcomes may still come.
@@ -206,7 +204,7 @@ class Producer:
         if not self._appender.flush(timeout):
             raise TimedOut(f"not every message was acknowledged within {timeout:g} s")
 
-    def close(self, timeout: float = _FAILOVER_S) -> None:
+    def close(self, timeout: float = FAILOVER_S) -> None:
         """Flush for at most `timeout` seconds, then release everything."""
         self._appender.close(timeout)
         if self._follower is not None:

@@ -24,6 +24,9 @@ from multicast.messages import MessageID
 from multicast.order_follower import OrderFollower
 from topology.tree import Log
 
+# A broker's failure must not end a wait: Kafka elects other leaders once the broker's session has
+# expired, after 9 s by default (broker.session.timeout.ms).
+FAILOVER_S = 30.0
 _PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 0 or more
 # A producer with a full buffer tries again after this long, if no outcome wakes it first. An
 # outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
@@ -116,7 +119,7 @@ class Receipt:
         """Kafka's answer; None until it is known. Does not block."""
         return self._outcome
 
-    def accepted(self, timeout: float = 30.0) -> MessageID:
+    def accepted(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until all in-sync replicas hold the message; give its ID.
 
         Raises `AppendRefused` (the log does not contain it), `AppendUnknown` (the log may contain
@@ -129,7 +132,7 @@ class Receipt:
         assert isinstance(self._outcome, AppendFailed)
         raise self._outcome.error
 
-    def ordered(self, timeout: float = 30.0) -> MessageID:
+    def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until the message has its place in the order; give its ID.
 
         A log without a collector is its own order: there this is `accepted`. Raises what `accepted`
@@ -184,7 +187,7 @@ class Receipts:
             for index, offset in enumerate(self._offsets)
         ]
 
-    def accepted(self, timeout: float = 30.0) -> list[MessageID]:
+    def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its outcome; give their IDs.
 
         Raises the error of the first message that failed, as `Receipt.accepted` does (`outcomes`
@@ -195,7 +198,7 @@ class Receipts:
             raise self._failed[min(self._failed)].error
         return [MessageID(self.log.name, offset) for offset in self._offsets]
 
-    def ordered(self, timeout: float = 30.0) -> list[MessageID]:
+    def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its place in the order; give their IDs.
 
         Raises what `accepted` and `Receipt.ordered` raise.

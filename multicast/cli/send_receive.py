@@ -33,7 +33,7 @@ app = typer.Typer()
 _COMMIT_EVERY_S = 1.0  # after a crash the messages of so many seconds are received again
 _PROGRESS_EVERY_S = 0.2  # a human notices a change after some 0.2 s
 _REQUEST_S_MAX = 10.0  # `Producer`'s default: a long --timeout waits for outcomes, not for requests
-_ORDERED_S_MIN = 0.1  # a receipt that is ordered already says so, even when the time is over
+_ORDERED_S_MIN = 0.1  # the order of a message may be known already when the time is over
 
 HistoryFile = Annotated[
     Path | None,

@@ -7,8 +7,8 @@ from multicast.control.topics import control_partition
 from multicast.drivers.protocol import Driver
 from multicast.errors import ClusterUnreachable, TopicMissing
 
-# As long as any other request to the cluster (`request_timeout_s`): some seconds more than Kafka
-# needs to elect another leader after a broker has failed.
+# The time-out of a request to the cluster. It outlives the election of a new leader after a broker
+# has failed: Kafka notices that after 9 s by default (broker.session.timeout.ms).
 REFRESH_S = 10.0
 
 

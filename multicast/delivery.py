@@ -41,8 +41,6 @@ _headers = itemgetter(Record._fields.index("headers"))
 # Estimated memory of a buffered record without its payload (a tuple of five objects): many empty
 # records must not fill the memory.
 _RECORD_BYTES = 200
-
-
 # The buffer of each log: as much as one full answer to a fetch (librdkafka's `fetch.max.bytes` is
 # 16 MiB in our driver). A smaller buffer pauses logs more often, a larger one takes more memory for
 # each log. It influences no delivery.
@@ -148,8 +146,9 @@ class Delivery:
 
     `order` is the stream of the collector that serves the interest; None for a single-log
     subscription, whose interest must meet exactly one log. Delivery begins at `cursor`;
-    `multicast.cursor` makes one for the epoch's start. Above `buffer_bytes_max` bytes a log's
-    buffer is full (`paused`), above `runs_max` queued runs the order is (`order_paused`).
+    `multicast.cursor` makes one for the epoch's start. A log's buffer is full from
+    `buffer_bytes_max` bytes on (`paused`), the queue of the order from `runs_max` runs on
+    (`order_paused`).
     """
 
     def __init__(
@@ -218,7 +217,7 @@ class Delivery:
         self._runs.clear()
 
     def ignore_markers(self) -> None:
-        """Continue behind the apparent marker; treat all received apparent markers as messages.
+        """Continue after the apparent marker; drop all that were received so far without stopping.
 
         Correct only if the control topic, read after these records, has no plan that ends the log's
         epoch: a plan is written before its markers.

@@ -23,7 +23,7 @@ from multicast.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
 from multicast.producer import Producer
-from multicast.receipts import Receipt
+from multicast.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in
 from topology.documents import NotReadable, json_object
@@ -69,7 +69,7 @@ def send(
     producer_name: Annotated[
         str, typer.Option("--producer", help="This producer's name in the history.")
     ] = "send",
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = FAILOVER_S,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
 ) -> None:
     r"""Multicast lines to sets of partitions.
@@ -288,11 +288,8 @@ def receive(
     ] = "a",
     history_file: HistoryFile = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", help="With --until-end: give up after so many seconds without a message."
-        ),
-    ] = 30.0,
+        float, typer.Option("--timeout", help="With --until-end: seconds to wait for a message.")
+    ] = FAILOVER_S,
 ) -> None:
     """Print the messages of an interest, in the agreed order, as JSON lines.
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 MAGIC = b"TA"
 VERSION = 1
 TOKEN_BYTES = 8  # 64 random bits: a datagram of another system matches once in 2^64
-LOGS_MAX = 50  # in one datagram: 19 + 50 * 20 bytes fit into IPv6's smallest packet of 1,280
+LOGS_MAX = 50  # in one datagram: 1,019 bytes, which every IPv6 network carries in one packet
 # Producers whose counts are kept for each log; beyond it the longest known is forgotten, and its
 # next announcement counts as its first. Bounds the memory to some 500 kB a log.
 PRODUCERS_MAX = 4096
@@ -103,7 +103,7 @@ class Promises:
     _sent: dict[int, int] = field(default_factory=dict)  # by producer: its newest count
     _highest: int = 0  # the highest `promised` during the last `_ticks` ticks
     _ticks: int = 0
-    _forgiven: int = 0  # debt that announcements may still account for, at most `LATE_MAX`
+    _forgiven: int = 0  # debt whose announcements may still come, at most `LATE_MAX`
 
     def announced(self, producer: int, sent: int, settled: int) -> None:
         """Process a producer's counts; old and repeated ones change nothing."""
@@ -113,10 +113,10 @@ class Promises:
         if producer not in self._sent and len(self._sent) >= PRODUCERS_MAX:
             del self._sent[next(iter(self._sent))]
         self._sent[producer] = sent
-        # `late` messages are stored already, but announced only now: their announcements got lost
-        # or were held back. Each has lowered `promised`, so announcing it restores the balance,
-        # unless that debt was forgiven in the meantime. More than `LATE_MAX` of them say nothing
-        # about the present debt.
+        # `late` appends are settled already, but announced only now: their announcements got lost
+        # or were held back. Each stored message has lowered `promised`, so its announcement
+        # restores the balance, unless that debt was forgiven in the meantime. More than `LATE_MAX`
+        # of them say nothing about the present debt.
         late = max(0, settled - known)
         uncredited = min(late, self._forgiven) if late <= LATE_MAX else late
         self._forgiven -= min(uncredited, self._forgiven)

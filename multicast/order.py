@@ -221,15 +221,15 @@ class OrderStream:
         resumed: Mapping[str, Resumed] | None = None,
         stop: int | None = None,
     ) -> None:
-        node = plan.collector(collector)
+        spec = plan.collector(collector)
         self.plan = plan
         self.collector = collector
         own = set(plan.own_logs(collector))
         self.own = frozenset(plan.number(name) for name in own)
-        self.inherited = frozenset(plan.number(name) for name in node.bag if name not in own)
-        parent = None if node.parent is None else plan.collector(node.parent)
-        self.offset_next = node.stream_first
-        self.offset_first = node.stream_first
+        self.inherited = frozenset(plan.number(name) for name in spec.bag if name not in own)
+        parent = None if spec.parent is None else plan.collector(spec.parent)
+        self.offset_next = spec.stream_first
+        self.offset_first = spec.stream_first
         self.proven = True
         self.stop = stop
         resumed = resumed or {}
@@ -239,7 +239,7 @@ class OrderStream:
             count=0,
             positions={
                 plan.number(name): resumed[name].position if name in resumed else starts[name]
-                for name in node.bag
+                for name in spec.bag
             },
             parent_next=ParentNext(0, 0 if parent is None else parent.stream_first),
         )
@@ -248,9 +248,8 @@ class OrderStream:
         self._has_parent = parent is not None
         if checkpoint is not None:
             assert (checkpoint.epoch, checkpoint.collector) == (plan.epoch, collector)
-            assert (
-                checkpoint.positions.keys() == self.state.positions.keys()
-            )  # as `control/` checks
+            # `ControlState` accepts no other checkpoint.
+            assert checkpoint.positions.keys() == self.state.positions.keys()
             self.proven = False
             self._proof = checkpoint.digest
             self.offset_next = checkpoint.offset

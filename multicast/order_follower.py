@@ -82,7 +82,7 @@ class OrderFollower:
         state = self._control.refresh()
         plan = state.plan(state.begun_epoch)
         starts = state.begun(plan.epoch)
-        names = {stream_partition(plan, node.name): node.name for node in plan.collectors}
+        names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
         ends = self._driver.last_stable_offsets(list(names))
         streams = {
             partition: state.stream(

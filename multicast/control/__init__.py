@@ -5,8 +5,8 @@ Other rooms import from here, not from the modules:
     topics       the names of Kafka topics and partitions
     documents    decodes the parts of a statement; one error for all that is malformed
     codecs       encodes statements as keys and values
-    state        what all statements together say; no I/O
-    checkpoints  chooses the checkpoint from which a stream is read
+    state        what all statements say together; no I/O
+    checkpoints  which checkpoint a stream is opened at
     reader       reads the topic from a cluster
 """
 

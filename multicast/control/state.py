@@ -66,7 +66,7 @@ class ControlState:
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
     recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
-    _carried: list[Retained] = field(default_factory=list)  # [e - 1]: from epoch e into the next
+    _carried: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
         """Begin before the first plan."""
@@ -214,7 +214,7 @@ class ControlState:
         return self.plans[number - 1]
 
     def retained(self, epoch: int) -> Retained:
-        """Say what goes on from an epoch into the next; all of it while there is no next."""
+        """Give what the next epoch retains of this one: everything, while there is no next."""
         if epoch < self.epoch:
             return self._carried[epoch - 1]
         plan = self.plan(epoch)
@@ -224,7 +224,7 @@ class ControlState:
         )
 
     def first_epoch(self, epoch: int, source: str) -> int:
-        """Give the epoch in which began what a source of this epoch is: its stream is that one's.
+        """Give the epoch in which a source of this epoch began; its stream is of that epoch.
 
         A source is a collector's name, or "@" and a log's.
         """
@@ -247,10 +247,10 @@ class ControlState:
         return source in found.collectors
 
     def starts(self, epoch: int) -> dict[str, int] | None:
-        """Give each log's first offset of an epoch by name; None while the one before still runs.
+        """Give, by log name, the first offset of an epoch; None while the epoch has not begun.
 
-        A log goes on where its last epoch ended, and a new one begins at the plan's `first`. Of
-        what was carried over, ask about the epoch that it began in.
+        A log begins where its last epoch ended, and a new log at its `first` in the plan. A
+        retained log has its start in the epoch in which it began.
         """
         starts = {log.name: log.first for log in self.plan(epoch).logs}
         for earlier in range(1, epoch):
@@ -261,7 +261,7 @@ class ControlState:
         return starts
 
     def begun(self, epoch: int) -> dict[str, int]:
-        """Give the same as `starts`; raises `UncoveredInterest` while the one before still runs."""
+        """Give what `starts` gives; raises `UncoveredInterest` while the epoch has not begun."""
         starts = self.starts(epoch)
         if starts is None:
             raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
@@ -292,10 +292,10 @@ class ControlState:
         )
 
     def alone_end(self, epoch: int, log: str) -> int | None:
-        """Say where an epoch ends for those who read a log alone; None while that is not known.
+        """Give the offset at which an epoch ends for single-log subscriptions; None if unknown.
 
-        They read to the marker. The log's own end lies before that only where a stream was frozen
-        too early; its other readers find in the next epoch what stands between.
+        They read up to the marker. The log's own end is lower only if a stream was frozen too
+        early; other consumers then deliver the messages between the two in the next epoch.
         """
         if epoch not in self.ends:
             return None

@@ -21,7 +21,7 @@ from multicast.delivery import Batch
 from multicast.drivers.protocol import TopicPartition
 
 # A consumer that never commits must not fill its memory: one entry takes about 300 bytes, all of
-# them 3 MB. A commit of a batch that was handed out before these stores no offsets of logs.
+# them 3 MB. The commit of an older batch stores no offsets of logs.
 _ENTRIES_MAX = 10_000
 
 _Place = tuple[int, int, int, int]

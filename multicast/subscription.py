@@ -1,8 +1,8 @@
 """Which stream a consumer reads in which epoch, where it begins, and when it has read everything.
 
-Gives a `Delivery` for one epoch from the control topic's state, a subscription and a cursor; gives
-the next epoch's once that one is delivered to its end. `End` and `missing` decide whether all is
-delivered that the logs contained at one moment. No I/O, no clock.
+From the control topic's state, a subscription and a cursor it makes the `Delivery` of one epoch,
+and, once that is delivered to its end, the next epoch's. `End` and `missing` decide whether a
+consumer has delivered everything that the logs contained at one moment. No I/O, no clock.
 
 A consumer reads the stream of the collector that the plan names for it, else of the collector with
 the smallest bag that covers its interest. If the interest meets one log only, the consumer reads
@@ -26,7 +26,7 @@ from topology.tree import Log, Plan
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The memory of a consumer. They influence its speed, but never its deliveries."""
+    """Limits of a consumer's memory. They influence its speed, but never its deliveries."""
 
     buffer_bytes_max: int = BUFFER_BYTES_MAX  # of each log
     runs_max: int = RUNS_MAX

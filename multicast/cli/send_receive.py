@@ -69,7 +69,9 @@ def send(
     producer_name: Annotated[
         str, typer.Option("--producer", help="This producer's name in the history.")
     ] = "send",
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = FAILOVER_S,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for outcomes.")
+    ] = FAILOVER_S,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
 ) -> None:
     r"""Multicast lines to sets of partitions.
@@ -86,7 +88,7 @@ def send(
     fixed = None if to is None else tuple(sorted(set(to.split(","))))
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
-    written = None if history_file is None else HistoryWriter(history_file)
+    writer = None if history_file is None else HistoryWriter(history_file)
     with Producer(
         chosen.bootstrap,
         topic=chosen.topic,
@@ -106,7 +108,7 @@ def send(
         except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
         counts = _settle(producer, receipts, timeout, ordered=ordered)
-        unwritten = _write_acknowledgements(written, producer_name, receipts)
+        unwritten = _write_acknowledgements(writer, producer_name, receipts)
         problem = problem or unwritten
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
@@ -234,24 +236,24 @@ def _outcome(receipt: Receipt) -> str:
 
 
 def _write_acknowledgements(
-    written: HistoryWriter | None, producer: str, receipts: list[Receipt]
+    writer: HistoryWriter | None, producer: str, receipts: list[Receipt]
 ) -> AmcastError | None:
     """Append the outcomes to the history, if there is one; give the error instead of raising it.
 
     The caller prints the counts before it raises.
     """
-    if written is None:
+    if writer is None:
         return None
     for receipt in receipts:
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
         name = f"{receipt.log.name}:{offset}" if offset is not None else None
-        written.note(
+        writer.note(
             history.acknowledgement_line(
                 producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
             )
         )
     try:
-        written.store()
+        writer.store()
     except AmcastError as error:
         return error
     return None
@@ -312,11 +314,11 @@ def receive(
                 client=chosen.client,
             )
         )
-        written = None
+        writer = None
         if history_file is not None:
-            written = HistoryWriter(history_file)
-            opened.callback(written.close)
-        printer = _Printer(consumer, name or interest or "", instance, written)
+            writer = HistoryWriter(history_file)
+            opened.callback(writer.close)
+        printer = _Printer(consumer, name or interest or "", instance, writer)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
         try:
             with _Progress("received") as progress:
@@ -332,13 +334,13 @@ class _Printer:
     """Prints a consumer's messages, and writes its history."""
 
     def __init__(
-        self, consumer: Consumer, label: str, instance: str, written: HistoryWriter | None
+        self, consumer: Consumer, label: str, instance: str, writer: HistoryWriter | None
     ) -> None:
         self.count = 0
         self._consumer = consumer
         self._label = label
         self._instance = instance
-        self._written = written
+        self._writer = writer
         self._last: Cursor | None = None
         self._stored: Cursor | None = None
         self._committed_at = time.monotonic()
@@ -374,8 +376,8 @@ class _Printer:
         """Flush stdout and the history; raises `AmcastError` if that fails."""
         with stored_in("standard output"):
             sys.stdout.flush()
-        if self._written is not None:
-            self._written.store()
+        if self._writer is not None:
+            self._writer.store()
         self._stored = self._last
 
     def commit(self) -> None:
@@ -425,8 +427,8 @@ class _Printer:
         )
 
     def _note(self, line: str) -> None:
-        if self._written is not None:
-            self._written.note(line)
+        if self._writer is not None:
+            self._writer.note(line)
 
 
 def _start(text: str) -> Any:

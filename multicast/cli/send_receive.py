@@ -115,11 +115,7 @@ def send(
     else:
         summary = ", ".join(f"{count} {name}" for name, count in counts.items())
         typer.echo(f"sent {len(receipts)}: {summary}", err=True)
-    failed = next((r.outcome for r in receipts if isinstance(r.outcome, AppendFailed)), None)
-    if problem is None and failed is not None:
-        problem = failed.error
-    if problem is None and counts["unknown"]:
-        problem = AppendUnknown(f"the outcome of {counts['unknown']} messages is unknown")
+    problem = problem or _failure(receipts, counts)
     if problem is not None:
         raise problem
 
@@ -223,6 +219,16 @@ def _settle(
     for receipt in receipts:
         counts[_outcome(receipt)] += 1
     return counts
+
+
+def _failure(receipts: list[Receipt], counts: dict[str, int]) -> AmcastError | None:
+    """Give the error of the first message that has one; None if all messages are accepted."""
+    for receipt in receipts:
+        if isinstance(receipt.outcome, AppendFailed):
+            return receipt.outcome.error
+    if counts["unknown"]:
+        return AppendUnknown(f"the outcome of {counts['unknown']} messages is unknown")
+    return None
 
 
 def _outcome(receipt: Receipt) -> str:

@@ -2,7 +2,7 @@
 
 An announcement is a datagram with a producer's running counts; datagrams may be lost, repeated, or
 come late. `Promises` computes from them, and from the growth of the log, how many offsets beyond
-the log's end will probably be filled: so many the collector may order early. No I/O, no clock.
+the log's end will probably be filled; the collector may order that many early. No I/O, no clock.
 No count decides an order: a wrong one makes consumers wait, but never changes what comes first.
 
     sent        the appends to a log that a producer has started
@@ -106,7 +106,7 @@ class Promises:
     _forgiven: int = 0  # debt whose announcements may still come, at most `LATE_MAX`
 
     def announced(self, producer: int, sent: int, settled: int) -> None:
-        """Process a producer's counts; old and repeated ones change nothing."""
+        """Report a producer's counts; old and repeated ones change nothing."""
         known = self._sent.get(producer, settled)
         if sent <= known or settled > sent:
             return
@@ -124,12 +124,12 @@ class Promises:
         self._note_highest()
 
     def grown(self, by: int) -> None:
-        """Process that the log has grown by so many offsets."""
+        """Report that the log has grown by so many offsets."""
         self.promised -= by
         self._note_highest()
 
     def tick(self) -> None:
-        """Process that one tick has passed: forgive a debt that lasted for `DEBT_TICKS` ticks."""
+        """Report that a tick has passed; forgive a debt that lasted for `DEBT_TICKS` ticks."""
         self._ticks += 1
         if self._ticks == DEBT_TICKS:
             self._ticks = 0

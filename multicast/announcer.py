@@ -1,4 +1,4 @@
-"""Sends a producer's announcements: datagrams that tell a log's collector what is on its way.
+"""Sends a producer's announcements: datagrams to a log's collector about messages on their way.
 
 The producer calls `sent` right after it has started an append, and `settled` when the outcome is
 known. A thread follows the control topic, where collectors publish their addresses.

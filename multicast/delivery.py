@@ -201,7 +201,7 @@ class Delivery:
         self._reach(self.order.offset_next)
 
     def order_passed(self, position: int) -> None:
-        """Process that the order stream has no more records below `position`."""
+        """Report that the order stream has no more records below `position`."""
         assert self.order is not None
         self.order.passed(position)
         self._reach(self.order.offset_next)

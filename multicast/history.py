@@ -221,7 +221,7 @@ class HistoryBuilder:
         self._work[key] = self._work.get(key, 0) + _count("records", records)
 
     def end(self, *, consumer: str, instance: str | None = None, late: bool = False) -> None:
-        """Add that the instance has read everything.
+        """Add the end of an instance: it has read everything.
 
         `late`: the consumer joined late, so messages ordered before its first delivery are not
         missing. (An instance that continues from a cursor is not late: another one has read the

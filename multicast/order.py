@@ -311,7 +311,7 @@ class OrderStream:
         return record
 
     def passed(self, position: int) -> None:
-        """Process that the reader has passed every offset below `position`."""
+        """Report that the reader has passed every offset below `position`."""
         if self.proven:
             self._move(position)
 

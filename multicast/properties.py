@@ -331,16 +331,16 @@ def _genuineness(index: HistoryIndex) -> Witness | None:
 def _may_work(history: History, process: str, log: str) -> bool:
     name = process.partition("/")[0]  # the rest names the instance
     to = set(log.split("+"))
-    if any(not to.isdisjoint(history.interests.get(who, ())) for who in (process, name)):
+    if any(not to.isdisjoint(history.interests.get(label, ())) for label in (process, name)):
         return True
-    for who in (process, name):
-        multicast = history.producers.get(who, {})
+    for label in (process, name):
+        multicast = history.producers.get(label, {})
         if any(to.issuperset(history.destinations[number]) for number in multicast):
             return True
     return any(
-        plan.has_collector(who) and log in plan.collector(who).bag
+        plan.has_collector(label) and log in plan.collector(label).bag
         for plan in history.plans
-        for who in (process, name)
+        for label in (process, name)
     )
 
 

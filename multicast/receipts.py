@@ -1,4 +1,4 @@
-"""What a caller learns about a multicast: its receipt, and the waiting for what a receipt says.
+"""The receipts of multicasts, and the waiting for outcomes and for places in the order.
 
     route       the log that the messages to a destination set go to
     outcome     Kafka's answer to one append: stored at an offset, or failed with an error

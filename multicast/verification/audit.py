@@ -53,7 +53,7 @@ class AuditCollector:
             self._delivered.append((seat, instance, batch.log.name, batch.to, offsets))
 
     def ended(self, seat: str, instance: str) -> None:
-        """Add that a reading of a seat has reached the end."""
+        """Report that a reading of a seat has reached the end."""
         self._ended.append((seat, instance))
 
     def logged(self, control: ControlState, log: Log, records: Iterable[Record]) -> None:

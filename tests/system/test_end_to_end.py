@@ -196,7 +196,7 @@ def test_receipts_tell_the_id_and_the_place_in_the_order(system):
     with Producer(system.bootstrap, topic=system.topic) as producer:
         receipt = producer.multicast(b"early", to={"P1", "P3"})
         assert str(receipt.accepted(PATIENCE_S)) == "P1+P3:0"
-        with pytest.raises(TimedOut, match="is not ordered"):
+        with pytest.raises(TimedOut, match="not ordered in time"):
             receipt.ordered(1)
         system.collectors().wait_healthy(PATIENCE_S)
         assert str(receipt.ordered(PATIENCE_S)) == "P1+P3:0"

@@ -104,7 +104,9 @@ def _read(file: Path) -> dict[str, object]:
             raise UsageError(f"{file}: the key {name!r} is unknown")
         if name == "client":
             if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-                raise UsageError(f"{file}: a value in [client] is not a string; put it in quotes")
+                raise UsageError(
+                    f"{file}: [client] is not a table of strings; put values in quotes"
+                )
         elif not isinstance(value, str):
             raise UsageError(f"{file}: {name} is {value!r}, not a string; put it in quotes")
     return document

@@ -114,10 +114,10 @@ def no_delivery(index: HistoryIndex) -> str:
     return "" if index.history.deliveries else "the history has no delivery"
 
 
-def names_of(what: str, names: list[str]) -> str:
+def names_of(title: str, names: list[str]) -> str:
     """Make a note about the first few of these names; "" if there are none."""
     more = ", ..." if len(names) > _NAMES_MAX else ""
-    return f"{what}: {', '.join(map(shown, names[:_NAMES_MAX]))}{more}" if names else ""
+    return f"{title}: {', '.join(map(shown, names[:_NAMES_MAX]))}{more}" if names else ""
 
 
 def notes(*parts: str) -> str:

@@ -37,8 +37,9 @@ from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Appended, Driver
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local.cluster import LocalCluster
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
 from multicast.properties import check_all
+from multicast.receipts import Receipt
 from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology.check import figures

@@ -1,10 +1,12 @@
-"""Genuine atomic multicast on Apache Kafka: to a set of partitions, in one order for all."""
+"""Genuine atomic multicast on Apache Kafka: messages to sets of partitions, one order for all."""
 
 from multicast.consumer import Consumer, Message
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.messages import MessageID
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
+from multicast.receipts import Receipt
 
 __all__ = [
     "AmcastError",

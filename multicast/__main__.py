@@ -1,4 +1,4 @@
-"""`python -m multicast` is the command `amcast`."""
+"""`python -m multicast` runs the command `amcast`."""
 
 from multicast.cli.main import main
 

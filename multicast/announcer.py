@@ -1,11 +1,11 @@
-"""A producer's announcements: tells the collector of a log what is on its way, by datagrams.
+"""Sends a producer's announcements: datagrams to a log's collector about messages on their way.
 
-Whoever appends says `sent` right after an append was started and `settled` when its outcome is
-known. A thread of its own follows the control topic: collectors say there where they listen.
+The producer calls `sent` right after it has started an append, and `settled` when the outcome is
+known. A thread follows the control topic, where collectors publish their addresses.
 
-Nothing waits for an announcement and nothing is lost without it: a datagram that cannot be sent is
-dropped, and of those that follow each other too closely only the first goes out. Counts are
-cumulative, so the next one says it all.
+Nothing waits for an announcement, and nothing is lost without it. A datagram that cannot be sent is
+dropped; of those that follow each other within `_SPACING_S` only the first is sent. The counts are
+cumulative, so the next datagram makes up for both.
 """
 
 from __future__ import annotations
@@ -22,23 +22,28 @@ from multicast.control import ControlReader, ControlState
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 
+# Between two datagrams of one log: at most 5,000 a second, whatever the message rate. A producer
+# with more messages has many in flight, and one datagram announces them all.
 _SPACING_S = 0.0002
+# How often the control topic is read for new addresses. Until then messages to a collector that
+# has moved are not ordered early, which costs latency only. Every producer pays for each read.
 _CONTROL_EVERY_S = 1.0
+_JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 
 
 class LogAnnouncer:
     """Counts one producer's appends to one log, and announces them. Safe from any thread."""
 
     __slots__ = (
+        "_address",
+        "_announced_at",
         "_lock",
         "_number",
-        "_place",
         "_producer",
         "_sent",
         "_settled",
         "_socket",
         "_token",
-        "_told_at",
     )
 
     def __init__(self, producer: int) -> None:
@@ -49,35 +54,37 @@ class LogAnnouncer:
         self._number = 0  # of the log, in the plan of the collector's epoch
         self._token = b""
         self._socket: socket.socket | None = None
-        self._place: tuple[Any, ...] = ()
-        self._told_at = 0.0
+        self._address: tuple[Any, ...] = ()  # as `socket.sendto` takes it
+        self._announced_at = 0.0
 
-    def listens(self, number: int, token: bytes, to: socket.socket, place: tuple[Any, ...]) -> None:
-        """Announce to that place from now on."""
+    def connect(
+        self, number: int, token: bytes, to: socket.socket, address: tuple[Any, ...]
+    ) -> None:
+        """Send announcements to that address from now on, as log number `number`."""
         with self._lock:
-            self._number, self._token, self._socket, self._place = number, token, to, place
+            self._number, self._token, self._socket, self._address = number, token, to, address
 
     def sent(self, count: int) -> None:
-        """Note that so many appends were started, and announce them."""
+        """Add appends that were started, and announce them."""
         with self._lock:
             self._sent += count
             now = time.monotonic()
-            if self._socket is None or now - self._told_at < _SPACING_S:
+            if self._socket is None or now - self._announced_at < _SPACING_S:
                 return
-            self._told_at = now
+            self._announced_at = now
             counts = (Count(self._number, self._sent, self._settled),)
             raw = encode(self._token, Announcement(self._producer, counts))
         with contextlib.suppress(OSError, OverflowError):
-            self._socket.sendto(raw, self._place)
+            self._socket.sendto(raw, self._address)
 
     def settled(self, count: int) -> None:
-        """Note that the outcome of so many appends is known."""
+        """Add appends whose outcome is known; the next datagram contains them."""
         with self._lock:
             self._settled += count
 
 
 class Announcer:
-    """Finds for one producer where to announce; a thread of its own follows the control topic."""
+    """Connects one producer's `LogAnnouncer`s; its thread follows the control topic."""
 
     def __init__(self, driver: Driver, topic: str, control: ControlState) -> None:
         self._producer = int.from_bytes(os.urandom(8))
@@ -93,18 +100,18 @@ class Announcer:
         self._thread.start()
 
     def log(self, name: str) -> LogAnnouncer:
-        """Give what counts a log's appends."""
+        """Give the announcer of a log."""
         with self._lock:
             if name not in self._logs:
                 self._logs[name] = LogAnnouncer(self._producer)
             return self._logs[name]
 
     def close(self) -> None:
-        """Stop following, and close the sockets."""
+        """Stop the thread, and close the sockets."""
         self._stop.set()
-        self._thread.join(10)
-        for each in self._sockets.values():
-            each.close()
+        self._thread.join(_JOIN_S)
+        for opened in self._sockets.values():
+            opened.close()
 
     def _follow(self) -> None:
         control: ControlReader | None = None
@@ -118,27 +125,27 @@ class Announcer:
                 control.close()
 
     def _learn(self, state: ControlState) -> None:
-        """Take in where collectors listen; of one log's, the newest epoch's is the one."""
-        for name, told in sorted(state.addresses.items(), key=lambda one: one[1][0]):
-            epoch, address = told
-            if self._known.get(name) == told or not 1 <= epoch <= state.epoch:
+        """Connect logs to published addresses; of two for one log, the newer epoch's wins."""
+        for name, published in sorted(state.addresses.items(), key=lambda entry: entry[1][0]):
+            epoch, address = published
+            if self._known.get(name) == published or not 1 <= epoch <= state.epoch:
                 continue
             plan = state.plan(epoch)
             if not plan.has_collector(name):
                 continue
-            # A name that no resolver takes is no OSError in every case.
+            # For a malformed host name `getaddrinfo` raises more than `OSError`.
             with contextlib.suppress(OSError, ValueError, OverflowError):
-                opened, place = self._open(address)
+                opened, resolved = self._open(address)
                 for log in plan.own_logs(name):
-                    self.log(log).listens(plan.number(log), address.token, opened, place)
-                self._known[name] = told
+                    self.log(log).connect(plan.number(log), address.token, opened, resolved)
+                self._known[name] = published
 
     def _open(self, address: Address) -> tuple[socket.socket, tuple[Any, ...]]:
-        family, kind, protocol, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, resolved = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_DGRAM
         )[0]
         if family not in self._sockets:
             opened = socket.socket(family, kind, protocol)
             opened.setblocking(False)
             self._sockets[family] = opened
-        return self._sockets[family], place
+        return self._sockets[family], resolved

@@ -1,7 +1,7 @@
-"""Consume: the order of one collector and the payloads of the interest's logs, read and delivered.
+"""Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
-`Consumer` polls Kafka and carries out what `multicast.delivery` decides; there is no rule of the
-protocol in this file. One thread at a time.
+`Consumer` polls Kafka and carries out what `multicast.delivery` decides; this file contains no rule
+of the protocol. A consumer is used from one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
-from multicast.delivery import Batch, Cursor, Delivery
+from multicast.cursor import Cursor
+from multicast.delivery import Batch, Delivery
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut
@@ -39,8 +40,19 @@ from multicast.subscription import (
 from multicast.topic_identity import refuse_changed_topics
 
 Start = Literal["earliest", "latest"]
-_ORDERS_MAX = 500
-_SHORTEST_S = 0.001  # a driver does not wait for less
+_ORDER = -1  # in place of a log's number: the order stream
+# Order records in one poll of the order stream. More of them would queue runs long before their
+# payloads arrive; fewer cost more polls. Payloads are read only while runs are queued.
+_ORDER_RECORDS_MAX = 500
+# Messages that one call delivers at most: what a driver's poll returns at most (`Reader.poll`).
+_MESSAGES_MAX = 5000
+_SHORTEST_S = 0.001  # the clients count time-outs in milliseconds: no driver waits for less
+_POLL_S = 1.0  # one wait of the endless loops; it ends early when a record comes
+_END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 0.2 s
+# `until_end` gives up after so long without a message. A broker's failure must not fail it: Kafka
+# elects other leaders once the broker's session has expired, after 9 s by default
+# (broker.session.timeout.ms).
+_QUIET_S = 30.0
 
 
 class Message:
@@ -59,12 +71,12 @@ class Message:
 
     @property
     def to(self) -> tuple[str, ...]:
-        """The destination set, sorted: the one the producer named."""
+        """The destination set that the producer named, sorted."""
         return self._batch.to
 
     @property
     def payload(self) -> bytes | None:
-        """What the producer sent."""
+        """The producer's payload, unchanged."""
         return self._record.value
 
     @property
@@ -74,7 +86,7 @@ class Message:
 
     @property
     def headers(self) -> Headers:
-        """The producer's headers, ours left out."""
+        """The producer's headers, without the reserved ones ("amcast.")."""
         return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
 
     @property
@@ -84,7 +96,7 @@ class Message:
 
     @property
     def cursor(self) -> Cursor:
-        """The position right after this message."""
+        """The position right after this message: commit it once the message is processed."""
         batch = self._batch
         return Cursor(batch.epoch, batch.source, batch.record, batch.run, self._record.offset + 1)
 
@@ -95,10 +107,11 @@ class Message:
 class Consumer:
     """Delivers every message whose destination set meets the interest, in the agreed order.
 
-    `name` is a consumer of the plan, or `interest` the partitions to subscribe to. Positions are
-    committed under `group` (default: the name, or the interest). Reading begins at the group's
-    committed cursor (unless `committed` is False), else at `start`. `driver` is a driver's name or
-    an open driver.
+    Subscribe with `name`, a consumer of the plan, or with `interest`, a set of partitions. Commits
+    go to `group` (default: the name, or the interest). Delivery begins at the group's committed
+    cursor; at `start` if there is none, or if `committed` is False. `driver` is a driver's name, or
+    an open driver, which stays open. Raises `UncoveredInterest` if no collector orders all logs of
+    the interest, `UsageError` for an unknown partition.
     """
 
     def __init__(
@@ -115,14 +128,15 @@ class Consumer:
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        self._wanted = SubscriptionRequest.of(name, interest)
+        self._request = SubscriptionRequest.of(name, interest)
         self._bounds = bounds or Bounds()
         self._topic = topic
-        self._group = f"amcast.{topic}." + (group or name or "+".join(self._wanted.interest or ()))
-        self._places: dict[TopicPartition, int] = {}  # what is read: -1 the order, else a log
+        self._group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
+        # By partition that is read: its log's number in the plan, or `_ORDER`.
+        self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._delivery: Delivery
-        self._at_hand: Message | Batch | None = None
+        self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
         self._group_positions: GroupPositions
         self._positions_known = False
@@ -135,8 +149,8 @@ class Consumer:
                 self._driver = driver
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
-            # A reader each: one fetch would bring either the order or the payload, and the other
-            # would wait for the next one.
+            # Two readers: in a single one the order and the payloads would wait for each other's
+            # fetches.
             self._orders: Reader = self._driver.reader({})
             opened.callback(self._orders.close)
             self._payloads: Reader = self._driver.reader({})
@@ -155,37 +169,41 @@ class Consumer:
     # -- reading ----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
-        """Deliver one message after the other, for ever."""
+        """Deliver messages one by one, without end; raises what `poll` raises."""
         for batch in self.batches():
             for record in batch.records:
-                self._at_hand = message = Message(batch, record)
+                self._handed_out = message = Message(batch, record)
                 yield message
                 if self._sought:
                     break
 
-    def batches(self, *, messages_max: int = 5000) -> Iterator[Batch]:
-        """Deliver in batches (one log, one destination set each), for ever: the fast way."""
+    def batches(self, *, messages_max: int = _MESSAGES_MAX) -> Iterator[Batch]:
+        """Deliver in batches, without end: faster than message by message.
+
+        The messages of one batch are of one log and one destination set. Raises what `poll` raises.
+        """
         while True:
             self._sought = False
-            for batch in self._poll(1.0, messages_max):
-                self._at_hand = batch
+            for batch in self._poll(_POLL_S, messages_max):
+                self._handed_out = batch
                 yield batch
                 if self._sought:
                     break
 
-    def poll(self, timeout: float = 1.0, *, messages_max: int = 5000) -> list[Batch]:
-        """Deliver what there is; wait at most `timeout` seconds for it.
+    def poll(self, timeout: float = _POLL_S, *, messages_max: int = _MESSAGES_MAX) -> list[Batch]:
+        """Deliver the next messages, at most `messages_max`; [] if none came within `timeout` s.
 
-        Raises `Trimmed` where retention went past the position, `UncoveredInterest` where the next
-        epoch leaves the interest out, `ClusterUnreachable`, `UnknownVersion`, `ProtocolViolation`.
+        Raises `Trimmed` if retention has removed messages after the position, `UncoveredInterest`
+        if the next epoch does not cover the interest, and `ClusterUnreachable`, `UnknownVersion`
+        and `ProtocolViolation`.
         """
         batches = self._poll(timeout, messages_max)
         if batches:
-            self._at_hand = batches[-1]
+            self._handed_out = batches[-1]
         return batches
 
     def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
-        """One loop on one screen: deliver, else read on."""
+        """Deliver; read more until something can be delivered or the time is over."""
         deadline = time.monotonic() + timeout
         while True:
             waits_for_control = self._turn_epoch()
@@ -194,7 +212,7 @@ class Consumer:
                 return batches
             self._balance()
             remaining = deadline - time.monotonic()
-            if waits_for_control:  # everything before is delivered
+            if waits_for_control:  # all messages of the epoch are delivered
                 self._control.follow(max(0.0, remaining))
             else:
                 self._read(max(0.0, remaining))
@@ -203,7 +221,7 @@ class Consumer:
                 return self._deliver(messages_max)
 
     def _deliver(self, messages_max: int) -> list[Batch]:
-        """Take what can be delivered, and note for commits where each log stands then."""
+        """Take the messages that can be delivered; record the logs' offsets for commits."""
         if not self._positions_known and self._delivery.payload_starts is not None:
             self._positions_known = True
             self._group_positions.begins(self._delivery.position, self._log_offsets())
@@ -213,53 +231,56 @@ class Consumer:
         return batches
 
     def _log_offsets(self) -> dict[TopicPartition, int]:
-        """Give for each log of the interest the offset below which all is delivered or dropped."""
+        """Give, per log of the interest, the offset below which all is delivered or dropped."""
         progress = self._delivery.progress()
         return {log_partition(log): progress[log.name] for log in self._delivery.logs.values()}
 
-    def until_end(self, *, timeout: float = 30.0, end: End | None = None) -> Iterator[Batch]:
-        """Deliver everything that stands in the interest's logs by now, then stop.
+    def until_end(self, *, timeout: float = _QUIET_S, end: End | None = None) -> Iterator[Batch]:
+        """Deliver everything that the interest's logs contain now, then stop.
 
-        By now means: when the first batch is asked for, or when `end` was taken. The logs are
-        those of every epoch up to the newest plan's; `multicast.subscription.End` defines the end.
-        What came later may be among what is delivered. Raises `TimedOut` where nothing came for
-        `timeout` seconds though something must, and what `poll` raises: `UncoveredInterest` where
-        all is delivered of the epochs that cover the interest, and a later one does not.
+        "Now" is the moment at which the first batch is requested, or at which `end` was taken.
+        `multicast.subscription.End` defines the end, over the logs of all epochs up to the newest
+        plan's. Messages that come later may be delivered too. Raises `TimedOut` if no message came
+        for `timeout` seconds before the end, and what `poll` raises; `UncoveredInterest` comes only
+        after all messages of the epochs that cover the interest.
         """
         if end is None:
-            end = end_now(self._driver, self._control, self._wanted)
+            end = end_now(self._driver, self._control, self._request)
         else:
             self._control.refresh()
-        heard = time.monotonic()
+        last_delivery = time.monotonic()
         while True:
-            for batch in self._poll(0.05, 5000):
-                heard = time.monotonic()
-                self._at_hand = batch
+            for batch in self._poll(_END_EVERY_S, _MESSAGES_MAX):
+                last_delivery = time.monotonic()
+                self._handed_out = batch
                 yield batch
-            waits_for = missing(self._control.state, self._wanted, self._delivery, end)
-            if waits_for is None:
+            cause = missing(self._control.state, self._request, self._delivery, end)
+            if cause is None:
                 return
-            if time.monotonic() - heard > timeout:
-                raise TimedOut(f"nothing came for {timeout:g} s, and {waits_for}")
+            if time.monotonic() - last_delivery > timeout:
+                raise TimedOut(f"no message came for {timeout:g} s: {cause}")
 
     # -- positions --------------------------------------------------------------------------
 
     @property
     def position(self) -> Cursor:
-        """The cursor right after what was handed out last: a message, a batch, or a poll's all."""
-        if self._at_hand is None:
+        """The cursor after the last message handed out; before the first one, the start.
+
+        While the application iterates over messages this is the current message's cursor, over
+        batches the current batch's, and after `poll` the cursor of the last batch that it returned.
+        """
+        last = self._handed_out
+        if last is None:
             return self._delivery.position
-        return (
-            self._at_hand.cursor if isinstance(self._at_hand, Message) else self._at_hand.cursor()
-        )
+        return last.cursor if isinstance(last, Message) else last.cursor()
 
     @property
     def by_collector(self) -> bool:
-        """Whether a collector makes the order; else the interest is one log, which is its own."""
+        """Whether a collector orders the interest; a single log is its own order."""
         return self._delivery.order is not None
 
     def progress(self) -> dict[str, int]:
-        """For each log of the interest: all that stands below this offset is behind us."""
+        """Give, per log of the interest, the offset below which all is delivered or dropped."""
         return self._delivery.progress()
 
     @property
@@ -268,130 +289,136 @@ class Consumer:
         return tuple(sorted(self._delivery.interest))
 
     def seek(self, where: Start | Cursor | str | datetime) -> None:
-        """Go to a cursor (or its text), "earliest", "latest", or a time.
+        """Continue at a cursor (or its text form), "earliest", "latest", or a time.
 
-        `earliest` is the start of the first epoch that covers the interest, `latest` the end of
-        what is ordered, a time the first order record written at or after it.
+        "earliest" is the start of the first epoch from which on every epoch covers the interest,
+        "latest" the end of the order as it is now. A time means the first order record (for a
+        single log: the first message) written at or after it in the newest epoch. Blocks while the
+        control topic is read. Raises `UsageError` for a cursor of another interest,
+        `UncoveredInterest`, `ClusterUnreachable`.
         """
         control = self._control.refresh()
         if where == "earliest":
-            delivery = earliest(control, self._wanted, bounds=self._bounds)
+            delivery = earliest(control, self._request, bounds=self._bounds)
         elif where == "latest":
-            delivery = self._open(self._at(None))
+            delivery = self._open(self._cursor_at(None))
         elif isinstance(where, datetime):
-            delivery = self._open(self._at(int(where.timestamp() * 1000)))
+            delivery = self._open(self._cursor_at(int(where.timestamp() * 1000)))
         else:
             cursor = Cursor.parse(where) if isinstance(where, str) else where
             delivery = self._open(cursor)
-        self._at_hand = None
+        self._handed_out = None
         self._sought = True
         self._group_positions = GroupPositions()
         self._begin(delivery)
 
     def commit(self, cursor: Cursor | None = None) -> None:
-        """Store a cursor (default: `position`) under the group; blocks until Kafka has it.
+        """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
 
-        Commit the cursor of a message after it was processed: a restart begins right after it.
-        The cursor stands as the text of an offset of the control topic; beside it stand offsets
-        of the interest's logs, so that Kafka's own tools show the group's lag in messages.
+        Commit a message's cursor after processing it: a restart then begins with the next message.
+        The cursor is stored as the metadata of an offset of the control topic. The commit also
+        stores an offset for each log of the interest, so that Kafka's tools show the group's lag.
         """
-        what = cursor or self.position
-        offsets = self._group_positions.resume_from(what)
-        if what == self._delivery.position and self._positions_known:
-            offsets.update(self._log_offsets())  # skips and markers after the last message, too
+        cursor = cursor or self.position
+        offsets = self._group_positions.resume_from(cursor)
+        if cursor == self._delivery.position and self._positions_known:
+            offsets.update(self._log_offsets())  # past the skips and markers after the last message
         self._driver.commit(
             self._group,
             {
-                **{at: (offset, "") for at, offset in offsets.items()},
-                control_partition(self._topic): (self._control.position, str(what)),
+                **{partition: (offset, "") for partition, offset in offsets.items()},
+                control_partition(self._topic): (self._control.position, str(cursor)),
             },
         )
 
     def close(self) -> None:
-        """Release everything; commits nothing."""
+        """Release everything. Commits nothing."""
         self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
 
     def _committed(self) -> Cursor | None:
-        at = control_partition(self._topic)
-        found = self._driver.committed(self._group, [at]).get(at)
-        return Cursor.parse(found[1]) if found else None
+        partition = control_partition(self._topic)
+        commit = self._driver.committed(self._group, [partition]).get(partition)
+        return Cursor.parse(commit[1]) if commit else None
 
     def _open(self, cursor: Cursor) -> Delivery:
-        return resume(self._control.state, self._wanted, cursor, bounds=self._bounds)
+        return resume(self._control.state, self._request, cursor, bounds=self._bounds)
 
-    def _at(self, timestamp_ms: int | None) -> Cursor:
-        """Make a cursor for a time in the newest epoch that has begun; None: its end."""
+    def _cursor_at(self, timestamp_ms: int | None) -> Cursor:
+        """Make a cursor for a time in the newest epoch that has begun; None for the end of it."""
         control = self._control.state
         epoch = control.begun_epoch
-        _, source = self._wanted.resolve(control.plan(epoch))
+        _, source = self._request.resolve(control.plan(epoch))
         epoch = control.first_epoch(epoch, source)
         plan = control.plan(epoch)
-        alone = source.startswith(ALONE)
-        if alone:
-            place = log_partition(plan.log(source.removeprefix(ALONE)))
+        is_log = source.startswith(ALONE)
+        if is_log:
+            partition = log_partition(plan.log(source.removeprefix(ALONE)))
         else:
-            place = stream_partition(plan, source)
+            partition = stream_partition(plan, source)
         if timestamp_ms is None:
-            offset = self._driver.last_stable_offsets([place])[place]
+            offset = self._driver.last_stable_offsets([partition])[partition]
         else:
-            offset = self._driver.offsets_at([place], timestamp_ms)[place]
-        # A lone log's end may lie behind an epoch marker: who reads there must know of that epoch.
+            offset = self._driver.offsets_at([partition], timestamp_ms)[partition]
+        # A log's end may lie after an epoch marker; `resume` then needs the plan of that epoch.
         self._control.refresh()
-        return Cursor(epoch, source, 0 if alone else offset, 0, offset if alone else 0)
+        return Cursor(epoch, source, 0 if is_log else offset, 0, offset if is_log else 0)
 
     def _begin(self, delivery: Delivery) -> None:
-        """Read for this delivery, and for it alone; where that fails, nothing has changed."""
+        """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
-        self._orders.remove([place for place, log in self._places.items() if log < 0])
-        self._payloads.remove([place for place, log in self._places.items() if log >= 0])
-        self._places.clear()
+        streams = self._streams.items()
+        self._orders.remove([partition for partition, number in streams if number == _ORDER])
+        self._payloads.remove([partition for partition, number in streams if number != _ORDER])
+        self._streams.clear()
         self._paused.clear()
         self._delivery = delivery
         self._positions_known = False
         if delivery.order is not None:
-            place = stream_partition(delivery.plan, delivery.order.collector)
-            self._places[place] = -1
-            self._orders.add({place: delivery.order.offset_next})
+            partition = stream_partition(delivery.plan, delivery.order.collector)
+            self._streams[partition] = _ORDER
+            self._orders.add({partition: delivery.order.offset_next})
         self._read_payloads()
 
     def _read_payloads(self) -> None:
-        """Begin with the payloads as soon as it is known where."""
+        """Begin to read payloads as soon as the delivery knows their first offsets."""
         starts = self._delivery.payload_starts
-        if starts is None or len(self._places) > len(starts):
+        if starts is None or len(self._streams) > len(starts):
             return
-        places = {log_partition(self._delivery.logs[number]): number for number in starts}
-        if self._delivery.order is None and self._places:
+        numbers = {log_partition(self._delivery.logs[number]): number for number in starts}
+        if self._delivery.order is None and self._streams:
             return
-        # What was ordered early may not be there yet, and beyond a log's end nobody can read.
-        ends = self._driver.last_stable_offsets(
-            list(places)
-        )  # may fail: then the next poll begins with them
-        self._places.update(places)
+        # An early run may begin above its log's end, where no reader can start. If this request
+        # fails, nothing has changed, and the next poll repeats it.
+        ends = self._driver.last_stable_offsets(list(numbers))
+        self._streams.update(numbers)
         self._payloads.add(
-            {place: min(starts[number], ends[place]) for place, number in places.items()}
+            {
+                partition: min(starts[number], ends[partition])
+                for partition, number in numbers.items()
+            }
         )
 
     def _read(self, timeout: float) -> None:
-        """Read what the head of the order waits for; the rest is fetched ahead meanwhile.
+        """Read what the next delivery needs: order records if no run is queued, else payloads.
 
-        So the order is read no further while a run is queued, and what is queued stays bounded.
+        So the number of queued runs stays bounded. The other reader fetches ahead meanwhile.
         """
         if self._delivery.waits_for_order:
-            found = self._orders.poll(timeout, _ORDERS_MAX)
+            answers = self._orders.poll(timeout, _ORDER_RECORDS_MAX)
         else:
-            found = self._payloads.poll(timeout)
-        for fetched in found:
+            answers = self._payloads.poll(timeout)
+        for fetched in answers:
             self._feed(fetched.partition, fetched.records, fetched.position)
 
     def _feed(self, partition: TopicPartition, records: Sequence[Record], position: int) -> None:
-        log = self._places.get(partition)
-        if log is None:
+        number = self._streams.get(partition)
+        if number is None:
             return
-        if log >= 0:
-            self._delivery.payload_read(log, records, position)
+        if number != _ORDER:
+            self._delivery.payload_read(number, records, position)
             return
         try:
             for record in records:
@@ -400,13 +427,13 @@ class Consumer:
             order = self._delivery.order
             if order is None or order.proven:
                 raise
-            # The log belies the checkpoint: read from the epoch's start instead.
-            where = self._delivery.position
+            # The checkpoint does not match the stream: read from the epoch's start instead.
+            cursor = self._delivery.position
             self._begin(
                 resume(
                     self._control.state,
-                    self._wanted,
-                    where,
+                    self._request,
+                    cursor,
                     bounds=self._bounds,
                     checkpoints=False,
                 )
@@ -415,24 +442,27 @@ class Consumer:
         self._delivery.order_passed(position)
 
     def _balance(self) -> None:
-        """Pause what the core has enough of, and resume what it wants again."""
+        """Pause the logs whose buffers are full; resume the others."""
         numbers = set(self._delivery.paused())
-        wanted = {place for place, number in self._places.items() if number in numbers}
-        if wanted != self._paused:
-            self._payloads.pause(sorted(wanted - self._paused))
-            self._payloads.resume(sorted(self._paused - wanted))
-            self._paused = wanted
+        paused = {partition for partition, number in self._streams.items() if number in numbers}
+        if paused != self._paused:
+            self._payloads.pause(sorted(paused - self._paused))
+            self._payloads.resume(sorted(self._paused - paused))
+            self._paused = paused
 
     def _turn_epoch(self) -> bool:
-        """Go on with the next epoch where this one is over; True while we wait for news of it."""
+        """Begin the next epoch if this one is delivered to its end.
+
+        True: delivery continues only after the control topic says more.
+        """
         delivery = self._delivery
-        waits = delivery.ended or (delivery.order is None and delivery.marker is not None)
-        if not waits:
+        stopped = delivery.ended or (delivery.order is None and delivery.marker is not None)
+        if not stopped:
             return False
         control = self._control.state
         if not delivery.ended:
             return not pass_marker(control, delivery, self._control.refresh)
-        following = follow(control, self._wanted, delivery, bounds=self._bounds)
+        following = follow(control, self._request, delivery, bounds=self._bounds)
         if following is None:
             return True
         self._begin(following)
@@ -440,11 +470,14 @@ class Consumer:
 
 
 def end_now(
-    driver: Driver, control: ControlReader, wanted: SubscriptionRequest | None = None
+    driver: Driver, control: ControlReader, request: SubscriptionRequest | None = None
 ) -> End:
-    """Take the end as it is now: of a consumer's logs, or (without one) of every log."""
+    """Take the end as it is now: of the logs of one subscription, or (None) of all logs.
+
+    Blocks until the control topic is read to its end.
+    """
     state = control.refresh()
-    places = {log.name: log_partition(log) for log in logs_wanted(state, wanted)}
-    ends = driver.last_stable_offsets(list(places.values()))
-    positions = {name: ends[at] for name, at in places.items()}
+    partitions = {log.name: log_partition(log) for log in logs_wanted(state, request)}
+    ends = driver.last_stable_offsets(list(partitions.values()))
+    positions = {name: ends[partition] for name, partition in partitions.items()}
     return End(state.epoch, state.begun_epoch, positions)

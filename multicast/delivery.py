@@ -1,22 +1,23 @@
-"""Delivery at one consumer in one epoch: payloads and an order go in, deliveries come out.
+"""Delivery at one consumer in one epoch: takes payloads and an order, gives messages in that order.
 
-No I/O, no clock: `consumer.py` polls Kafka and carries out what this module decides. When a payload
-happened to arrive must never show in the order of deliveries.
+No I/O, no clock: `consumer.py` polls Kafka and carries out what this module decides. The moment at
+which a payload arrives must never influence the order of deliveries.
 
-    received   its record was read from its log
-    ordered    its offset was read from the order stream, in a record that counted
-    passed     of a log: every offset below it was received or holds no message
+    received   the message's record was read from its log
+    ordered    its offset was read in an accepted record of the order stream
+    passed     per log: every offset below it was received or has no message
     delivered  handed to the application
 
 Invariants:
-    delivered is a prefix of ordered, and within received;
-    an ordered offset is dropped only when it is passed and was not received, or when its record is
-    not for us (a skip, an epoch marker, a covered message whose exact set misses our interest);
+    delivered is a prefix of ordered, and a subset of received;
+    an ordered offset is dropped only if it is passed and was not received, or if its record is not
+    for this consumer (a skip, an epoch marker, a covered message whose exact set misses the
+    interest);
     the log at the head of the order is never paused.
 
-A consumer whose interest meets one log only needs no order stream: its order is the log itself, a
-single run without an end, cut at the epoch marker. Anybody may write what looks like a marker, so
-it stops at one and no more; `subscription.pass_marker` decides whether it goes on there.
+A single-log subscription (an interest that meets one log only) needs no order stream: the order is
+the log itself, one run without an end, until an epoch marker. Anybody may write a record that looks
+like a marker, so the core only stops at it; `subscription.pass_marker` decides whether it is real.
 """
 
 from __future__ import annotations
@@ -27,56 +28,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
-from multicast.control.topics import ALONE
+from multicast.cursor import Cursor
 from multicast.drivers.protocol import Record
-from multicast.errors import UsageError
 from multicast.messages import Covered, EpochMarker, Special, special
 from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, Void
 from topology.tree import Log, Plan
 
 _offset = attrgetter("offset")
-# By number, so that looking at every record costs a third.
+# By index instead of by name: that cuts the cost of looking at every record to a third.
 _value = itemgetter(Record._fields.index("value"))
 _headers = itemgetter(Record._fields.index("headers"))
-_RECORD_BYTES = 200  # what a record takes beside its payload
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """A consumer's position made durable: all before it is delivered, nothing after it.
-
-    `source` is the collector's name, or "@" and the log's for a log that is read alone. In an order
-    stream the place is offset `next` of run number `run` of the order record at offset `record`;
-    in a lone log it is offset `next`. The text form is "EPOCH/SOURCE/RECORD/RUN/NEXT".
-    """
-
-    epoch: int
-    source: str
-    record: int
-    run: int
-    next: int
-
-    def __str__(self) -> str:
-        """Give the text form, which `parse` reads back."""
-        return f"{self.epoch}/{self.source}/{self.record}/{self.run}/{self.next}"
-
-    @staticmethod
-    def parse(text: str) -> Cursor:
-        """Read a cursor's text form; raises `UsageError` where it is none."""
-        parts = text.split("/")
-        numbers = [parts[0], *parts[2:]]
-        if len(parts) != 5 or not parts[1] or not all(map(_is_count, numbers)):
-            raise UsageError(f"{text!r} is not a cursor (EPOCH/SOURCE/RECORD/RUN/NEXT)")
-        return Cursor(int(parts[0]), parts[1], int(parts[2]), int(parts[3]), int(parts[4]))
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20
+# Estimated memory of a buffered record without its payload (a tuple of five objects): many empty
+# records must not fill the memory.
+_RECORD_BYTES = 200
+# The buffer of each log: as much as one full answer to a fetch (librdkafka's `fetch.max.bytes` is
+# 16 MiB in our driver). A smaller buffer pauses logs more often, a larger one takes more memory for
+# each log. It influences no delivery.
+BUFFER_BYTES_MAX = 16 << 20
+# Runs that are queued: some 15 MB (a `_Run` has five numbers). Fewer runs stop the order earlier.
+RUNS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one log with one destination set that are delivered one after the other."""
+    """Consecutive deliveries: messages of one log that have one destination set.
+
+    `epoch`, `source`, `record` and `run` say where the order places them, as in a `Cursor`.
+    """
 
     log: Log
     to: tuple[str, ...]
@@ -87,14 +65,14 @@ class Batch:
     run: int
 
     def cursor(self, index: int = -1) -> Cursor:
-        """Give the position right after `records[index]`."""
+        """Give the position right after `records[index]`; by default after the whole batch."""
         after = self.records[index].offset + 1
         return Cursor(self.epoch, self.source, self.record, self.run, after)
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is left of a run: offsets first … next-1 of a log, from a place in the order stream."""
+    """The rest of a run: offsets first … next-1 of a log, from run `run` of record `record`."""
 
     log: int
     first: int
@@ -105,7 +83,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Records as one poll read them, and their size; those before `start` are gone."""
+    """The records of one poll, and their size in bytes; those before index `start` are taken."""
 
     records: Sequence[Record]
     bytes: int
@@ -114,11 +92,11 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Buffer:
-    """Received and not yet delivered records of one log, in offset order."""
+    """The received, undelivered records of one log, in offset order."""
 
     chunks: deque[_Chunk] = field(default_factory=deque)
     passed: int = 0
-    bytes: int = 0  # of all chunks, each counted until its last record is gone
+    bytes: int = 0  # of all chunks, each counted until its last record is taken
 
     def add(self, records: Sequence[Record], position: int) -> None:
         if records:
@@ -128,9 +106,9 @@ class _Buffer:
         self.passed = max(self.passed, position)
 
     def take(self, first: int, end: int, records_max: int) -> Sequence[Record]:
-        """Take the oldest records from `first` to below `end`; drop those before `first`.
+        """Take records from `first` to below `end`, the oldest first; drop those before `first`.
 
-        At most one chunk's worth. Empty where nothing received stands in that range.
+        Takes from one chunk only. Empty if no received record is in that range.
         """
         while self.chunks:
             chunk = self.chunks[0]
@@ -152,7 +130,7 @@ class _Buffer:
         return ()
 
     def put_back(self, records: Sequence[Record]) -> None:
-        """Undo the taking of these, the last that were taken."""
+        """Undo the last `take`, or the last part of it."""
         chunk = _Chunk(records, _size(records))
         self.chunks.appendleft(chunk)
         self.bytes += chunk.bytes
@@ -164,11 +142,13 @@ def _size(records: Sequence[Record]) -> int:
 
 
 class Delivery:
-    """One consumer's delivery in one epoch. Feed it what was read; take what it delivers.
+    """One consumer's delivery in one epoch: takes what was read, gives what is deliverable.
 
-    Reads through `order` (a stream of the collector that serves the interest), or a lone log where
-    `order` is None: then the interest must meet exactly one log, and `starts` says where it begins.
-    `cursor` says where to begin; `start_cursor` and `start_alone` make one for the epoch's start.
+    `order` is the stream of the collector that serves the interest; None for a single-log
+    subscription, whose interest must meet exactly one log. Delivery begins at `cursor`;
+    `multicast.cursor` makes one for the epoch's start. A log's buffer is full from
+    `buffer_bytes_max` bytes on (`paused`), the queue of the order from `runs_max` runs on
+    (`order_paused`).
     """
 
     def __init__(
@@ -178,26 +158,27 @@ class Delivery:
         order: OrderStream | None,
         cursor: Cursor,
         *,
-        buffer_bytes_max: int = 16 << 20,
-        runs_max: int = 100_000,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        runs_max: int = RUNS_MAX,
     ) -> None:
         self.plan = plan
         self.interest = frozenset(interest)
         self.order = order
         self.position = cursor
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
-        self.foreign = 0  # covered messages whose exact set misses the interest
+        self.foreign = 0  # counts covered messages whose exact set misses the interest
         self.void: dict[Void, int] = {}
         self.payload_starts: Mapping[int, int] | None = None
-        self.marker: int | None = None  # lone log: where it stopped for the next epoch
+        # The next four matter to a single-log subscription only.
+        self.marker: int | None = None  # it has stopped at this offset, at what may be a marker
+        self._end_known = False  # the log's epoch ends where the last run ends
+        self._unmarked_below = 0  # records below this offset that look like markers are none
+        self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
         self._runs: deque[_Run] = deque()
         self._buffers = {number: _Buffer() for number in self.logs}
         self._buffer_bytes_max = buffer_bytes_max
         self._runs_max = runs_max
-        self._alone_ended = False
-        self._unmarked_below = 0  # lone log: what looks like a marker below this is none
-        self._alone_at = cursor.next
         if order is None:
             (number,) = self.logs
             self.payload_starts = {number: cursor.next}
@@ -205,41 +186,41 @@ class Delivery:
         else:
             self._reach(order.offset_next)
 
-    # -- what goes in -----------------------------------------------------------------------
+    # -- input ------------------------------------------------------------------------------
 
     def order_read(self, offset: int, raw: bytes | None) -> None:
-        """Take the next record of the order stream; raises as `OrderStream.read` does."""
+        """Process the next record of the order stream; raises what `OrderStream.read` raises."""
         assert self.order is not None
         self._reach(offset)
-        judged = self.order.read(offset, raw)
-        if isinstance(judged, OrderRecord):
+        result = self.order.read(offset, raw)
+        if isinstance(result, OrderRecord):
             if offset >= self._start.record:
-                self._queue(offset, judged)
-        elif judged is not None:
-            self.void[judged] = self.void.get(judged, 0) + 1
+                self._queue(offset, result)
+        elif result is not None:
+            self.void[result] = self.void.get(result, 0) + 1
         self._reach(self.order.offset_next)
 
     def order_passed(self, position: int) -> None:
-        """Note that the order stream holds nothing more below `position`."""
+        """Report that the order stream has no more records below `position`."""
         assert self.order is not None
         self.order.passed(position)
         self._reach(self.order.offset_next)
 
     def payload_read(self, log: int, records: Sequence[Record], position: int) -> None:
-        """Take what was read from a log: its records and the reader's position after them."""
+        """Process records of a log, and the reader's position after them."""
         self._buffers[log].add(records, position)
 
-    def alone_waits(self) -> None:
-        """Hold the lone log where it stands until `alone_ends`: its epoch may have ended before."""
+    def await_log_end(self) -> None:
+        """Deliver nothing until `end_log_at`: the epoch may have ended before the position."""
         assert self.order is None
-        self.marker = self._alone_at = self._runs[0].first
+        self.marker = self._log_position = self._runs[0].first
         self._runs.clear()
 
-    def alone_goes_on(self) -> None:
-        """Go on at what looked like a marker, and at all that look so in what was read so far.
+    def ignore_markers(self) -> None:
+        """Continue after the apparent marker; drop all that were received so far without stopping.
 
-        Right only where the control topic, read after all that, has no plan that ends the log's
-        epoch: a plan stands there before its markers are written.
+        Correct only if the control topic, read after these records, has no plan that ends the log's
+        epoch: a plan is written before its markers.
         """
         assert self.order is None
         assert self.marker is not None
@@ -250,21 +231,21 @@ class Delivery:
         self._runs.append(_Run(number, first, OFFSET_MAX, 0, 0))
         self.marker = None
 
-    def alone_ends(self, position: int) -> None:
-        """Say where the lone log's epoch ends, as the control topic has it."""
+    def end_log_at(self, position: int) -> None:
+        """Deliver the log up to `position`, where its epoch ends as the control topic says."""
         assert self.order is None
         (number,) = self.logs
         first = self._runs[0].first if self._runs else self.marker
         assert first is not None
         self._runs.clear()
         self._runs.append(_Run(number, first, position, 0, 0))
-        self._alone_at = position
-        self._alone_ended = True
+        self._log_position = position
+        self._end_known = True
 
-    # -- what comes out ---------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------
 
     def deliver(self, messages_max: int) -> list[Batch]:
-        """Take what is ordered and received, in order; at most so many messages."""
+        """Give the next messages in order that are received, at most `messages_max`."""
         batches: list[Batch] = []
         room = messages_max
         while self._runs and room > 0:
@@ -272,7 +253,7 @@ class Delivery:
             buffer = self._buffers[run.log]
             taken = buffer.take(run.first, run.next, room)
             if taken:
-                # An epoch marker may cut the lone run short inside `taken`.
+                # For a single log, an epoch marker in `taken` may end the run.
                 room -= self._hand_out(run, taken, batches)
             elif buffer.passed >= run.next or run.first >= run.next:
                 self._runs.popleft()
@@ -285,17 +266,17 @@ class Delivery:
         """Whether the epoch is delivered to its end."""
         if self._runs:
             return False
-        return self._alone_ended if self.order is None else self.order.state.frozen
+        return self._end_known if self.order is None else self.order.state.frozen
 
     def progress(self) -> dict[str, int]:
-        """For each log of the interest: all its offsets below this are delivered or dropped."""
+        """Give, per log of the interest, the offset below which all is delivered or dropped."""
         if self.payload_starts is None:
             return {log.name: 0 for log in self.logs.values()}
         if self.order is not None:
             positions = self.order.state.positions
             reached = {number: positions[number] for number in self.logs}
-        else:  # without a run a lone log stands at its marker, or at its epoch's end
-            reached = dict.fromkeys(self.logs, self._alone_at)
+        else:  # without a run a single log is at its marker, or at its epoch's end
+            reached = dict.fromkeys(self.logs, self._log_position)
         for run in reversed(self._runs):
             buffer = self._buffers[run.log]
             passed = run.first if buffer.chunks else max(run.first, buffer.passed)
@@ -303,7 +284,11 @@ class Delivery:
         return {self.logs[number].name: offset for number, offset in reached.items()}
 
     def paused(self) -> list[int]:
-        """List the logs to read no further for now: their buffers are full, the head waits not."""
+        """List the logs not to read for now: their buffers are full.
+
+        The log at the head of the order is never among them: its next record may be the only one
+        that lets delivery continue and so empties the buffers.
+        """
         head = self._runs[0].log if self._runs else None
         full = self._buffer_bytes_max
         return [
@@ -314,17 +299,17 @@ class Delivery:
 
     @property
     def waits_for_order(self) -> bool:
-        """Whether nothing can be delivered before more of the order is read."""
+        """Whether nothing can be delivered until more of the order is read."""
         return not self._runs and self.order is not None
 
     def order_paused(self) -> bool:
-        """Whether to read the order no further for now: enough of it is queued."""
+        """Whether not to read the order for now: enough runs are queued."""
         return len(self._runs) >= self._runs_max
 
     # -- inside -----------------------------------------------------------------------------
 
     def _reach(self, offset: int) -> None:
-        """Fix where payloads begin, once the order stream is read to where we begin."""
+        """Set `payload_starts` once the order stream is read up to the cursor's record."""
         if self.payload_starts is None and offset >= self._start.record:
             assert self.order is not None
             if self.order.proven:
@@ -342,45 +327,45 @@ class Delivery:
             self._runs.append(_Run(log, begin, end, offset, index))
 
     def _hand_out(self, run: _Run, taken: Sequence[Record], batches: list[Batch]) -> int:
-        """Turn records of the head run into batches; give how many messages they hold."""
+        """Append batches of these records of the head run; give the number of messages."""
         log = self.logs[run.log]
         if not any(map(_headers, taken)):
             return self._emit(run, log.to, taken, batches)
         count = 0
         plain: list[Record] = []
         for record in taken:
-            found = special(log.name, record.headers) if record.headers else None
-            if found is None:
+            meaning = special(log.name, record.headers) if record.headers else None
+            if meaning is None:
                 plain.append(record)
                 continue
             if plain:
                 count += self._emit(run, log.to, plain, batches)
                 plain = []
-            if isinstance(found, EpochMarker) and self._stops_here(found, record.offset):
-                rest = [after for after in taken if after.offset >= record.offset]
-                self._buffers[run.log].put_back(rest)
+            if isinstance(meaning, EpochMarker) and self._stops_here(meaning, record.offset):
+                untaken = [after for after in taken if after.offset >= record.offset]
+                self._buffers[run.log].put_back(untaken)
                 run.next = record.offset
                 return count
-            count += self._special(run, found, record, batches)
+            count += self._special(run, meaning, record, batches)
         if plain:
             count += self._emit(run, log.to, plain, batches)
         return count
 
     def _stops_here(self, marker: EpochMarker, offset: int) -> bool:
-        if self.order is not None or self._alone_ended:
+        if self.order is not None or self._end_known:
             return False
-        if marker.epoch <= self.plan.epoch:  # of a drain that was repeated, late
+        if marker.epoch <= self.plan.epoch:  # a late marker of a repeated drain
             return False
         if offset < self._unmarked_below:
             return False
-        self.marker = self._alone_at = offset
+        self.marker = self._log_position = offset
         return True
 
-    def _special(self, run: _Run, found: Special, record: Record, batches: list[Batch]) -> int:
+    def _special(self, run: _Run, meaning: Special, record: Record, batches: list[Batch]) -> int:
         run.first = record.offset + 1
-        if isinstance(found, Covered):
-            if not self.interest.isdisjoint(found.to):
-                return self._emit(run, found.to, [record], batches)
+        if isinstance(meaning, Covered):
+            if not self.interest.isdisjoint(meaning.to):
+                return self._emit(run, meaning.to, [record], batches)
             self.foreign += 1
         return 0
 
@@ -400,13 +385,3 @@ class Delivery:
         run.first = records[-1].offset + 1
         self.position = batch.cursor()
         return len(records)
-
-
-def start_cursor(plan: Plan, collector: str) -> Cursor:
-    """Give the cursor of an order stream's start in that epoch."""
-    return Cursor(plan.epoch, collector, plan.collector(collector).stream_first, 0, 0)
-
-
-def start_alone(plan: Plan, log: str, first: int) -> Cursor:
-    """Give the cursor of a lone log that begins at offset `first` in that epoch."""
-    return Cursor(plan.epoch, ALONE + log, 0, 0, first)

@@ -1,10 +1,10 @@
-"""The errors that users meet, and the two things each of them says.
+"""The public errors. Each says whether to try again, and whether the operation certainly failed.
 
     retriable   the same call may succeed later
-    definite    what was asked for certainly did not happen
+    definite    the requested operation certainly had no effect
 
-In doubt an error is not definite. `exit_code` is what the command line ends with (README, exit
-codes): 1 failed, 2 usage, 3 an ordering violation, 4 unreachable or time-out, 5 conflict.
+An error is definite only if that is certain. `exit_code` is the exit code of the command line
+(README): 1 failed, 2 usage, 3 a violation of the order, 4 unreachable or time-out, 5 conflict.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Self
 
 
 class AmcastError(Exception):
-    """Base of every error of this project; its text is one sentence for a person."""
+    """Base of every error of this project; its text is one sentence for the user."""
 
     retriable: bool = False
     definite: bool = True
     exit_code: int = 1
-    # The one Kafka partition that the error is about, where a driver knows it.
+    # The Kafka partition that the error concerns; None if it is unknown or not a single one.
     partition: tuple[str, int] | None = None
 
     def about(self, partition: tuple[str, int]) -> Self:
-        """Name the Kafka partition; give the error itself."""
+        """Set `partition`; return the error itself."""
         self.partition = partition
         return self
 
 
 class UsageError(AmcastError):
-    """The caller asked for something that has no meaning; nothing was done."""
+    """The request is invalid; nothing was done."""
 
     exit_code = 2
 
 
 class TopicMissing(UsageError):
-    """A Kafka topic or partition that is to be used does not exist."""
+    """A required Kafka topic or partition does not exist."""
 
 
 class UndeclaredDestination(UsageError):
-    """No declared destination set covers the message's; the text names the command that helps."""
+    """No declared destination set contains the message's; the text names the command that helps."""
 
 
 class UncoveredInterest(UsageError):
-    """No collector of the running epoch decides all logs of this interest."""
+    """No plan serves the interest: there is none, it has not begun, or no collector covers it."""
 
 
 class ClusterUnreachable(AmcastError):
-    """No broker answered within the time-out; nothing is known to have happened."""
+    """No broker answered within the time-out; whether the request had an effect is unknown."""
 
     retriable = True
     definite = False
@@ -54,23 +54,23 @@ class ClusterUnreachable(AmcastError):
 
 
 class AccessDenied(AmcastError):
-    """The brokers answer, and refuse: waiting does not help, unlike with `ClusterUnreachable`."""
+    """The brokers answered and refused; unlike `ClusterUnreachable`, waiting does not help."""
 
 
 class NotAuthorized(AccessDenied):
-    """The user lacks a right; the text names the right and the topic, group or cluster."""
+    """The user lacks a permission; the text names it and the topic, group or cluster."""
 
 
 class AuthenticationFailed(AccessDenied):
-    """The brokers do not accept the user: name, password or mechanism is wrong."""
+    """The brokers reject the login: user name, password or mechanism is wrong."""
 
 
 class TlsFailed(AccessDenied):
-    """A certificate is not trusted, on either side, or names another host."""
+    """The TLS handshake failed: a side does not trust a certificate, or it names another host."""
 
 
 class TimedOut(AmcastError):
-    """A bounded wait ended; what was waited for may still happen."""
+    """A bounded wait ended before the event; the event may still happen."""
 
     retriable = True
     definite = False
@@ -78,22 +78,22 @@ class TimedOut(AmcastError):
 
 
 class BufferFull(AmcastError):
-    """The producer's buffer stayed full for as long as the caller allowed; nothing was sent."""
+    """The producer's buffer stayed full for the time allowed; the message was not sent."""
 
     retriable = True
     exit_code = 4
 
 
 class AppendRefused(AmcastError):
-    """Kafka refused the append for good; the record does not stand in the log."""
+    """Kafka refused the append for good; the log does not contain the record."""
 
 
 class AppendNotAuthorized(AppendRefused, NotAuthorized):
-    """The user lacks the right Write; the record does not stand in the log."""
+    """The user lacks the permission Write; the log does not contain the record."""
 
 
 class AppendUnknown(AmcastError):
-    """The append was not acknowledged; the record may stand in the log, or come to."""
+    """The append was not acknowledged; the log may contain the record, or get it later."""
 
     retriable = True
     definite = False
@@ -101,26 +101,26 @@ class AppendUnknown(AmcastError):
 
 
 class Conflict(AmcastError):
-    """Another operator or another epoch came first; nothing was changed."""
+    """The system's state forbids the operation, for example because another operator came first."""
 
     exit_code = 5
 
 
 class UnknownVersion(AmcastError):
-    """A record that continues the accepted stream was written by a newer version of amcast."""
+    """The next record of an order stream was written by a newer version of amcast; upgrade."""
 
 
 class Trimmed(AmcastError):
-    """The log no longer holds the offset that is to be read: retention went past it."""
+    """Retention has removed the offset that is to be read."""
 
 
 class TopicChanged(AmcastError):
-    """A topic was deleted and made again, or is not the one that the plan names."""
+    """A topic was deleted and recreated, or has another ID than the plan records."""
 
 
 class UnsafeCluster(AmcastError):
-    """A setting of the cluster would break a guarantee."""
+    """A setting of the Kafka cluster would break a guarantee."""
 
 
 class ProtocolViolation(AmcastError):
-    """The log says what no correct writer writes; the reader stops rather than guess."""
+    """A log contains what no correct writer writes; the reader stops instead of guessing."""

@@ -1,12 +1,12 @@
-"""Where a consumer group stands in each log, so that Kafka's own tools show its lag in messages.
+"""The offsets that a consumer group commits for its logs, so that Kafka's tools show its lag.
 
-What a consumer goes on from is its cursor alone. Beside it a commit stores one offset for each log
-of the interest: what `kafka-consumer-groups` and lag exporters compare with the log's end.
+A consumer resumes from its cursor only. In addition, each commit stores one offset for each log of
+the interest: `kafka-consumer-groups` and lag exporters compare it with the log's end.
 
-    trail    what was handed out and not committed yet, in the order of delivery
+    trail    the batches handed out and not yet committed, in the order of delivery
     place    of a cursor: (epoch, record, run, next); places grow in the order of delivery
 
-Invariant: `_offsets` is true at every place from `_place` to the first entry of the trail.
+Invariant: `_offsets` holds at every place from `_place` up to the first entry of the trail.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from multicast.control import log_partition
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.drivers.protocol import TopicPartition
 
-# A consumer that never commits must not fill its memory: one entry takes about 300 bytes.
+# A consumer that never commits must not fill its memory: one entry takes about 300 bytes, all of
+# them 3 MB. The commit of an older batch stores no offsets of logs.
 _ENTRIES_MAX = 10_000
 
 _Place = tuple[int, int, int, int]
@@ -31,7 +33,7 @@ class _Entry(NamedTuple):
 
 
 class GroupPositions:
-    """Turns a cursor into offsets of logs: feed it what is handed out, ask it at each commit."""
+    """Turns a cursor into offsets of logs, from the batches that were handed out."""
 
     def __init__(self) -> None:
         self._offsets: dict[TopicPartition, int] = {}
@@ -39,31 +41,31 @@ class GroupPositions:
         self._trail: deque[_Entry] = deque()
 
     def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take where reading begins: at first, and in each epoch that follows."""
+        """Set where delivery begins: at the start, and in each epoch that follows."""
         self._add(_Entry(_place(cursor), offsets))
         if len(self._trail) == 1:
             self._take(self._trail.popleft())
 
     def handed_out(self, batch: Batch) -> None:
-        """Take what is delivered next."""
+        """Add the next batch that is handed out."""
         after = batch.records[-1].offset + 1
         place = (batch.epoch, batch.record, batch.run, after)
         self._add(_Entry(place, {log_partition(batch.log): after}))
 
     def resume_from(self, cursor: Cursor) -> dict[TopicPartition, int]:
-        """Give the next offset to deliver of each log at this cursor; forget what is before it.
+        """Give, per log, the next offset to deliver at this cursor; forget the trail before it.
 
-        Empty for a cursor before the last one asked about, or one that was never handed out.
+        Gives {} for a cursor before that of the last call, or if the trail is no longer known.
         """
         place = _place(cursor)
         if place < self._place:
             return {}
         while self._trail and self._trail[0].place <= place:
             self._take(self._trail.popleft())
-        inside = dict(self._offsets)
+        offsets = dict(self._offsets)
         if self._trail and self._trail[0].place[:3] == place[:3]:  # in the middle of a batch
-            inside.update(dict.fromkeys(self._trail[0].offsets, cursor.next))
-        return inside
+            offsets.update(dict.fromkeys(self._trail[0].offsets, cursor.next))
+        return offsets
 
     def _add(self, entry: _Entry) -> None:
         self._trail.append(entry)

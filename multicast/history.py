@@ -1,19 +1,20 @@
-"""The history of a run: what was multicast, what was delivered, and by whom, as JSON lines.
+"""The history of a run, as JSON lines: what was multicast, and what each consumer delivered.
 
-Lines go in (from `amcast send` and `amcast receive`, from the simulator, from any other system);
-one `History` comes out, small enough for millions of deliveries: message IDs and destination sets
-are numbered, a reading is one array of numbers. No files, no clock and no verdicts live here:
-`verify.py` opens files, `properties.py` judges. docs/history.md describes every line.
+`amcast send`, `amcast receive`, the simulator or any other system write the lines. `HistoryBuilder`
+makes one `History` of them, which is compact enough for millions of deliveries: message IDs and
+destination sets are numbered, and a reading is one array of numbers. No files, no clock and no
+verdicts here: `cli/verify.py` opens files, `properties.py` judges. docs/history.md describes every
+line.
 
-    consumer   a name that stands for one interest, or for one in each epoch
-    instance   one process of that consumer; "" where there is but one
+    consumer   a name that stands for one interest, or for one interest in each epoch
+    instance   one process of that consumer; "" if there is only one
     sequence   the position of a delivery in its instance: 0, 1, 2, ...
-    reading    deliveries of one instance whose sequence goes on by one each. A sequence that goes
-               back begins another reading: the instance restarted from a cursor, or sought
-    end        the instance has read all that there was
+    reading    deliveries of one instance with consecutive sequences. A sequence that goes back
+               begins another reading: the instance restarted from a cursor, or sought
+    end        the instance has read everything
 
-Invariant: the number of a message is its place in `History.messages`, and every number in a
-reading is below their count.
+Invariant: the number of a message is its index in `History.messages`; every number in a reading is
+below their count.
 """
 
 from __future__ import annotations
@@ -29,20 +30,27 @@ from topology.tree import Plan
 
 ACCEPTED, FAILED, UNKNOWN, ACCEPTED_TWICE = 1, 2, 4, 8
 OUTCOMES = {"accepted": ACCEPTED, "failed": FAILED, "unknown": UNKNOWN}
-LINE_BYTES_MAX = 1 << 20  # a line names a message, it does not carry its payload
-READINGS_MAX = 1 << 16  # a sequence that goes back on every line is a mistake, not 65,536 restarts
+# A line names a message and does not contain its payload; a longer one is not a line of a history,
+# and must not fill the memory.
+LINE_BYTES_MAX = 1 << 20
+# A sequence that goes back on every line is a mistake, not 65,536 restarts. The checks keep one bit
+# for each reading and class of messages, so more readings would cost memory and time.
+READINGS_MAX = 1 << 16
+_CONTRADICTIONS_MAX = 10  # one is a witness, a few more show the pattern
+_EPOCH_DIGITS_MAX = 8  # the epoch of a cursor; more digits need not fit into an `array("i")`
 
 
 class HistoryError(UsageError):
-    """A line is not one of a history, or contradicts another; the text says where and why."""
+    """A line is malformed or contradicts another one; the text says where and why."""
 
 
 @dataclass(slots=True)
 class UnbrokenDeliveries:
-    """Deliveries of one instance without a break: message numbers in order of delivery.
+    """A reading: deliveries of one instance with consecutive sequences, as message numbers.
 
-    The delivery at index `i` has the sequence `first + i`. `ended` and `late` come from the
-    `end` line: nothing was left to read; what came before its first delivery was not meant for it.
+    The delivery at index `i` has the sequence `first + i`. `ended` and `late` come from the `end`
+    line: the instance has read everything; it joined late, so it need not have the messages before
+    its first delivery.
     """
 
     consumer: str
@@ -54,44 +62,44 @@ class UnbrokenDeliveries:
 
     @property
     def name(self) -> str:
-        """What sentences call it: "C1/a", or "C1" where the instance has no name."""
+        """The name for sentences: "C1/a", or "C1" if the instance has no name."""
         return shown(f"{self.consumer}/{self.instance}" if self.instance else self.consumer)
 
 
 @dataclass(frozen=True)
 class History:
-    """All that the lines said. Made by `HistoryBuilder`; nobody changes it afterwards."""
+    """The content of all lines. `HistoryBuilder` makes it; it does not change afterwards."""
 
     messages: Sequence[str]  # the message ID of each number
     destination_of: array[int]  # by message: an index into `destinations`
     destinations: Sequence[tuple[str, ...]]  # sorted, each once
-    outcomes: bytearray  # by message: ACCEPTED | FAILED | UNKNOWN | ACCEPTED_TWICE, 0 without line
+    outcomes: bytearray  # by message: ACCEPTED | FAILED | UNKNOWN | ACCEPTED_TWICE; 0: no line
     readings: Sequence[UnbrokenDeliveries]  # in the order in which they began
-    interests: Mapping[str, tuple[str, ...]]  # by consumer, where known: of all epochs together
-    producers: Mapping[str, Mapping[int, None]]  # to which destination sets each multicast
+    interests: Mapping[str, tuple[str, ...]]  # by consumer, if known: the union over all epochs
+    producers: Mapping[str, Mapping[int, None]]  # the destination sets that each multicast to
     unnamed: Mapping[int, int]  # by destination set: unknown outcomes without a message ID
     work: Mapping[tuple[str, str], int]  # records by (process, log)
-    contradictions: Sequence[str]  # sentences: lines that give one message two destination sets
+    contradictions: Sequence[str]  # in words: lines that give one message two destination sets
     plans: Sequence[Plan] = ()
     other_producers: bool = False  # some producers wrote no lines
-    # Of consumers whose interest is not the same in every epoch: by the epoch it begins with.
+    # For consumers whose interest changes: by the first epoch of each interest.
     changing: Mapping[str, Mapping[int, tuple[str, ...]]] = field(default_factory=dict)
     epoch_of: array[int] = field(default_factory=lambda: array("i"))  # by message; 0: unknown
 
     @property
     def deliveries(self) -> int:
-        """Count all deliveries of all readings."""
+        """The number of deliveries in all readings."""
         return sum(len(reading.messages) for reading in self.readings)
 
     @property
     def consumers(self) -> list[str]:
-        """Name every consumer that delivered or ended, in the order in which they began."""
+        """All consumers with a delivery or an end line, in the order of their first line."""
         return list(dict.fromkeys(reading.consumer for reading in self.readings))
 
     def interest(self, consumer: str, epoch: int) -> tuple[str, ...]:
-        """Give a consumer's interest in an epoch; () where none is known.
+        """Give a consumer's interest in an epoch; () if it is unknown.
 
-        Of a message whose epoch is not known (0) only what the interest has in every epoch counts.
+        For epoch 0 (unknown) it is the part of the interest that all epochs have.
         """
         by_epoch = self.changing.get(consumer)
         if by_epoch is None:
@@ -100,33 +108,33 @@ class History:
             begun = [begin for begin in by_epoch if begin <= epoch]
             return by_epoch[max(begun)] if begun else ()
         first = by_epoch.get(1, ())
-        return tuple(name for name in first if all(name in one for one in by_epoch.values()))
+        return tuple(name for name in first if all(name in each for each in by_epoch.values()))
 
     def name(self, message: int) -> str:
-        """Spell the message ID of a message's number for a sentence."""
+        """Give a message's ID as sentences show it."""
         return shown(self.messages[message])
 
     def to(self, message: int) -> tuple[str, ...]:
-        """Give the destination set of a message's number."""
+        """Give a message's destination set."""
         return self.destinations[self.destination_of[message]]
 
 
 class HistoryBuilder:
-    """Collects lines, from `read` or from calls with plain values, in any interleaving.
+    """Collects the lines of a history, from `read` or from calls with plain values.
 
-    Only the order of the lines of one instance has a meaning. Every method raises `HistoryError`
-    where the values are no line of a history.
+    Lines may come in any order, except that those of one instance keep theirs. Every method raises
+    `HistoryError` for values that no line may have.
     """
 
     def __init__(self) -> None:
         self._messages: dict[str, int] = {}
         self._destination_of = array("i")
         self._destinations: dict[tuple[str, ...], int] = {}
-        self._spellings: dict[tuple[str, ...] | None, int] = {}  # as written: perhaps not sorted
+        self._spellings: dict[tuple[str, ...] | None, int] = {}  # as written, perhaps unsorted
         self._outcomes = bytearray()
         self._readings: list[UnbrokenDeliveries] = []
         self._current: dict[tuple[str, str], UnbrokenDeliveries] = {}
-        self._interests: dict[str, dict[int, tuple[str, ...]]] = {}  # by the epoch it begins with
+        self._interests: dict[str, dict[int, tuple[str, ...]]] = {}  # by the first epoch of each
         self._epoch_of = array("i")
         self._producers: dict[str, dict[int, None]] = {}
         self._unnamed: dict[int, int] = {}
@@ -143,19 +151,19 @@ class HistoryBuilder:
         sequence: int | None = None,
         epoch: int = 0,
     ) -> None:
-        """Note that the instance delivered the message after those it delivered before.
+        """Add a delivery; it follows the instance's earlier ones.
 
-        `epoch` is that of the message, as cursors name it; 0: not known.
+        `epoch` is the epoch in the message's cursor; 0: unknown.
         """
         try:
             reading = self._current[consumer, instance or ""]
         except KeyError:
             reading = self._begin(_text("consumer", consumer), _text("instance", instance or ""))
         except TypeError:
-            raise HistoryError("consumer and instance are texts") from None
+            raise HistoryError("consumer or instance is not a string") from None
         number = self._number(message_id, to)
         if sequence is not None and sequence != reading.first + len(reading.messages):
-            reading = self._go_on(reading, sequence)
+            reading = self._jump(reading, sequence)
         reading.messages.append(number)
         if epoch:
             self._epoch_of[number] = epoch
@@ -169,13 +177,13 @@ class HistoryBuilder:
         message_id: str | None = None,
         epoch: int = 0,
     ) -> None:
-        """Note how a multicast ended: "accepted", "failed" (for certain) or "unknown"."""
+        """Add the outcome of a multicast: "accepted", "failed" (certainly) or "unknown"."""
         flag = OUTCOMES.get(outcome) if isinstance(outcome, str) else None
         if flag is None:
             raise HistoryError(f"outcome is {outcome!r}, not accepted, failed or unknown")
         if message_id is None:
             if flag == ACCEPTED:
-                raise HistoryError("an accepted multicast has a message_id")
+                raise HistoryError("an accepted multicast has no message_id")
             destination = self._destination(to)
             if flag == UNKNOWN:
                 self._unnamed[destination] = self._unnamed.get(destination, 0) + 1
@@ -187,36 +195,37 @@ class HistoryBuilder:
             self._epoch_of[number] = self._epoch_of[number] or epoch
             destination = self._destination_of[number]
         if not isinstance(producer, str):
-            raise HistoryError(f"producer is {producer!r}, not a text")
+            raise HistoryError(f"producer is {producer!r}, not a string")
         self._producers.setdefault(producer, {})[destination] = None
 
     def interest(self, *, consumer: str, interest: Collection[str], epoch: int = 1) -> None:
-        """Note which partitions a consumer subscribes to, from an epoch on; again is no harm.
+        """Add a consumer's interest from an epoch on. The same statement may be repeated.
 
-        Before the first epoch that is noted for it, the consumer subscribes to nothing.
+        Before the first epoch that is given, the consumer subscribes to nothing.
         """
         if not _count("epoch", epoch):
-            raise HistoryError("epoch is 0: epochs count from 1")
-        wanted = _partitions("interest", interest)
+            raise HistoryError("epoch is 0; epochs count from 1")
+        partitions = _partitions("interest", interest)
         known = self._interests.setdefault(_text("consumer", consumer), {}).setdefault(
-            epoch, wanted
+            epoch, partitions
         )
-        if known != wanted:
+        if known != partitions:
             raise HistoryError(
-                f"the interest of {shown(consumer)} was {', '.join(known)} on a line before: "
-                "give another interest another name"
+                f"the interest of {shown(consumer)} was {', '.join(known)} on an earlier line: "
+                "give a consumer with another interest another name"
             )
 
     def work(self, *, process: str, log: str, records: int) -> None:
-        """Add records of a log that a process handled."""
+        """Add a number of records of a log that a process has handled."""
         key = (_text("process", process), _text("log", log))
         self._work[key] = self._work.get(key, 0) + _count("records", records)
 
     def end(self, *, consumer: str, instance: str | None = None, late: bool = False) -> None:
-        """Note that the instance has read all that there was.
+        """Add the end of an instance: it has read everything.
 
-        `late`: the consumer joined late, so what was ordered before its first delivery is not
-        missing. (An instance that goes on from a cursor is not late: another read the beginning.)
+        `late`: the consumer joined late, so messages ordered before its first delivery are not
+        missing. (An instance that continues from a cursor is not late: another one has read the
+        beginning.)
         """
         key = (_text("consumer", consumer), _text("instance", instance or ""))
         reading = self._current.get(key) or self._begin(*key)
@@ -224,10 +233,10 @@ class HistoryBuilder:
         reading.late = late
 
     def history(self, *, plans: Sequence[Plan] = (), other_producers: bool = False) -> History:
-        """Give the history as it is now; the builder must not be used afterwards.
+        """Give the history; the builder must not be used afterwards.
 
-        An interest that no line gave is taken from the plans. `other_producers` says that
-        messages may come from producers of which there is no line.
+        Interests without a line are taken from the plans. `other_producers`: some messages may come
+        from producers that have no lines.
         """
         changing = {
             name: by_epoch
@@ -243,8 +252,8 @@ class HistoryBuilder:
                 known = interests.setdefault(entry.name, tuple(sorted(entry.interest)))
                 if known != entry.interest and entry.name not in self._interests:
                     raise HistoryError(
-                        f"two plans give {shown(entry.name)} two interests: "
-                        "say with an interest line which one its deliveries are of"
+                        f"two plans give {shown(entry.name)} different interests: "
+                        "add an interest line that says which one applies"
                     )
         return History(
             messages=list(self._messages),
@@ -271,13 +280,13 @@ class HistoryBuilder:
         self._current[consumer, instance] = reading
         return reading
 
-    def _go_on(self, reading: UnbrokenDeliveries, sequence: int) -> UnbrokenDeliveries:
+    def _jump(self, reading: UnbrokenDeliveries, sequence: int) -> UnbrokenDeliveries:
         _count("sequence", sequence)
-        due = reading.first + len(reading.messages)
+        expected = reading.first + len(reading.messages)
         if reading.messages:
-            if sequence > due:
+            if sequence > expected:
                 raise HistoryError(
-                    f"sequence {sequence} of {reading.name} follows {due - 1}: "
+                    f"sequence {sequence} of {reading.name} follows {expected - 1}: "
                     "the lines between are missing"
                 )
             reading = self._begin(reading.consumer, reading.instance)
@@ -287,7 +296,7 @@ class HistoryBuilder:
     def _number(self, message_id: str, to: Collection[str]) -> int:
         destination = self._destination(to)
         if type(message_id) is not str:
-            raise HistoryError(f"message_id is {message_id!r}, not a text")
+            raise HistoryError(f"message_id is {message_id!r}, not a string")
         number = self._messages.setdefault(message_id, len(self._messages))
         if number == len(self._destination_of):
             self._destination_of.append(destination)
@@ -298,7 +307,7 @@ class HistoryBuilder:
         return number
 
     def _contradict(self, message_id: str, number: int, destination: int) -> None:
-        if len(self._contradictions) < 10:  # one is a witness; a few more help to see a pattern
+        if len(self._contradictions) < _CONTRADICTIONS_MAX:
             names = list(self._destinations)
             first, other = names[self._destination_of[number]], names[destination]
             self._contradictions.append(
@@ -319,10 +328,10 @@ class HistoryBuilder:
 
 
 def read(lines: Iterable[bytes], builder: HistoryBuilder, *, source: str) -> None:
-    """Add the JSON lines of one source, a file opened for bytes, to the builder.
+    """Add the JSON lines of one source, for example a file opened for bytes, to the builder.
 
-    Blank lines are skipped, fields that no line format has are ignored. Raises `HistoryError`
-    whose one sentence begins with "source:line" at the first line that is not of a history.
+    Skips blank lines and ignores unknown fields. Raises `HistoryError` at the first malformed line;
+    its text begins with "source:line".
     """
     decode = json.JSONDecoder().raw_decode
     for count, raw in enumerate(lines, 1):
@@ -334,7 +343,7 @@ def read(lines: Iterable[bytes], builder: HistoryBuilder, *, source: str) -> Non
                 continue
             line, stop = decode(text)
             if stop != len(text):
-                raise HistoryError("more than one JSON document stands on the line")  # noqa: TRY301
+                raise HistoryError("the line has more than one JSON document")  # noqa: TRY301
             _add(line, builder)
         except HistoryError as wrong:
             raise HistoryError(f"{source}:{count}: {wrong}") from None
@@ -371,7 +380,7 @@ def _add(line: Any, builder: HistoryBuilder) -> None:
             )
         elif "consumer" in line and "end" in line:
             if line["end"] is not True or line.get("late", False) not in (True, False):
-                raise HistoryError("end is true where it stands; late is true or false")
+                raise HistoryError("end can only be true, late only true or false")
             builder.end(
                 consumer=line["consumer"],
                 instance=line.get("instance"),
@@ -381,7 +390,7 @@ def _add(line: Any, builder: HistoryBuilder) -> None:
             builder.work(process=line["process"], log=line["log"], records=line["records"])
         else:
             raise HistoryError(
-                "the line is no delivery, acknowledgement, interest, end or work line"
+                "the line is not a delivery, acknowledgement, interest, end or work line"
             )
     except KeyError as missing:
         raise HistoryError(f"the field {missing} is missing") from None
@@ -399,10 +408,10 @@ def delivery_line(
     to: Iterable[str],
     cursor: str | None = None,
 ) -> str:
-    """Give the line, with its end, for one delivery.
+    """Give the line for one delivery, with a line feed.
 
-    `sequence` counts the instance's deliveries from 0, and from 0 again after each start and each
-    seek. `cursor` is the position after the message; the checks do not look into it.
+    `sequence` counts the instance's deliveries from 0, and again from 0 after each start and each
+    seek. `cursor` is the position after the message; the checks use only its epoch.
     """
     line = {"consumer": consumer, "instance": instance, "sequence": sequence}
     return _line(line | {"message_id": message_id, "to": sorted(to), "cursor": cursor})
@@ -411,9 +420,9 @@ def delivery_line(
 def acknowledgement_line(
     *, producer: str, message_id: str | None, to: Iterable[str], outcome: str
 ) -> str:
-    """Give the line, with its end, for one multicast: "accepted", "failed" or "unknown".
+    """Give the line for one multicast, with a line feed; "accepted", "failed" or "unknown".
 
-    "failed" is for a definite error only. Without a receipt there is no `message_id`: None.
+    "failed" is for definite errors only. `message_id` is None if the message was not accepted.
     """
     assert outcome in OUTCOMES
     assert message_id is not None or outcome != "accepted"
@@ -422,17 +431,17 @@ def acknowledgement_line(
 
 
 def interest_line(*, consumer: str, interest: Iterable[str], epoch: int | None = None) -> str:
-    """Give the line, with its end, that says what a consumer subscribes to from an epoch on."""
+    """Give the line for a consumer's interest from an epoch on, with a line feed."""
     return _line({"consumer": consumer, "interest": sorted(interest), "epoch": epoch})
 
 
 def work_line(*, process: str, log: str, records: int) -> str:
-    """Give the line, with its end, that says how many records of a log a process handled."""
+    """Give the line for the records of a log that a process has handled, with a line feed."""
     return _line({"process": process, "log": log, "records": records})
 
 
 def end_line(*, consumer: str, instance: str, late: bool = False) -> str:
-    """Give the line, with its end, that says that an instance has read all that there was."""
+    """Give the line for an instance that has read everything, with a line feed."""
     line = {"consumer": consumer, "instance": instance, "end": True}
     return _line(line | {"late": True} if late else line)
 
@@ -442,26 +451,27 @@ def _line(fields: dict[str, Any]) -> str:
 
 
 def shown(name: str) -> str:
-    """Spell a name for a sentence: one that could upset a terminal is spelled as JSON."""
+    """Give a name as sentences show it: as JSON if it could corrupt a terminal."""
     return name if name.isprintable() and name else json.dumps(name)
 
 
 def joined(names: Iterable[str]) -> str:
-    """Spell a set of partitions as its log's name is spelled: sorted, joined by "+"."""
+    """Give a sorted set of partitions as sentences show it: joined by "+", like a log's name."""
     return shown("+".join(names))
 
 
 def _epoch_of(cursor: Any) -> int:
-    """Give the epoch that a cursor of ours begins with; 0 where the text is not one."""
+    """Give the epoch in a cursor's text form; 0 if the value is not a cursor of amcast."""
     if type(cursor) is not str:
         return 0
     epoch = cursor.partition("/")[0]
-    return int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 9 else 0
+    is_epoch = epoch.isascii() and epoch.isdecimal() and len(epoch) <= _EPOCH_DIGITS_MAX
+    return int(epoch) if is_epoch else 0
 
 
 def _text(field_name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise HistoryError(f"{field_name} is {value!r}, not a text")
+        raise HistoryError(f"{field_name} is {value!r}, not a string")
     return value
 
 
@@ -472,7 +482,7 @@ def _count(field_name: str, value: Any) -> int:
 
 
 def _partitions(field_name: str, value: Any) -> tuple[str, ...]:
-    # A text is a sequence of texts, too: "P1" must not become the set {"1", "P"}.
+    # A string is a sequence of strings: "P1" must not become the set {"1", "P"}.
     names = list(value) if isinstance(value, list | tuple | set | frozenset) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise HistoryError(f"{field_name} is {value!r}, not a list of one or more partitions")

@@ -1,23 +1,26 @@
-"""Order records: their bytes, and the rule by which they count.
+"""Order records: their bytes, and the acceptance rule.
 
-Goes in: raw records of one Kafka partition of the order topic, in offset order. Comes out: for each
-of them the order record that counted, or why it is void. No I/O, no clock, no randomness; nobody
-else decides what counts. The byte layout is specified in `docs/protocol.md`.
+An order stream is one Kafka partition of the order topic. Several writers may append to it, so each
+reader decides for each record, in offset order, whether it is accepted or void. All readers apply
+the rule in this file, and so all agree. No I/O, no clock, no randomness; no other code decides what
+is accepted. docs/protocol.md specifies the bytes.
 
-    counts      its `previous` is the digest of the last record that counted, and it is possible
+    accepted    `previous` is the digest of the last accepted record, and the content is possible
     void        everything else: stale writers' records, foreign bytes, impossible contents
-    anchor      stands for "the last record that counted" before the first one of an epoch
+    anchor      in place of that digest before the first accepted record of an epoch
     run         (log, first, next): the consecutive offsets first … next-1 of one log
     positions   for each log of the bag the first offset that is not ordered yet
-    parent_next how far the parent's stream is relayed: records that counted, and the next offset
-    owed        after a recovery: per inherited log, up to which offset the epoch before ordered it
-                in the parent's stream and not in this one; only `topology recover` orders these
+    parent_next how far the parent's stream is relayed: the number of its accepted records, and the
+                offset after the last of them
+    owed        after a recovery: for each inherited log the offset up to which the previous epoch
+                ordered it in the parent's stream, but not in this one; only `amcast topology
+                recover` appends these runs
 
 Invariants:
-    a record that counts orders at most ORDERED_MAX offsets, over all its runs;
-    of two records with the same `previous` at most one counts, the one at the lower offset;
-    the runs of one log follow each other without a gap: run.first = positions[run.log];
-    state is a function of the plan and of the raw bytes read, of nothing else.
+    an accepted record orders at most ORDERED_MAX offsets, over all its runs;
+    of all records with the same `previous` at most one is accepted: the first that is possible;
+    the runs of one log continue each other without a gap: run.first = positions[run.log];
+    the state is a function of the plan and of the raw bytes read, and of nothing else.
 """
 
 from __future__ import annotations
@@ -34,30 +37,29 @@ from topology.tree import DIGEST_BYTES, Plan
 
 MAGIC = b"TO"
 VERSION = 1
-RUNS_MAX = 0xFFFF
-OFFSET_MAX = 2**63 - 1
-# Offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
-# (`collectors.collector.Limits`), and who relays joins records up to this bound. What lies between
-# a forged record's position and its log's end is filled by `topology recover`, skip by skip.
+OFFSET_MAX = 2**63 - 1  # Kafka's offsets are signed 64-bit numbers
+# The offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
+# (`collectors.collector.Limits`); a collector that relays joins records up to this bound. Where a
+# wrong record orders offsets beyond its log's end, `amcast topology recover` must append one skip
+# for each: the bound limits the damage that one record can do.
 ORDERED_MAX = 2**24
 
-# magic, version and previous keep their places in every version to come.
+# Magic, version and previous keep their places in every later version.
 _HEAD = struct.Struct(f">2sB{DIGEST_BYTES}sBQQQQH")
 _RUN = struct.Struct(">IQI")
 _PREVIOUS = slice(3, 3 + DIGEST_BYTES)
-LENGTH_MAX = 2**32 - 1
 
 
 class RecordKind(enum.IntEnum):
     """What an order record does."""
 
     OWN = 1  # orders logs whose top is its collector
-    PARENT = 2  # relays the parent's order, filtered to the bag
-    FREEZE = 3  # ends the epoch: nothing counts after it
+    PARENT = 2  # relays the parent's order of the logs in the bag
+    FREEZE = 3  # ends the epoch: no record is accepted after it
 
 
 class Run(NamedTuple):
-    """Consecutive message IDs first … next-1 of log number `log` of the plan."""
+    """The consecutive offsets first … next-1 of log number `log` of the plan."""
 
     log: int
     first: int
@@ -65,7 +67,7 @@ class Run(NamedTuple):
 
 
 class ParentNext(NamedTuple):
-    """How far the parent's stream is relayed: how many records that counted, and up to where."""
+    """How far the parent's stream is relayed: its accepted records, and the offset after them."""
 
     records: int
     offset: int
@@ -73,7 +75,10 @@ class ParentNext(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderRecord:
-    """One record of the order topic. `writer` and `time_ms` are for people, never for decisions."""
+    """One record of the order topic. `writer` and `time_ms` inform people; nothing depends on them.
+
+    `time_ms` is in milliseconds since 1970.
+    """
 
     kind: RecordKind
     previous: bytes
@@ -88,21 +93,21 @@ class UndecodableRecord(ValueError):
 
 
 def digest_of(raw: bytes) -> bytes:
-    """BLAKE2b of a raw record, 16 bytes: what the next record's `previous` must be."""
+    """BLAKE2b of a raw record, 16 bytes: the next record's `previous` must equal it."""
     return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 
 def anchor(plan: Plan, collector: str) -> bytes:
-    """Give the digest that the first record of a collector's epoch extends.
+    """Give the `previous` of the first record that a collector appends in the plan's epoch.
 
-    It holds the plan's digest, so no record of another plan, epoch or collector can extend it.
+    It contains the plan's digest, so no record of another plan, epoch or collector extends it.
     """
     text = b"amcast anchor\0%d\0%s\0%s" % (plan.epoch, plan.digest, collector.encode())
     return digest_of(text)
 
 
 def encode(record: OrderRecord) -> bytes:
-    """Write an order record; `decode` reads back an equal one. No two encodings are equal."""
+    """Encode an order record; `decode` gives back an equal one. A record has one encoding."""
     head = _HEAD.pack(
         MAGIC,
         VERSION,
@@ -119,43 +124,48 @@ def encode(record: OrderRecord) -> bytes:
 
 
 def decode(raw: bytes) -> OrderRecord:
-    """Read an order record; raises `UndecodableRecord` for anything that `encode` never writes."""
+    """Decode an order record; raises `UndecodableRecord` for what `encode` never gives."""
     if len(raw) < _HEAD.size:
-        raise UndecodableRecord("shorter than the head")
-    magic, version, previous, kind, writer, time_ms, count, offset, runs = _HEAD.unpack_from(raw)
+        raise UndecodableRecord("it is shorter than the header")
+    magic, version, previous, kind, writer, time_ms, count, offset, run_count = _HEAD.unpack_from(
+        raw
+    )
     if magic != MAGIC or version != VERSION:
-        raise UndecodableRecord("no order record of this version")
-    if len(raw) != _HEAD.size + runs * _RUN.size:
-        raise UndecodableRecord("its length does not fit its number of runs")
+        raise UndecodableRecord("it is not an order record of this version")
+    if len(raw) != _HEAD.size + run_count * _RUN.size:
+        raise UndecodableRecord("its length does not match its number of runs")
     if not RecordKind.OWN <= kind <= RecordKind.FREEZE:
-        raise UndecodableRecord("unknown kind")
+        raise UndecodableRecord("its kind is unknown")
     if count > OFFSET_MAX or offset > OFFSET_MAX:
-        raise UndecodableRecord("parent_next is out of range")
-    found = []
+        raise UndecodableRecord("its parent_next is out of range")
+    runs = []
     body = memoryview(raw)[_HEAD.size :]
     for log, first, length in _RUN.iter_unpack(body):
         end = first + length
         if not length or end > OFFSET_MAX:
-            raise UndecodableRecord("a run is empty or out of range")
-        found.append(Run(log, first, end))
+            raise UndecodableRecord("one of its runs is empty or out of range")
+        runs.append(Run(log, first, end))
     return OrderRecord(
-        RecordKind(kind), previous, ParentNext(count, offset), tuple(found), writer, time_ms
+        RecordKind(kind), previous, ParentNext(count, offset), tuple(runs), writer, time_ms
     )
 
 
 class Void(enum.Enum):
-    """Why a record does not count."""
+    """Why a record is not accepted."""
 
-    FOREIGN = "not an order record"
-    STALE = "it extends a record that is not the last that counted"
+    FOREIGN = "it is not an order record"
+    STALE = "it does not extend the last accepted record"
     FROZEN = "the epoch is over"
-    MALFORMED = "its bytes do not parse"
-    IMPOSSIBLE = "it says what no state allows"
+    MALFORMED = "its bytes are malformed"
+    IMPOSSIBLE = "its content is impossible in this state"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state right after the record at `offset` counted. `digest` is that record's."""
+    """The state of a stream after the record at `offset`, whose digest is `digest`.
+
+    `count` is the number of accepted records, `positions` is by the plan's numbers of logs.
+    """
 
     epoch: int
     collector: str
@@ -167,10 +177,10 @@ class Checkpoint:
 
 
 class Resumed(NamedTuple):
-    """Where a stream begins in a log after a recovery, and up to where it is owed there.
+    """Where a stream begins in a log after a recovery, and up to which offset it is owed.
 
-    `position` is where the same collector's stream of the epoch before stood; `owed` where its
-    parent's stood, or `position` where that is no more.
+    `position` is the position of the same collector's stream in the previous epoch; `owed` is that
+    of its parent's stream, if that is higher.
     """
 
     position: int
@@ -179,7 +189,7 @@ class Resumed(NamedTuple):
 
 @dataclass(slots=True)
 class StreamState:
-    """What the records that counted so far amount to."""
+    """The sum of all accepted records."""
 
     digest: bytes
     count: int
@@ -188,17 +198,17 @@ class StreamState:
     frozen: bool = False
 
     def copy(self) -> StreamState:
-        """Give a state that can run ahead without touching this one."""
+        """Give a copy, which can run ahead without changing this state."""
         return replace(self, positions=dict(self.positions))
 
 
 class OrderStream:
-    """One collector's stream in one epoch, read record by record: the acceptance rule.
+    """One collector's stream in one epoch, read record by record under the acceptance rule.
 
-    `plan` and `collector` name the stream, `starts` gives each log's first offset of the epoch by
-    log name. With a `checkpoint` reading begins at that record, whose bytes must hash to the
-    checkpoint's digest; until then `proven` is False. After a recovery `resumed` says in which logs
-    this stream begins elsewhere. At offset `stop` the stream is over, whatever stands there.
+    `plan` and `collector` name the stream; `starts` gives, by log name, the first offset of the
+    epoch. With a `checkpoint` reading begins at that record, whose digest must be the checkpoint's;
+    until it is read, `proven` is False. After a recovery `resumed` gives other starts for some
+    logs, and `stop` is the offset at which the stream is over, whatever follows.
     """
 
     def __init__(
@@ -211,15 +221,15 @@ class OrderStream:
         resumed: Mapping[str, Resumed] | None = None,
         stop: int | None = None,
     ) -> None:
-        node = plan.collector(collector)
+        spec = plan.collector(collector)
         self.plan = plan
         self.collector = collector
         own = set(plan.own_logs(collector))
         self.own = frozenset(plan.number(name) for name in own)
-        self.inherited = frozenset(plan.number(name) for name in node.bag if name not in own)
-        parent = None if node.parent is None else plan.collector(node.parent)
-        self.offset_next = node.stream_first
-        self.offset_first = node.stream_first
+        self.inherited = frozenset(plan.number(name) for name in spec.bag if name not in own)
+        parent = None if spec.parent is None else plan.collector(spec.parent)
+        self.offset_next = spec.stream_first
+        self.offset_first = spec.stream_first
         self.proven = True
         self.stop = stop
         resumed = resumed or {}
@@ -229,7 +239,7 @@ class OrderStream:
             count=0,
             positions={
                 plan.number(name): resumed[name].position if name in resumed else starts[name]
-                for name in node.bag
+                for name in spec.bag
             },
             parent_next=ParentNext(0, 0 if parent is None else parent.stream_first),
         )
@@ -238,7 +248,8 @@ class OrderStream:
         self._has_parent = parent is not None
         if checkpoint is not None:
             assert (checkpoint.epoch, checkpoint.collector) == (plan.epoch, collector)
-            assert checkpoint.positions.keys() == self.state.positions.keys()  # `control/` looks
+            # `ControlState` accepts no other checkpoint.
+            assert checkpoint.positions.keys() == self.state.positions.keys()
             self.proven = False
             self._proof = checkpoint.digest
             self.offset_next = checkpoint.offset
@@ -248,12 +259,12 @@ class OrderStream:
             self.state.parent_next = checkpoint.parent_next
 
     def read(self, offset: int, raw: bytes | None) -> OrderRecord | Void | None:
-        """Judge the record at `offset`: the record if it counts, else why it is void.
+        """Read the record at `offset`; give it if it is accepted, else the reason why it is void.
 
-        None for the one record that proves the checkpoint, whose effect the state has already.
+        Gives None for the record that proves the checkpoint: the state has its effect already.
         Offsets must rise from call to call. Raises `UnknownVersion` for a record that extends the
-        stream in a version this program does not know, `ProtocolViolation` for a checkpoint that
-        the log belies.
+        stream in a version unknown to this program, and `ProtocolViolation` if the checkpoint does
+        not match its record.
         """
         assert offset >= self.offset_next, "records are read in offset order, each once"
         raw = raw or b""
@@ -261,7 +272,7 @@ class OrderStream:
             if offset != self.offset_next or digest_of(raw) != self._proof:
                 raise ProtocolViolation(
                     f"the checkpoint of collector {self.collector} at offset {self.offset_next} "
-                    f"of its stream does not match the record that stands there"
+                    f"of its stream does not match the record at that offset"
                 )
             self.proven = True
             self._move(offset + 1)
@@ -269,9 +280,9 @@ class OrderStream:
         if self.stop is not None and offset >= self.stop:
             self._move(offset + 1)
             return Void.FROZEN
-        judged = self._judge(offset, raw)
+        result = self._judge(offset, raw)
         self._move(offset + 1)
-        return judged
+        return result
 
     def _move(self, position: int) -> None:
         self.offset_next = max(self.offset_next, position)
@@ -300,12 +311,12 @@ class OrderStream:
         return record
 
     def passed(self, position: int) -> None:
-        """Note that the reader has passed every offset below `position`."""
+        """Report that the reader has passed every offset below `position`."""
         if self.proven:
             self._move(position)
 
     def possible(self, state: StreamState, record: OrderRecord) -> bool:
-        """Whether a record of this collector may extend that state (its `previous` aside)."""
+        """Whether the record's content may follow this state; `previous` is not looked at."""
         allowed = self.own if record.kind is RecordKind.OWN else self.inherited
         relayed = record.parent_next.records - state.parent_next.records
         moved = record.parent_next.offset - state.parent_next.offset
@@ -331,7 +342,7 @@ class OrderStream:
         return all(end <= self.owed.get(log, 0) for log, _, end in runs)
 
     def checkpoint(self) -> Checkpoint:
-        """Give a checkpoint of the last record read, which must have counted."""
+        """Give a checkpoint of the last record read, which must have been accepted."""
         return Checkpoint(
             epoch=self.plan.epoch,
             collector=self.collector,
@@ -344,7 +355,7 @@ class OrderStream:
 
 
 def extend(state: StreamState, record: OrderRecord, digest: bytes) -> None:
-    """Carry a possible record into the state it extends."""
+    """Apply a possible record to the state that it extends."""
     state.digest = digest
     state.count += 1
     state.parent_next = record.parent_next
@@ -359,7 +370,7 @@ def ordered_by(runs: Sequence[Run]) -> int:
 
 
 def coalesce(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Join neighbours that continue each other in one log; the order of IDs stays the same."""
+    """Join neighbouring runs of one log that continue each other; the order stays the same."""
     joined: list[Run] = []
     for run in runs:
         if joined and joined[-1].log == run.log and joined[-1].next == run.first:

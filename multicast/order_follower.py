@@ -1,7 +1,6 @@
-"""How far each log is ordered: follows the order streams of the newest epoch, for receipts.
+"""Follows the order streams of the newest epoch: tells receipts how far each log is ordered.
 
-A thread of its own reads the streams of the collectors that decide logs; whoever waits for a
-message's place in the order waits here.
+A thread reads the streams of all collectors; `wait` blocks until an offset is ordered.
 """
 
 from __future__ import annotations
@@ -14,18 +13,22 @@ from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.order import OrderStream
 
+# How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
+# this long in addition; a human notices 0.2 s. Every follower pays for each read.
 _CONTROL_EVERY_S = 0.2
+_POLL_S = 0.5  # one wait for order records; `close` wakes it
+_JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 
 
 class OrderFollower:
-    """Follows all collectors of the newest epoch that has begun; knows what is ordered."""
+    """Reads the streams of all collectors of the newest epoch that has begun."""
 
     def __init__(self, driver: Driver, topic: str) -> None:
         self._driver = driver
         self._control = ControlReader(driver, topic)
         self._moved = threading.Condition()
         self._ordered: dict[str, int] = {}
-        self._alone: set[str] = set()
+        self._self_ordered: set[str] = set()  # logs without a collector: each is its own order
         self._error: AmcastError | None = None
         self._stop = threading.Event()
         self._reader: Reader = driver.reader({})
@@ -34,9 +37,9 @@ class OrderFollower:
         self._thread.start()
 
     def wait(self, log: str, offset: int, timeout_s: float) -> bool:
-        """Wait until that offset of the log is ordered; False where time ran out.
+        """Wait until that offset of the log is ordered; False after `timeout_s` seconds.
 
-        Raises what stopped the follower, if anything did.
+        Raises the error that has stopped the follower, if there was one.
         """
         deadline = time.monotonic() + timeout_s
         with self._moved:
@@ -53,12 +56,12 @@ class OrderFollower:
         """Stop the thread and release the readers."""
         self._stop.set()
         self._reader.wake()
-        self._thread.join(10)
+        self._thread.join(_JOIN_S)
         self._reader.close()
         self._control.close()
 
     def _is_ordered(self, log: str, offset: int) -> bool:
-        return log in self._alone or self._ordered.get(log, 0) > offset
+        return log in self._self_ordered or self._ordered.get(log, 0) > offset
 
     def _run(self) -> None:
         try:
@@ -68,7 +71,7 @@ class OrderFollower:
                 except ProtocolViolation:
                     if not self._checkpoints:
                         raise
-                    # The log belies a checkpoint: read from the epoch's start instead.
+                    # A checkpoint does not match its stream: read from the epoch's start instead.
                     self._checkpoints = False
         except AmcastError as error:
             with self._moved:
@@ -79,27 +82,29 @@ class OrderFollower:
         state = self._control.refresh()
         plan = state.plan(state.begun_epoch)
         starts = state.begun(plan.epoch)
-        at = {stream_partition(plan, node.name): node.name for node in plan.collectors}
-        ends = self._driver.last_stable_offsets(list(at))
+        names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
+        ends = self._driver.last_stable_offsets(list(names))
         streams = {
-            place: state.stream(plan.epoch, name, below=ends[place] if self._checkpoints else 0)
-            for place, name in at.items()
+            partition: state.stream(
+                plan.epoch, name, below=ends[partition] if self._checkpoints else 0
+            )
+            for partition, name in names.items()
         }
         with self._moved:
             self._ordered.update(starts)
-            self._alone = {log.name for log in plan.logs if plan.top(log.name) is None}
+            self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
             self._moved.notify_all()
-        self._reader.add({place: stream.offset_next for place, stream in streams.items()})
+        self._reader.add({partition: stream.offset_next for partition, stream in streams.items()})
         try:
             self._read(plan.epoch, streams)
         finally:
             self._reader.remove(list(streams))
 
     def _read(self, epoch: int, streams: dict[TopicPartition, OrderStream]) -> None:
-        """Read until a next epoch has begun, or we are stopped."""
-        look_at = time.monotonic() + _CONTROL_EVERY_S
+        """Read until a newer epoch has begun, or until `close`."""
+        control_due = time.monotonic() + _CONTROL_EVERY_S
         while not self._stop.is_set():
-            for fetched in self._reader.poll(0.5):
+            for fetched in self._reader.poll(_POLL_S):
                 stream = streams[fetched.partition]
                 for record in fetched.records:
                     stream.read(record.offset, record.value)
@@ -110,9 +115,9 @@ class OrderFollower:
                         self._ordered[name] = stream.state.positions[number]
                     self._moved.notify_all()
             now = time.monotonic()
-            if now < look_at and not any(stream.state.frozen for stream in streams.values()):
+            if now < control_due and not any(stream.state.frozen for stream in streams.values()):
                 continue
-            look_at = now + _CONTROL_EVERY_S
+            control_due = now + _CONTROL_EVERY_S
             state = self._control.follow(0.0)
             if state.begun_epoch > epoch:
                 return

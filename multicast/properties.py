@@ -1,15 +1,15 @@
-"""The guarantees, one function each: a history goes in, a witness comes out, or nothing.
+"""The guarantees, one function each: takes a history, gives a witness of a violation, or None.
 
-These are DESIGN's guarantees under the literature's names. The demo, `amcast verify`, the
-simulator and the tests all call the functions below, so there is one meaning of each.
-No I/O, clock, randomness or logging here. docs/history.md says exactly what is checked.
+These are DESIGN's guarantees under the literature's names. The demo, `amcast verify`, the simulator
+and the tests all call these functions, so each guarantee has one definition. No I/O, clock,
+randomness or logging here. docs/history.md says exactly what is checked.
 
-    holds        nothing in the history speaks against it
-    violated     the witness says, in words, which deliveries cannot both be right
-    not checked  the history does not say enough to tell, and the reason says what is missing
+    holds        nothing in the history contradicts it
+    violated     the witness says, in words, which deliveries contradict each other
+    not checked  the history does not say enough to decide, and the reason says what is missing
 
-Each takes time linear in the number of deliveries, for a given number of readings. (Only where a
-cycle was found does the search for a shortest one take more, and that is bounded.)
+Each check takes time linear in the number of deliveries, for a given number of readings. (Only if
+there is a cycle, the search for a shortest one takes more, and that is bounded.)
 Invariant: a verdict has a witness iff it is "violated", and a reason iff it is "not checked".
 """
 
@@ -35,7 +35,7 @@ from multicast.verification.report import (
     names_of,
     no_delivery,
     notes,
-    said,
+    witness_of,
 )
 
 __all__ = [
@@ -61,35 +61,35 @@ __all__ = [
 def validity(history: History) -> Witness | None:
     """Every acknowledged multicast is delivered by every consumer whose interest meets `to`.
 
-    Asked of consumers with an `end` line and a known interest.
+    Checked for consumers with an `end` line and a known interest.
     """
     return completeness.validity(HistoryIndex(history))
 
 
 def uniform_agreement(history: History) -> Witness | None:
-    """If any consumer delivers a message, every correct consumer addressed by it does.
+    """If any consumer delivers a message, every correct consumer that it addresses does.
 
-    Correct is who has an `end` line: it did not crash before it had read all that there was.
+    A consumer with an `end` line is correct: it has read everything before it stopped.
     """
     return completeness.uniform_agreement(HistoryIndex(history))
 
 
 def uniform_integrity(history: History) -> Witness | None:
-    """Deliver a message once a position at most, only if multicast, only where addressed."""
+    """Each reading delivers a message at most once, only if multicast, only if it is addressed."""
     return _uniform_integrity(HistoryIndex(history))
 
 
 def uniform_prefix_order(history: History) -> Witness | None:
-    """Two readings agree on the messages that both are addressed by, from where both began.
+    """Two readings agree on the messages that address both, from where both began.
 
-    At every moment: neither has two of them in the other order, nor delivers one without another
-    that the other reading has before it.
+    At every moment, neither reading has two of these messages in the opposite order, and neither
+    has one of them without another one that precedes it in the other reading.
     """
     return _uniform_prefix_order(HistoryIndex(history))
 
 
 def uniform_acyclic_order(history: History) -> Witness | None:
-    """Find no cycle in "delivered before, somewhere", over all consumers, epochs and restarts."""
+    """No cycle exists in "delivered before, somewhere", over all consumers, epochs and restarts."""
     return _uniform_acyclic_order(HistoryIndex(history))
 
 
@@ -99,21 +99,21 @@ def log_order(history: History) -> Witness | None:
 
 
 def genuineness(history: History) -> Witness | None:
-    """Only those worked on a log's messages whom the plans give them to.
+    """Only processes to which the plans give a log have handled its messages.
 
-    These are the log's producers, the collectors whose bags hold the log, the consumers whose
-    interest meets it.
+    These are the producers that multicast to it, the collectors whose bags contain it, and the
+    consumers whose interest meets it.
     """
     return _genuineness(HistoryIndex(history))
 
 
 def replay(history: History) -> Witness | None:
-    """All readings of one consumer are stretches of one sequence: the same cursor, the same."""
+    """All readings of one consumer are parts of one sequence: a cursor has one continuation."""
     return replays.replay(HistoryIndex(history))
 
 
 def check_all(history: History) -> Report:
-    """Judge every guarantee. Never raises for what a history says."""
+    """Check every guarantee; give all verdicts. Never raises because of a history's content."""
     index = HistoryIndex(history)
     verdicts = []
     for guarantee, check, unchecked, note in _GUARANTEES:
@@ -131,9 +131,9 @@ def check_all(history: History) -> Report:
 
 
 def verify(history: History) -> Report:
-    """Judge every guarantee; raise `OrderViolation` where one is violated.
+    """Check every guarantee; raise `OrderViolation` if one is violated.
 
-    What could not be checked does not raise: read it from the report.
+    A guarantee that could not be checked does not raise: the report says so.
     """
     report = check_all(history)
     if report.violations:
@@ -147,13 +147,13 @@ def verify(history: History) -> Report:
 def _uniform_integrity(index: HistoryIndex) -> Witness | None:
     history = index.history
     if history.contradictions:
-        return said("two destination sets", f"{history.contradictions[0]}.")
+        return witness_of("two destination sets", f"{history.contradictions[0]}.")
     for reading, sequence in zip(history.readings, index.sequences, strict=True):
         if len(sequence) != len(reading.messages):
             seen: dict[int, int] = {}
             for place, message in enumerate(reading.messages, reading.first):
                 if message in seen:
-                    return said(
+                    return witness_of(
                         "delivered twice",
                         f"{reading.name} delivered {history.name(message)} twice: "
                         f"at position {seen[message]} and at position {place}.",
@@ -169,10 +169,10 @@ def _not_addressed(index: HistoryIndex) -> Witness | None:
         if wrong and not entry.epoch:
             wrong &= ~index.addressed_at_times(entry.destination)
         if wrong:
-            at, reading = index.reading(wrong)
-            message = next(m for m in index.sequences[at] if index.class_of[m] == number)
+            place, reading = index.reading(wrong)
+            message = next(m for m in index.sequences[place] if index.class_of[m] == number)
             interest = history.interest(reading.consumer, entry.epoch)
-            return said(
+            return witness_of(
                 "not addressed",
                 f"{delivered(history, reading, message)}, which is addressed to "
                 f"{joined(history.to(message))}; the interest of {shown(reading.consumer)} is "
@@ -185,7 +185,7 @@ def _not_multicast(index: HistoryIndex) -> Witness | None:
     history = index.history
     if not history.producers:
         return None
-    invented: dict[int, int] = {}  # by destination set: delivered, without a line that names it
+    unlisted: dict[int, int] = {}  # by destination set: delivered messages that no line names
     for message, flags in enumerate(history.outcomes):
         if flags and not flags & FAILED:
             continue
@@ -194,12 +194,14 @@ def _not_multicast(index: HistoryIndex) -> Witness | None:
             continue
         where = delivered(history, index.reading(entry.delivered)[1], message)
         if flags & FAILED:
-            return said("not multicast", f"{where}, but its multicast failed for certain.")
-        invented[entry.destination] = invented.get(entry.destination, 0) + 1
+            return witness_of("not multicast", f"{where}, but its multicast failed for certain.")
+        unlisted[entry.destination] = unlisted.get(entry.destination, 0) + 1
         unnamed = history.unnamed.get(entry.destination, 0)
-        if invented[entry.destination] > unnamed and not history.other_producers:
-            more = f", and only {unnamed} unknown outcomes could be it" if unnamed else ""
-            return said("not multicast", f"{where}, but no line says that it was multicast{more}.")
+        if unlisted[entry.destination] > unnamed and not history.other_producers:
+            more = f", and only {unnamed} unknown outcomes could explain it" if unnamed else ""
+            return witness_of(
+                "not multicast", f"{where}, but no line says that it was multicast{more}."
+            )
     return None
 
 
@@ -218,9 +220,9 @@ def _integrity_note(index: HistoryIndex) -> str:
 def _uniform_prefix_order(index: HistoryIndex) -> Witness | None:
     """Look for two messages in opposite orders, then for a hole between two deliveries.
 
-    A hole of reading q: a message that q is addressed by and lacks, and that some reading has
-    between two messages that q delivered. What q lacks before its first delivery it may not have
-    been there for, what it lacks after its last may still come.
+    A hole of reading q is a message that addresses q and is missing from q, and that some reading
+    has between two messages of q. A message before q's first delivery is no hole, because q may
+    have begun later; one after its last delivery is none, because it may still come.
     """
     if index.core:
         steps = disagreement(index.core)
@@ -229,34 +231,34 @@ def _uniform_prefix_order(index: HistoryIndex) -> Witness | None:
     classes, class_of = index.classes, index.class_of
     if not any(entry.absent for entry in classes):
         return None
-    for at, sequence in enumerate(index.sequences):
+    for number, sequence in enumerate(index.sequences):
         begun = passed_over = 0
         for place, message in enumerate(sequence):
             _, delivered, absent, _, _ = classes[class_of[message]]
             if passed_over & delivered:
                 other = index.reading(passed_over & delivered)[0]
-                return _hole(index, at, place, other)
+                return _hole(index, number, place, other)
             if absent:
                 passed_over |= absent & begun
             begun |= delivered
     return None
 
 
-def _hole(index: HistoryIndex, at: int, place: int, other: int) -> Witness:
-    """Put the hole of the reading `other` before that place of the reading `at` into words."""
+def _hole(index: HistoryIndex, number: int, place: int, other: int) -> Witness:
+    """Describe the hole of reading `other` before that place of reading `number`."""
     history = index.history
-    sequence = index.sequences[at][: place + 1]
+    sequence = index.sequences[number][: place + 1]
     common = set(index.sequences[other])
     absent = [index.classes[index.class_of[m]].absent >> other & 1 for m in sequence]
     first = next(i for i, message in enumerate(sequence) if message in common)
     missing = next(i for i in range(first, place) if absent[i])
     names = [history.name(sequence[i]) for i in (first, missing, place)]
-    reading, lacks = history.readings[at], history.readings[other]
-    return said(
+    reading, lacks = history.readings[number], history.readings[other]
+    return witness_of(
         "hole",
         f"{reading.name} delivered {names[0]}, then {names[1]}, then {names[2]}.",
         f"{lacks.name} delivered {names[0]} and {names[2]}, but not {names[1]}, "
-        f"which is addressed to {joined(history.to(sequence[missing]))}, so to it, too.",
+        f"which is addressed to {joined(history.to(sequence[missing]))}, and so to it as well.",
     )
 
 
@@ -269,7 +271,7 @@ def _uniform_acyclic_order(index: HistoryIndex) -> Witness | None:
 def _order_unchecked(index: HistoryIndex) -> str:
     reason = no_delivery(index)
     several = sum(1 for sequence in index.sequences if sequence) > 1
-    return reason or ("" if several else "a single reading has none to agree with")
+    return reason or ("" if several else "a single reading has no other to agree with")
 
 
 def _prefix_note(index: HistoryIndex) -> str:
@@ -290,10 +292,10 @@ def _log_order(index: HistoryIndex) -> Witness | None:
             offset = offset_of[message]
             if last.get(log, -1) >= offset:
                 earlier = f"{names[log]}:{last[log]}"
-                return said(
+                return witness_of(
                     "against the log",
                     f"{delivered(history, reading, message)}, after {shown(earlier)}, "
-                    f"though it stands before it in the log {shown(names[log])}.",
+                    f"though it precedes that one in the log {shown(names[log])}.",
                 )
             last[log] = offset
     return None
@@ -303,12 +305,12 @@ def _log_order_unchecked(index: HistoryIndex) -> str:
     reason = no_delivery(index)
     if reason or index.logs.names:
         return reason
-    return "no message ID has the form LOG:OFFSET, with a log that holds its destination set"
+    return "no message ID has the form LOG:OFFSET with a log that holds its destination set"
 
 
 def _log_order_note(index: HistoryIndex) -> str:
     others = sum(1 for log in index.logs.log_of if log < 0)
-    return f"{others} message IDs have not the form LOG:OFFSET" if others else ""
+    return f"{others} message IDs do not have the form LOG:OFFSET" if others else ""
 
 
 # -- genuineness -------------------------------------------------------------------------------
@@ -317,28 +319,28 @@ def _log_order_note(index: HistoryIndex) -> str:
 def _genuineness(index: HistoryIndex) -> Witness | None:
     for (process, log), records in index.history.work.items():
         if records and not _may_work(index.history, process, log):
-            return said(
+            return witness_of(
                 "foreign process",
                 f"{shown(process)} handled {records} records of the log {shown(log)}, but it is "
-                "no collector whose bag holds that log, no consumer whose interest meets it, "
-                "and did not multicast to it.",
+                "not a collector whose bag holds that log, not a consumer whose interest meets "
+                "it, and did not multicast to it.",
             )
     return None
 
 
 def _may_work(history: History, process: str, log: str) -> bool:
-    name = process.partition("/")[0]  # what follows names the instance
+    name = process.partition("/")[0]  # the rest names the instance
     to = set(log.split("+"))
-    if any(not to.isdisjoint(history.interests.get(who, ())) for who in (process, name)):
+    if any(not to.isdisjoint(history.interests.get(label, ())) for label in (process, name)):
         return True
-    for who in (process, name):
-        multicast = history.producers.get(who, {})
+    for label in (process, name):
+        multicast = history.producers.get(label, {})
         if any(to.issuperset(history.destinations[number]) for number in multicast):
             return True
     return any(
-        plan.has_collector(who) and log in plan.collector(who).bag
+        plan.has_collector(label) and log in plan.collector(label).bag
         for plan in history.plans
-        for who in (process, name)
+        for label in (process, name)
     )
 
 
@@ -349,30 +351,30 @@ def _genuineness_unchecked(index: HistoryIndex) -> str:
 
 
 def _genuineness_note(index: HistoryIndex) -> str:
-    """Count the planned foreign work: records that no consumer below the collector wants."""
+    """Count the planned foreign work: records that address no consumer below the collector."""
     foreign = total = 0
     for (process, log), records in index.history.work.items():
         total += records
         name = process.partition("/")[0]
         for plan in index.history.plans:
             if plan.has_collector(name) and log in plan.collector(name).bag:
-                wanted = _wanted_below(index.history, plan_name=name, number=plan.epoch)
-                foreign += 0 if not wanted.isdisjoint(log.split("+")) else records
+                served = _partitions_served(index.history, collector=name, epoch=plan.epoch)
+                foreign += 0 if not served.isdisjoint(log.split("+")) else records
                 break
     return f"{total} records handled, {foreign} of them planned foreign work"
 
 
-def _wanted_below(history: History, *, plan_name: str, number: int) -> set[str]:
-    """Give the partitions wanted by the consumers that a collector serves, itself or through."""
-    plan = next(plan for plan in history.plans if plan.epoch == number)
-    wanted: set[str] = set()
+def _partitions_served(history: History, *, collector: str, epoch: int) -> set[str]:
+    """Give the partitions of all consumers that read a collector or one below it in the tree."""
+    plan = next(plan for plan in history.plans if plan.epoch == epoch)
+    partitions: set[str] = set()
     for entry in plan.consumers:
-        at = entry.collector
-        while at is not None:
-            if at == plan_name:
-                wanted.update(entry.interest)
-            at = plan.collector(at).parent
-    return wanted
+        ancestor = entry.collector
+        while ancestor is not None:
+            if ancestor == collector:
+                partitions.update(entry.interest)
+            ancestor = plan.collector(ancestor).parent
+    return partitions
 
 
 # -- all of them -----------------------------------------------------------------------------

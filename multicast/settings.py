@@ -1,19 +1,20 @@
-"""Where settings come from: flags, then AMCAST_* variables, then `amcast.toml`, then defaults.
+"""The settings of commands and clients: from flags, AMCAST_* variables, `amcast.toml`, or defaults.
 
-`amcast.toml` is looked for in the working directory and every folder above it:
+The first of these that gives a value wins. `amcast.toml` is searched for in the working directory
+and in every folder above it:
 
     bootstrap = "127.0.0.1:9092"
     topic = "A"
     driver = "librdkafka"            # or "kafka-python"
-    announce = "on"                  # "off": nothing is ordered before it is stored
-    listen = "10.0.0.7"              # where collectors take announcements; else the address of
-                                     # the interface that leads to the brokers
+    announce = "on"                  # "off": no message is ordered before it is stored
+    listen = "10.0.0.7"              # where collectors receive announcements; default: the address
+                                     # of the interface that leads to the brokers
 
-    [client]                         # handed to Kafka's clients: TLS, SASL
+    [client]                         # passed to Kafka's clients: TLS, SASL
     "security.protocol" = "SASL_SSL"
     "ssl.ca.location" = "ca.pem"
 
-Secrets stand in that file alone, never in a flag. An unknown key is refused.
+Secrets belong in this file only; no flag takes one. An unknown key is an error.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DEFAULT_DRIVER = "librdkafka"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every command and every client needs to reach one system."""
+    """What commands and clients need to reach one system."""
 
     bootstrap: str
     topic: str
@@ -44,11 +45,11 @@ class Settings:
 
 
 def find_file(start: Path | None = None) -> Path | None:
-    """Find the nearest `amcast.toml` from a folder upward; None where there is none."""
+    """Find the nearest `amcast.toml` in a folder or above it; None if there is none."""
     folder = (start or Path.cwd()).resolve()
-    for place in (folder, *folder.parents):
-        if (place / FILE).is_file():
-            return place / FILE
+    for candidate in (folder, *folder.parents):
+        if (candidate / FILE).is_file():
+            return candidate / FILE
     return None
 
 
@@ -60,13 +61,13 @@ def settings(
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Settings:
-    """Put the settings together; raises `UsageError` where one is missing or has no meaning."""
+    """Collect the settings; raises `UsageError` if one is missing or invalid."""
     variables = os.environ if environment is None else environment
-    found = file or find_file()
-    written = _read(found) if found else {}
+    path = file or find_file()
+    document = _read(path) if path else {}
 
     def pick(name: str, flag: str | None, default: str | None) -> str:
-        value = flag or variables.get(f"AMCAST_{name.upper()}") or written.get(name) or default
+        value = flag or variables.get(f"AMCAST_{name.upper()}") or document.get(name) or default
         if not isinstance(value, str):
             raise UsageError(
                 f"no {name} is set: give --{name}, AMCAST_{name.upper()}, or {name} in {FILE}"
@@ -79,7 +80,7 @@ def settings(
     announce = pick("announce", None, "on")
     if announce not in ("on", "off"):
         raise UsageError(f"announce is {announce!r}; choose on or off")
-    client = written.get("client", {})
+    client = document.get("client", {})
     assert isinstance(client, dict)
     return Settings(
         bootstrap=pick("bootstrap", bootstrap, None),
@@ -103,7 +104,9 @@ def _read(file: Path) -> dict[str, object]:
             raise UsageError(f"{file}: the key {name!r} is unknown")
         if name == "client":
             if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-                raise UsageError(f"{file}: [client] holds texts by name")
+                raise UsageError(
+                    f"{file}: [client] is not a table of strings; put values in quotes"
+                )
         elif not isinstance(value, str):
-            raise UsageError(f"{file}: {name} is {value!r}, not a text")
+            raise UsageError(f"{file}: {name} is {value!r}, not a string; put it in quotes")
     return document

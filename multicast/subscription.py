@@ -1,11 +1,12 @@
-"""Which stream a consumer reads in which epoch, and from where.
+"""Which stream a consumer reads in which epoch, where it begins, and when it has read everything.
 
-Goes in: what the control topic says, a consumer's name or interest, a cursor. Comes out: a
-`Delivery` for one epoch, and the next one when that is delivered to its end; and whether all is
-delivered that stood in the logs at one moment (`End`, `missing`). No I/O, no clock.
+From the control topic's state, a subscription and a cursor it makes the `Delivery` of one epoch,
+and, once that is delivered to its end, the next epoch's. `End` and `missing` decide whether a
+consumer has delivered everything that the logs contained at one moment. No I/O, no clock.
 
-    A consumer reads the collector that the plan names for it, else the one with the smallest bag
-    that covers its interest. An interest that meets one log only reads that log alone.
+A consumer reads the stream of the collector that the plan names for it, else of the collector with
+the smallest bag that covers its interest. If the interest meets one log only, the consumer reads
+that log without a collector: a single-log subscription.
 
 Invariant: epochs are delivered one after the other, each from its start to its end.
 """
@@ -17,42 +18,47 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from multicast.control import ALONE, ControlState, source_of
-from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
+from multicast.cursor import Cursor, single_log_cursor, start_cursor
+from multicast.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.errors import UncoveredInterest, UsageError
 from topology.tree import Log, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a consumer holds in memory. Tiny values must change speed only."""
+    """Limits of a consumer's memory. They influence its speed, but never its deliveries."""
 
-    buffer_bytes_max: int = 16 << 20  # of each log
-    runs_max: int = 100_000
+    buffer_bytes_max: int = BUFFER_BYTES_MAX  # of each log
+    runs_max: int = RUNS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """What a consumer subscribes to: a name from the plan, an interest, or a name for one."""
+    """What a consumer subscribes to: a consumer of the plan by name, an interest, or both.
+
+    With both, the plan's entry counts as long as it has this interest.
+    """
 
     name: str | None
     interest: tuple[str, ...] | None
 
     @staticmethod
     def of(name: str | None, interest: Iterable[str] | None) -> SubscriptionRequest:
-        """Check the two together; raises `UsageError` where neither is given."""
+        """Make a request; raises `UsageError` if both are missing or the interest is malformed."""
         if name is None and interest is None:
             raise UsageError("a consumer needs a name from the plan, or an interest")
         if isinstance(interest, str):
-            raise UsageError(f"an interest is a set of names, like {{{interest!r}}}, not a text")
-        wanted = None if interest is None else tuple(sorted(set(interest)))
-        if wanted == ():
-            raise UsageError("an interest names at least one partition")
-        return SubscriptionRequest(name, wanted)
+            raise UsageError(f"an interest is a set of names, like {{{interest!r}}}, not a str")
+        partitions = None if interest is None else tuple(sorted(set(interest)))
+        if partitions == ():
+            raise UsageError("an interest is empty; name at least one partition")
+        return SubscriptionRequest(name, partitions)
 
     def resolve(self, plan: Plan) -> tuple[tuple[str, ...], str]:
-        """Give the interest in that epoch, and its source as cursors name it.
+        """Give the interest in the plan's epoch, and its source as cursors name it.
 
-        Raises `UncoveredInterest` with the command that mends it, or `UsageError`.
+        Raises `UncoveredInterest`, which names the command that helps, if the plan does not serve
+        it, and `UsageError` for an unknown partition.
         """
         entry = plan.subscription(self.name) if self.name is not None else None
         if entry is not None and self.interest in (None, entry.interest):
@@ -61,13 +67,13 @@ class SubscriptionRequest:
             interest, named = self.interest, None
         else:
             raise UncoveredInterest(
-                f"consumer {self.name} stands in no entry of epoch {plan.epoch}'s plan; add it to "
+                f"consumer {self.name} is missing from the plan of epoch {plan.epoch}; add it to "
                 f"the interest file and run 'amcast topology plan' and 'amcast topology apply', "
                 f"or give an interest"
             )
         for partition in interest:
             if partition not in plan.partitions:
-                raise UsageError(f"partition {partition} is not one of epoch {plan.epoch}'s")
+                raise UsageError(f"partition {partition} does not exist in epoch {plan.epoch}")
         source = source_of(plan, interest, named)
         if source is None:
             raise UncoveredInterest(
@@ -79,36 +85,36 @@ class SubscriptionRequest:
 
 
 def begin(
-    control: ControlState, wanted: SubscriptionRequest, *, epoch: int, bounds: Bounds
+    control: ControlState, request: SubscriptionRequest, *, epoch: int, bounds: Bounds
 ) -> Delivery:
-    """Open an epoch at its start: that of an earlier one, where what serves was carried over."""
-    _, source = wanted.resolve(control.plan(epoch))
+    """Open an epoch at its start, or at that of the epoch from which its source is retained."""
+    _, source = request.resolve(control.plan(epoch))
     epoch = control.first_epoch(epoch, source)
     plan = control.plan(epoch)
     if source.startswith(ALONE):
         name = source.removeprefix(ALONE)
-        cursor = start_alone(plan, name, control.alone_start(epoch, name))
+        cursor = single_log_cursor(plan, name, control.alone_start(epoch, name))
     else:
         cursor = start_cursor(plan, source)
-    return resume(control, wanted, cursor, bounds=bounds)
+    return resume(control, request, cursor, bounds=bounds)
 
 
-def earliest(control: ControlState, wanted: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
-    """Open the first of the newest epochs in a row that all cover the interest."""
+def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
+    """Open the first epoch from which on every epoch up to the newest covers the interest."""
     first = control.plan().epoch
-    wanted.resolve(control.plan(first))
+    request.resolve(control.plan(first))
     while first > 1:
         try:
-            wanted.resolve(control.plan(first - 1))
+            request.resolve(control.plan(first - 1))
         except (UncoveredInterest, UsageError):
             break
         first -= 1
-    return begin(control, wanted, epoch=first, bounds=bounds)
+    return begin(control, request, epoch=first, bounds=bounds)
 
 
 def resume(
     control: ControlState,
-    wanted: SubscriptionRequest,
+    request: SubscriptionRequest,
     cursor: Cursor,
     *,
     bounds: Bounds,
@@ -116,23 +122,22 @@ def resume(
 ) -> Delivery:
     """Open the cursor's epoch at the cursor.
 
-    Reading begins at the last checkpoint before it; without `checkpoints`, at the epoch's start.
-
-    A cursor that was made from a lone log's end needs a control state read after that end was.
-    Raises `UsageError` where the cursor is not one of this interest's.
+    The order stream is read from the last checkpoint before the cursor; without `checkpoints`, from
+    the epoch's start. If the cursor was made from the end of a single log, `control` must have been
+    read after that end was taken. Raises `UsageError` if the cursor is of another interest.
     """
     plan = control.plan(cursor.epoch)
-    interest, source = wanted.resolve(plan)
+    interest, source = request.resolve(plan)
     order = None
     if cursor.source.startswith(ALONE):
         if cursor.source != source:
-            raise UsageError(f"the cursor {cursor} is of another interest: this one reads {source}")
+            raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
     else:
         needed = {log.name for log in plan.logs_of(interest)}
         if not plan.has_collector(cursor.source) or not needed <= set(
             plan.collector(cursor.source).bag
         ):
-            raise UsageError(f"the cursor {cursor} is of another interest: this one reads {source}")
+            raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
         below = cursor.record if checkpoints else 0
         order = control.stream(cursor.epoch, cursor.source, below=below)
     delivery = Delivery(
@@ -143,19 +148,19 @@ def resume(
         buffer_bytes_max=bounds.buffer_bytes_max,
         runs_max=bounds.runs_max,
     )
-    # A cursor may stand beyond the marker at which a lone reader would stop.
+    # The cursor may be beyond the marker at which a single-log subscription stops.
     last = control.last_epoch(cursor.epoch, cursor.source) if order is None else None
     if last is not None:
-        end = alone_end(control, delivery)
+        end = single_log_end(control, delivery)
         if end is None:
-            delivery.alone_waits()
+            delivery.await_log_end()
         else:
-            delivery.alone_ends(end)
+            delivery.end_log_at(end)
     return delivery
 
 
-def alone_end(control: ControlState, delivery: Delivery) -> int | None:
-    """Say where the epoch of a lone log ends; None while that is not known."""
+def single_log_end(control: ControlState, delivery: Delivery) -> int | None:
+    """Give the offset at which a single log's epoch ends; None while that is unknown."""
     source = delivery.position.source
     last = control.last_epoch(delivery.plan.epoch, source)
     if last is None:
@@ -166,38 +171,39 @@ def alone_end(control: ControlState, delivery: Delivery) -> int | None:
 def pass_marker(
     control: ControlState, delivery: Delivery, refresh: Callable[[], ControlState]
 ) -> bool:
-    """Go on where a lone reader stands at what looks like a marker; False: wait for the control.
+    """Continue a single-log subscription that has stopped at an apparent marker.
 
-    Anybody may write a record that looks like a marker. It is believed where a plan ends the log's
-    epoch: then the reader waits for `ends`, and delivers to there, whosever the markers are. A plan
-    is in the control topic before its markers are written. So where `refresh`, which reads the
-    control topic to its end, finds no such plan, nothing that was read before is a marker.
+    False: it must wait for the control topic to say more. Anybody may write a record that looks
+    like a marker, so it counts only if some plan ends the log's epoch. Then the subscription waits
+    for the statement `ends`, and delivers up to the end that it gives, whoever wrote the marker. A
+    plan is in the control topic before its markers are in the logs. So if `refresh`, which reads
+    the control topic to its end, finds no such plan, no record received before is a marker.
     """
-    end = alone_end(control, delivery)
+    end = single_log_end(control, delivery)
     if end is not None:
-        delivery.alone_ends(end)
+        delivery.end_log_at(end)
         return True
     source = delivery.position.source
     if control.last_epoch(delivery.plan.epoch, source) is not None:
         return False
     if refresh().last_epoch(delivery.plan.epoch, source) is None:
-        delivery.alone_goes_on()
+        delivery.ignore_markers()
     return True
 
 
 def follow(
-    control: ControlState, wanted: SubscriptionRequest, ended: Delivery, *, bounds: Bounds
+    control: ControlState, request: SubscriptionRequest, ended: Delivery, *, bounds: Bounds
 ) -> Delivery | None:
-    """Open the epoch after those that are delivered to their end; None while it has not begun.
+    """Open the epoch after a delivery that has ended; None while it has not begun.
 
-    Raises `UncoveredInterest` where the next epoch does not cover the interest: only an explicit
-    seek leaves it out.
+    Raises `UncoveredInterest` if the next epoch does not cover the interest: only an explicit seek
+    may skip an epoch.
     """
     assert ended.ended
     last = control.last_epoch(ended.plan.epoch, ended.position.source)
     if last is None or control.starts(last + 1) is None:
         return None
-    return begin(control, wanted, epoch=last + 1, bounds=bounds)
+    return begin(control, request, epoch=last + 1, bounds=bounds)
 
 
 # -- the end --------------------------------------------------------------------------------
@@ -205,24 +211,25 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where all that stands in the logs at one moment ends, whatever epoch delivers it.
+    """The end of all logs at one moment, whichever epoch delivers their messages.
 
-    `epoch` is the newest plan's and `begun` the newest epoch that has begun, as the control topic
-    says then; `positions` are the ends of the newest plan's logs (it has every log of the plans
-    before), by name, read after that.
+    `epoch` is the newest plan's epoch and `begun` the newest epoch that has begun, as the control
+    topic says at that moment. `positions` gives the ends of the newest plan's logs by name, taken
+    after that; the newest plan has every log of the plans before it.
 
-    A consumer has reached the end (`missing` says None) when
+    A consumer has reached the end (`missing` gives None) when
 
-    -   it reads in epoch `begun` or a later one, so all epochs before are delivered to their end;
-    -   in every log that it reads there, all below the log's position is delivered or dropped;
-    -   where plan `epoch` had not begun: it reads in that epoch, or that plan gives it no log in
-        which something stands that the epoch may deliver.
+    -   it reads epoch `begun` or a later one, so all earlier epochs are delivered to their ends;
+    -   in every log that it reads there, all records below the log's position are delivered or
+        dropped;
+    -   if epoch `epoch` had not begun: it reads that epoch, or the plan of that epoch adds no log
+        for it that contains records which the epoch may deliver.
 
-    So the end waits for a change that is under way, and one that was interrupted keeps it from
-    being reached only where messages depend on it. All is then delivered that stood below the
-    positions and that an epoch up to `epoch` delivers. What a plan that came later adds to the
-    interest is not part of the end, also where it stood in a log before: whether a later epoch
-    delivers it was not decided then.
+    So a change of the plan that is under way delays the end. One that was interrupted keeps a
+    consumer from the end only if messages depend on it. At the end all messages are delivered that
+    were below the positions and that an epoch up to `epoch` delivers. Messages that only a later
+    plan adds to the interest do not belong to the end, even if their log contained them at that
+    moment: no plan had decided then that they would be delivered.
     """
 
     epoch: int
@@ -230,22 +237,22 @@ class End:
     positions: Mapping[str, int]
 
 
-def logs_wanted(control: ControlState, wanted: SubscriptionRequest | None) -> tuple[Log, ...]:
-    """List the logs of the newest plan that a consumer reads in some epoch; all: None is given."""
+def logs_wanted(control: ControlState, request: SubscriptionRequest | None) -> tuple[Log, ...]:
+    """List the logs of the newest plan that a consumer reads in some epoch; None for all logs."""
     newest = control.plan()
-    if wanted is None:
+    if request is None:
         return newest.logs
     partitions: dict[str, None] = {}
     for plan in control.plans:
         with suppress(UncoveredInterest, UsageError):
-            partitions.update(dict.fromkeys(wanted.resolve(plan)[0]))
+            partitions.update(dict.fromkeys(request.resolve(plan)[0]))
     return tuple(newest.logs_of(list(partitions)))
 
 
 def missing(
-    control: ControlState, wanted: SubscriptionRequest, delivery: Delivery, end: End
+    control: ControlState, request: SubscriptionRequest, delivery: Delivery, end: End
 ) -> str | None:
-    """Say what a consumer still has to deliver or to wait for up to an end; None: nothing.
+    """Say what a consumer lacks, or waits for, up to an end; None if it has reached the end.
 
     `control` must have been read at least as far as when the end was taken.
     """
@@ -253,19 +260,19 @@ def missing(
     progress = delivery.progress()
     for name, reached in progress.items():
         if reached < end.positions.get(name, 0):
-            waits = delivery.ended or delivery.marker is not None
-            if waits and last is not None and control.starts(last + 1) is None:
+            stopped = delivery.ended or delivery.marker is not None
+            if stopped and last is not None and control.starts(last + 1) is None:
                 return _not_begun(last + 1)
             return (
                 f"log {name} is ordered up to {reached} of {end.positions[name]}; "
-                f"'amcast collectors status' tells whether its collector runs"
+                f"'amcast collectors status' shows whether its collector is running"
             )
     if last is None:
         return None
     if last < end.begun:
-        return f"epoch {last} is not delivered to its end; 'amcast collectors status' tells more"
+        return f"epoch {last} is not delivered to its end; 'amcast collectors status' shows more"
     for epoch in range(last + 1, end.epoch + 1):
-        for name, first in _joining(control, wanted, epoch, progress).items():
+        for name, first in _added_logs(control, request, epoch, progress).items():
             if first < end.positions.get(name, 0):
                 return _not_begun(epoch)
     return None
@@ -273,23 +280,23 @@ def missing(
 
 def _not_begun(epoch: int) -> str:
     return (
-        f"epoch {epoch} has not begun: its apply is under way or was interrupted; "
-        f"run 'amcast topology apply' of its plan again"
+        f"epoch {epoch} has not begun: applying its plan is under way or was interrupted; "
+        f"run 'amcast topology apply' with that plan again"
     )
 
 
-def _joining(
-    control: ControlState, wanted: SubscriptionRequest, epoch: int, known: Mapping[str, int]
+def _added_logs(
+    control: ControlState, request: SubscriptionRequest, epoch: int, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Name the logs that an epoch adds to what a consumer reads, each with its first offset.
+    """Give the logs that an epoch adds to those a consumer knows, each with its first offset.
 
-    Where the epoch has not begun: an offset that its first one cannot be below.
+    For an epoch that has not begun it is a lower bound of that offset.
     """
     plan = control.plan(epoch)
     try:
-        interest, _ = wanted.resolve(plan)
+        interest, _ = request.resolve(plan)
     except (UncoveredInterest, UsageError):
-        return {}  # nothing of that epoch is for this consumer
+        return {}  # that epoch does not serve this consumer
     begun = control.begun_epoch
     starts = control.begun(min(begun, epoch))
     marked = control.markers.get(begun, {}) if begun < epoch else {}

@@ -1,6 +1,6 @@
-"""Whether topics are still those that a plan was made for: another id is another topic.
+"""Refuses topics that are not the ones a plan was made for, by Kafka's topic IDs.
 
-In go the ids that a plan records and those that the cluster tells; out comes nothing, or an error.
+A topic that was deleted and recreated has the same name, but another ID and other messages.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from topology.tree import Plan
 
 
 def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -> None:
-    """Raise `TopicChanged` where one of these is not the topic that the plan was made for.
+    """Raise `TopicChanged` if one of these topics has another ID in the cluster than in the plan.
 
-    What was deleted and made again has other messages under the same IDs. A plan that records no
-    ids (a test's) is not held to any.
+    Blocks until the cluster has answered. A plan without topic IDs (a test's) passes.
     """
     recorded = [topic for topic in topics if topic in plan.topic_ids]
     refuse_other_topics(driver.topic_ids(sorted(recorded)), plan, topics)
 
 
 def refuse_other_topics(ids: Mapping[str, str], plan: Plan, topics: Collection[str]) -> None:
-    """Raise `TopicChanged` where the cluster's ids of these topics are not those of the plan."""
+    """Raise `TopicChanged` if one of these topics has another ID in `ids` than in the plan."""
     for topic, recorded in sorted(plan.topic_ids.items()):
         if topic in topics and ids.get(topic) != recorded:
             raise TopicChanged(
                 f"topic {topic} is not the one that epoch {plan.epoch} was applied to "
-                f"(it was deleted{' and made again' if topic in ids else ''})"
+                f"(it was deleted{' and recreated' if topic in ids else ''})"
             )

@@ -100,6 +100,7 @@ PURE = [
     "multicast/control/sources.py",
     "multicast/control/state.py",
     "multicast/control/topics.py",
+    "multicast/cursor.py",
     "multicast/delivery.py",
     "multicast/errors.py",
     "multicast/drivers/kafka_python/fetch_request.py",

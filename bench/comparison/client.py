@@ -36,7 +36,8 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.producer import Producer, Receipt, Receipts
+from multicast.producer import Producer
+from multicast.receipts import Receipt, Receipts
 
 _PR_SET_TIMERSLACK = 29
 _POLL_S = 0.05

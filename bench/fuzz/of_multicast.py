@@ -39,7 +39,7 @@ from multicast.control import (
     plan_record,
 )
 from multicast.control.documents import Ended
-from multicast.delivery import Cursor
+from multicast.cursor import Cursor
 from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
 from multicast.drivers.kafka_python.group_member import _assignments, _members
 from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
@@ -301,7 +301,7 @@ def _read_announcement(raw: bytes) -> None:
     promises = Promises(1000)
     for _, sent, settled in found.counts if found else ():
         promises.announced(PRODUCERS_MAX, sent, settled)
-        require(promises.promised <= promises.most, "more is promised than may be")
+        require(promises.promised <= promises.promised_max, "more is promised than may be")
 
 
 def _read_cursor(raw: bytes) -> None:

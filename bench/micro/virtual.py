@@ -27,7 +27,8 @@ from bench.comparison.workload import from_document
 from collectors.collector import Append, Collector, CollectorLimits
 from multicast.announcements import Announcement, Count
 from multicast.control import log_partition, order_topic, stream_partition
-from multicast.delivery import Delivery, start_cursor
+from multicast.cursor import start_cursor
+from multicast.delivery import Delivery
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.order import OrderStream

@@ -17,7 +17,8 @@ from bench.simulation.nodes import AMOUNTS
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ALONE, ControlState, log_partition, stream_partition
-from multicast.delivery import Batch, Cursor, Delivery
+from multicast.cursor import Cursor
+from multicast.delivery import Batch, Delivery
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.subscription import SubscriptionRequest, earliest, follow, pass_marker, resume

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from bench.simulation.trees import Scene
 from multicast.control import ControlState
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
 from multicast.verification.audit import epoch_of

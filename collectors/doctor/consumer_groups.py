@@ -18,7 +18,7 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
-from multicast.delivery import Cursor
+from multicast.cursor import Cursor
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
 from multicast.order import OrderRecord, OrderStream

@@ -1,1 +1,1 @@
-"""The command `amcast`, and the verbs of this room."""
+"""The command `amcast`, and the verbs on messages, histories and local clusters."""

@@ -1,6 +1,6 @@
-"""`amcast local`: a real Kafka on this machine, without Docker.
+"""`amcast local`: a real Kafka cluster on this machine, without Docker.
 
-stdout is the bootstrap address, the status or the log; stderr says what happens.
+stdout carries the bootstrap address, the status or the log; stderr reports progress.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from topology.output import Output
 
 app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
 
+_PIPE_COLUMNS = 500  # wide enough for a broker's row with the longest usual path
+
 Directory = Annotated[
     Path,
     typer.Option(
         "--dir",
         envvar="AMCAST_LOCAL_DIR",
-        help="Where the cluster's data, logs and cluster.json are.",
+        help="The folder of the cluster's data, logs and cluster.json.",
         file_okay=False,
     ),
 ]
@@ -45,7 +47,7 @@ def _say(text: str) -> None:
 @app.callback()
 def local() -> None:
     """Run a real Kafka cluster on this machine (KRaft, loopback only, no Docker)."""
-    # The client reports each attempt to reach a broker that does not answer; we say the result.
+    # kafka-python logs every failed attempt to connect; the command reports the result.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
@@ -58,27 +60,32 @@ def up(
     directory: Directory = DEFAULT_DIRECTORY,
     brokers: Annotated[
         int | None,
-        typer.Option(help="1 or 3. With 3, every topic is replicated and a broker may fail."),
+        typer.Option(help="1 or 3. With 3, every topic is replicated, and one broker may fail."),
     ] = None,
     version: Annotated[
         str | None,
         typer.Option(
             envvar="AMCAST_KAFKA_VERSION",
-            help=f"Apache Kafka's: {', '.join(versions())}; at first {DEFAULT_VERSION}.",
+            help=f"Kafka's version: {', '.join(versions())}; for a new cluster {DEFAULT_VERSION}.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Broker 1's; the others follow. Else free ones."),
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Broker 1's port; the others take the next ones. Default: free ports.",
+        ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for the brokers, once the jars are there.")
+        float,
+        typer.Option(min=1, help="Seconds to wait for the brokers, not counting the download."),
     ] = 60.0,
 ) -> None:
-    """Start the cluster, or what of it does not run, and print its bootstrap address.
+    """Start the cluster, or its brokers that are down, and print its bootstrap address.
 
-    The first time, Kafka's jars are fetched into the user's cache. Data of an earlier start is
-    kept. A cluster that runs is left alone.
+    The first start downloads Kafka's jars into the user's cache. Later starts keep the data. A
+    cluster that is running stays as it is.
     """
     cluster = LocalCluster(
         directory,
@@ -100,21 +107,21 @@ def status(
     directory: Directory = DEFAULT_DIRECTORY,
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Show the cluster and its brokers; exit code 4 unless all of them run and are registered."""
-    found = _cluster(directory).status()
+    """Show the cluster and its brokers; exit code 4 unless all brokers run and are registered."""
+    cluster = _cluster(directory).status()
     if output is Output.JSON:
-        typer.echo(json.dumps(_document(found), indent=2))
+        typer.echo(json.dumps(_document(cluster), indent=2))
     else:
-        _print_table(found)
-    if found.state != "running":
-        raise ClusterUnreachable(f"the cluster in {found.directory} is {found.state}")
+        _print_table(cluster)
+    if cluster.state != "running":
+        raise ClusterUnreachable(f"the cluster in {cluster.directory} is {cluster.state}")
 
 
 @app.command()
 def logs(
     directory: Directory = DEFAULT_DIRECTORY,
     broker: Annotated[int, typer.Option(min=1, help="The broker's number.")] = 1,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many, the last.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The number of lines.")] = 50,
 ) -> None:
     """Print the last lines of a broker's log."""
     for line in _cluster(directory).logs(broker, lines=lines):
@@ -126,10 +133,10 @@ def down(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     wipe: Annotated[
-        bool, typer.Option("--wipe", help="Remove the data too: all that `up` made.")
+        bool, typer.Option("--wipe", help="Also delete the data: everything that `up` created.")
     ] = False,
 ) -> None:
-    """Stop the cluster; no process is left. The data is kept unless --wipe is given."""
+    """Stop all brokers of the cluster. The data is kept unless --wipe is given."""
     cluster = _cluster(directory)
     stopped = cluster.stop()
     what = f"{len(stopped)} broker(s) stopped" if stopped else "not running"
@@ -156,7 +163,7 @@ def _print_table(status: ClusterStatus) -> None:
     for broker in status.brokers:
         pid = "" if broker.pid is None else str(broker.pid)
         table.add_row(str(broker.broker_id), broker.address, broker.state, pid, str(broker.log))
-    # Width enough for the paths where the output is no terminal: never cut data.
-    console = Console() if Console().is_terminal else Console(width=500)
+    # Never cut a path in a file or pipe.
+    console = Console() if Console().is_terminal else Console(width=_PIPE_COLUMNS)
     console.print(f"Kafka {status.version}, {status.state}, cluster {status.cluster_id}")
     console.print(table)

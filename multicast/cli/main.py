@@ -1,10 +1,10 @@
-"""The command `amcast`: one grammar, whose nouns the rooms register through entry points.
+"""The command `amcast`: its nouns and verbs come from the rooms, through entry points.
 
-An entry point "noun" or "noun.part" of the group `amcast` names a typer app; the parts of one noun
-are merged, and the noun "_" holds the verbs that stand alone. So no room imports another for the
-sake of the command line.
+An entry point "noun" or "noun.part" of the group `amcast` names a typer app. The parts of one noun
+are merged; the noun "_" holds the verbs without a noun. So no room imports another one only for the
+command line.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 an ordering violation, 4 cluster unreachable or time-out,
+Exit codes: 0 ok, 1 failed, 2 usage, 3 a violation of the order, 4 cluster unreachable or time-out,
 5 conflict, 6 changes to make (only with --detailed-exitcode), 130 interrupted.
 """
 
@@ -19,7 +19,7 @@ import typer
 
 from multicast.errors import AmcastError, UsageError
 
-ALONE = "_"
+WITHOUT_NOUN = "_"
 HELP = "Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order."
 
 
@@ -35,13 +35,13 @@ def _root(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
 ) -> None:
-    """Carry the options that belong to no noun."""
+    """Hold the options of `amcast` itself."""
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """Put the command together: all verbs for help, else only those of the noun that is used.
+    """Build the command: with all verbs for help, else only with those that the call needs.
 
-    A room is imported only where its verbs are used: to import all of them takes a second.
+    A room is imported only if its verbs are needed: importing all rooms takes a second.
     """
     root = typer.Typer(
         help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -51,16 +51,16 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     for entry in sorted(entry_points(group="amcast"), key=lambda entry: entry.name):
         nouns.setdefault(entry.name.partition(".")[0], []).append(entry)
     first = arguments[0] if arguments else ""
-    if first in nouns and first != ALONE:
+    if first in nouns and first != WITHOUT_NOUN:
         _add(root, first, nouns[first], first=first)
         return root
-    alone = nouns.pop(ALONE, [])
+    verbs = nouns.pop(WITHOUT_NOUN, [])
     if not first.startswith("-"):
-        # What may hold the verb comes first: one of its name, then this room's own.
+        # Load first the entry point that is named after the verb, then those of this room.
         for entry in sorted(
-            alone,
+            verbs,
             key=lambda entry: (
-                entry.name != f"{ALONE}.{first}",
+                entry.name != f"{WITHOUT_NOUN}.{first}",
                 not entry.value.startswith("multicast."),
             ),
         ):
@@ -68,7 +68,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
             if app is not None and first in _verbs(app):
                 root.registered_commands += app.registered_commands
                 return root
-    _add(root, ALONE, alone, first=first)
+    _add(root, WITHOUT_NOUN, verbs, first=first)
     for noun, entries in nouns.items():
         _add(root, noun, entries, first=first)
     return root
@@ -83,7 +83,7 @@ def _verbs(app: typer.Typer) -> list[str]:
 
 def _add(root: typer.Typer, noun: str, entries: Sequence[EntryPoint], *, first: str) -> None:
     apps = [app for entry in entries if (app := _load(entry, used=first == noun)) is not None]
-    if noun == ALONE:
+    if noun == WITHOUT_NOUN:
         for app in apps:
             root.registered_commands += app.registered_commands
     elif apps:
@@ -93,9 +93,9 @@ def _add(root: typer.Typer, noun: str, entries: Sequence[EntryPoint], *, first: 
 
 
 def _load(entry: EntryPoint, *, used: bool) -> typer.Typer | None:
-    """Load the verbs of a room; None where they need a package that is not installed.
+    """Load the verbs of an entry point; None if they need a package that is not installed.
 
-    Raises `UsageError` with what to install where just these verbs are used.
+    If the call uses these verbs, raises `UsageError` instead, which names what to install.
     """
     try:
         app: typer.Typer = entry.load()
@@ -111,23 +111,23 @@ def _load(entry: EntryPoint, *, used: bool) -> typer.Typer | None:
 
 
 def main() -> None:
-    """Run `amcast`; every error ends in one sentence on stderr and its exit code."""
+    """Run `amcast`. An error prints one sentence on stderr and ends with its exit code."""
     try:
         build(sys.argv[1:])(prog_name="amcast")
     except AmcastError as error:
         sys.stderr.write(f"amcast: {error}\n")
-        _give_up_output()
+        _flush_output()
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has enough of it, as in `amcast receive | head`.
+        # The reader of our output has closed it, as in `amcast receive | head`.
         _drop_output()
         sys.exit(0)
 
 
-def _give_up_output() -> None:
-    """Write out what was printed; what cannot be is dropped, or Python complains at its end."""
+def _flush_output() -> None:
+    """Flush stdout; drop what cannot be written, or Python reports an error when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""The options that every command on a cluster takes: its brokers, the topic and the driver."""
+"""The options that every command on a cluster has: its brokers, the topic and the driver."""
 
 from __future__ import annotations
 

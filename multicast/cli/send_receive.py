@@ -1,4 +1,4 @@
-"""`amcast send` and `amcast receive`: multicast in a pipe."""
+"""`amcast send` and `amcast receive`: multicast from and to pipes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ import typer
 from multicast import history
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.consumer import Consumer, Message
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
+from multicast.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in
 from topology.documents import NotReadable, json_object
 from topology.output import Output
 
 app = typer.Typer()
-_COMMIT_EVERY_S = 1.0
-_PROGRESS_EVERY_S = 0.2
+_COMMIT_EVERY_S = 1.0  # after a crash the messages of so many seconds are received again
+_PROGRESS_EVERY_S = 0.2  # a human notices a change after some 0.2 s
+_REQUEST_S_MAX = 10.0  # `Producer`'s default: a long --timeout waits for outcomes, not for requests
+_ORDERED_S_MIN = 0.1  # the order of a message may be known already when the time is over
 
 HistoryFile = Annotated[
-    Path | None, typer.Option("--history", help="Add a history for 'amcast verify' to this file.")
+    Path | None,
+    typer.Option("--history", help="Append a history for 'amcast verify' to this file."),
 ]
 
 
@@ -48,40 +53,42 @@ class _Line(NamedTuple):
 @app.command()
 def send(
     file: Annotated[
-        Path | None, typer.Argument(help="What to send; default: standard input.")
+        Path | None, typer.Argument(help="The file to send; default: standard input.")
     ] = None,
     *,
     to: Annotated[
-        str | None, typer.Option("--to", help="P1,P3: every line is a payload for this set.")
+        str | None, typer.Option("--to", help="P1,P3: each line is a payload for this set.")
     ] = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
     ordered: Annotated[
-        bool, typer.Option("--ordered", help="Also wait until all are in the order.")
+        bool, typer.Option("--ordered", help="Also wait until all messages are ordered.")
     ] = False,
     history_file: HistoryFile = None,
     producer_name: Annotated[
-        str, typer.Option("--producer", help="What the history calls this producer.")
+        str, typer.Option("--producer", help="This producer's name in the history.")
     ] = "send",
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for outcomes.")
+    ] = FAILOVER_S,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
 ) -> None:
     r"""Multicast lines to sets of partitions.
 
-    With --to every input line is one message for that set. Without it every line is JSON:
+    With --to each input line is one message for that set. Without it each line is JSON:
     {"to": ["P1", "P3"], "payload": "text"}, with "payload_base64" for bytes, and optionally
-    "key" and "headers" (an object of texts).
+    "key" and "headers" (an object of strings).
 
-    Like kafka-console-producer, but a message may go to several partitions, and every consumer
-    delivers it in the same place. Ends with 0 when all are acknowledged, 1 when Kafka refused
-    one, 4 when one has no known outcome.
+    Like kafka-console-producer, but a message may go to several partitions, and all consumers
+    deliver it at the same place in one order. Exit code 0 if all messages are acknowledged, 1 if
+    Kafka refused one, 4 if the outcome of one is unknown.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     fixed = None if to is None else tuple(sorted(set(to.split(","))))
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
-    written = None if history_file is None else HistoryWriter(history_file)
+    writer = None if history_file is None else HistoryWriter(history_file)
     with Producer(
         chosen.bootstrap,
         topic=chosen.topic,
@@ -89,36 +96,32 @@ def send(
         client=chosen.client,
         block_s=timeout,
         delivery_timeout_s=timeout,
-        request_timeout_s=min(timeout, 10.0),
+        request_timeout_s=min(timeout, _REQUEST_S_MAX),
         announce=chosen.announce,
     ) as producer:
         try:
-            # `extend` keeps the receipts of what came before a bad line.
+            # `extend` keeps the receipts of the messages before a malformed line.
             with _Progress("sent") as progress:
                 receipts.extend(
                     _multicast(producer, line) for line in progress.over(_lines(file, fixed))
                 )
-        except AmcastError as error:  # what was sent before it is still seen through
+        except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
         counts = _settle(producer, receipts, timeout, ordered=ordered)
-        unwritten = _write_acknowledgements(written, producer_name, receipts)
+        unwritten = _write_acknowledgements(writer, producer_name, receipts)
         problem = problem or unwritten
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
     else:
-        told = ", ".join(f"{count} {name}" for name, count in counts.items())
-        typer.echo(f"sent {len(receipts)}: {told}", err=True)
-    failed = next((r.outcome for r in receipts if isinstance(r.outcome, AppendFailed)), None)
-    if problem is None and failed is not None:
-        problem = failed.error
-    if problem is None and counts["unknown"]:
-        problem = AppendUnknown(f"{counts['unknown']} messages have no known outcome")
+        summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+        typer.echo(f"sent {len(receipts)}: {summary}", err=True)
+    problem = problem or _failure(receipts, counts)
     if problem is not None:
         raise problem
 
 
 class _Progress:
-    """Counts on stderr while it is a terminal; a context manager that clears its line."""
+    """Shows a count on stderr if that is a terminal; a context manager that clears its line."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
@@ -133,7 +136,7 @@ class _Progress:
             sys.stderr.write("\r\x1b[K")
 
     def over(self, lines: Iterator[_Line]) -> Iterator[_Line]:
-        """Pass lines on, and count them."""
+        """Give the lines one by one, and show their count."""
         for count, line in enumerate(lines):
             self.show(count)
             yield line
@@ -151,7 +154,7 @@ def _multicast(producer: Producer, line: _Line) -> Receipt:
 
 
 def _lines(file: Path | None, fixed: tuple[str, ...] | None) -> Iterator[_Line]:
-    """Read messages, one a line; raises `UsageError` that names the line."""
+    """Read one message from each line; raises `UsageError`, which names the line."""
     try:
         source: IO[bytes] = sys.stdin.buffer if file is None else file.open("rb")
     except OSError as error:
@@ -169,7 +172,9 @@ def _parse(text: bytes, where: str) -> _Line:
     try:
         document = json_object(text)
     except NotReadable as error:
-        raise UsageError(f"{where}: not a JSON object ({error}); or give --to") from error
+        raise UsageError(
+            f"{where}: not a JSON object ({error}); for plain lines give --to"
+        ) from error
     unknown = sorted(set(document) - {"to", "payload", "payload_base64", "key", "headers"})
     if unknown:
         raise UsageError(f"{where}: the field {unknown[0]!r} is unknown")
@@ -182,7 +187,7 @@ def _parse(text: bytes, where: str) -> _Line:
     texts = [document.get("key", ""), document.get("payload", "")]
     texts += headers.values() if isinstance(headers, dict) else [None]
     if not all(isinstance(value, str) for value in texts):
-        raise UsageError(f"{where}: payload, key and headers are texts")
+        raise UsageError(f"{where}: payload, key or a header is not a string")
     try:
         payload = (
             document["payload"].encode()
@@ -206,7 +211,7 @@ def _settle(
         if ordered:
             last = {r.log.name: r for r in receipts if isinstance(r.outcome, Appended)}
             for receipt in last.values():
-                receipt.ordered(max(0.1, deadline - time.monotonic()))
+                receipt.ordered(max(_ORDERED_S_MIN, deadline - time.monotonic()))
     except TimedOut:
         if ordered:
             raise
@@ -214,6 +219,16 @@ def _settle(
     for receipt in receipts:
         counts[_outcome(receipt)] += 1
     return counts
+
+
+def _failure(receipts: list[Receipt], counts: dict[str, int]) -> AmcastError | None:
+    """Give the error of the first message that has one; None if all messages are accepted."""
+    for receipt in receipts:
+        if isinstance(receipt.outcome, AppendFailed):
+            return receipt.outcome.error
+    if counts["unknown"]:
+        return AppendUnknown(f"the outcome of {counts['unknown']} messages is unknown")
+    return None
 
 
 def _outcome(receipt: Receipt) -> str:
@@ -227,21 +242,24 @@ def _outcome(receipt: Receipt) -> str:
 
 
 def _write_acknowledgements(
-    written: HistoryWriter | None, producer: str, receipts: list[Receipt]
+    writer: HistoryWriter | None, producer: str, receipts: list[Receipt]
 ) -> AmcastError | None:
-    """Add to the history, if there is one; give what went wrong: what was sent is told first."""
-    if written is None:
+    """Append the outcomes to the history, if there is one; give the error instead of raising it.
+
+    The caller prints the counts before it raises.
+    """
+    if writer is None:
         return None
     for receipt in receipts:
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
         name = f"{receipt.log.name}:{offset}" if offset is not None else None
-        written.note(
+        writer.note(
             history.acknowledgement_line(
                 producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
             )
         )
     try:
-        written.store()
+        writer.store()
     except AmcastError as error:
         return error
     return None
@@ -254,7 +272,8 @@ def receive(
     ] = None,
     *,
     interest: Annotated[
-        str | None, typer.Option("--interest", "-i", help="Or the partitions: P1,P3.")
+        str | None,
+        typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
     ] = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
@@ -264,27 +283,27 @@ def receive(
     ] = "earliest",
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Go on where this group was, and commit as it reads."),
+        typer.Option("--group", "-g", help="Resume from this group's position, and commit to it."),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", "-e", help="Stop at the end of what there is now.")
+        bool, typer.Option("--until-end", "-e", help="Stop at the present end of the logs.")
     ] = False,
     messages_max: Annotated[
-        int | None, typer.Option("--max", "-c", help="Stop after so many messages.")
+        int | None, typer.Option("--max", "-c", help="Stop after this number of messages.")
     ] = None,
     instance: Annotated[
-        str, typer.Option("--instance", help="What the history calls this process.")
+        str, typer.Option("--instance", help="This process's name in the history.")
     ] = "a",
     history_file: HistoryFile = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="With --until-end: seconds without news to give up.")
-    ] = 30.0,
+        float, typer.Option("--timeout", help="With --until-end: seconds to wait for a message.")
+    ] = FAILOVER_S,
 ) -> None:
-    """Print what an interest delivers, in the agreed order, as JSON lines.
+    """Print the messages of an interest, in the agreed order, as JSON lines.
 
-    Every line has "message_id", "to", "payload" (or "payload_base64" where it is not UTF-8),
-    "key", "headers", "timestamp_ms" and the "cursor" to go on from. Like kafka-console-consumer,
-    but over several partitions and in one order that all consumers agree on.
+    Each line has "message_id", "to", "payload" (or "payload_base64" if it is not UTF-8), "key",
+    "headers", "timestamp_ms" and "cursor", the position after the message, for --from. Like
+    kafka-console-consumer, but over several partitions, in an order common to all consumers.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with ExitStack() as opened:
@@ -301,11 +320,11 @@ def receive(
                 client=chosen.client,
             )
         )
-        written = None
+        writer = None
         if history_file is not None:
-            written = HistoryWriter(history_file)
-            opened.callback(written.close)
-        printer = _Printer(consumer, name or interest or "", instance, written)
+            writer = HistoryWriter(history_file)
+            opened.callback(writer.close)
+        printer = _Printer(consumer, name or interest or "", instance, writer)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
         try:
             with _Progress("received") as progress:
@@ -318,16 +337,16 @@ def receive(
 
 
 class _Printer:
-    """Prints what a consumer delivers, and writes its history."""
+    """Prints a consumer's messages, and writes its history."""
 
     def __init__(
-        self, consumer: Consumer, label: str, instance: str, written: HistoryWriter | None
+        self, consumer: Consumer, label: str, instance: str, writer: HistoryWriter | None
     ) -> None:
         self.count = 0
         self._consumer = consumer
         self._label = label
         self._instance = instance
-        self._written = written
+        self._writer = writer
         self._last: Cursor | None = None
         self._stored: Cursor | None = None
         self._committed_at = time.monotonic()
@@ -342,7 +361,7 @@ class _Printer:
         *,
         commits: bool,
     ) -> bool:
-        """Print until the batches end (True) or there are enough messages (False)."""
+        """Print until the batches end (True) or `messages_max` are printed (False)."""
         for batch in batches:
             if batch.epoch != self._epoch:
                 self._note_interest(batch.epoch)
@@ -360,21 +379,21 @@ class _Printer:
         return True
 
     def store(self) -> None:
-        """Have all that was printed and noted written; raises `AmcastError` where it cannot be."""
+        """Flush stdout and the history; raises `AmcastError` if that fails."""
         with stored_in("standard output"):
             sys.stdout.flush()
-        if self._written is not None:
-            self._written.store()
+        if self._writer is not None:
+            self._writer.store()
         self._stored = self._last
 
     def commit(self) -> None:
-        """Commit the position after what was written last: what was not comes again."""
+        """Commit the position after the last flushed message; later ones are delivered again."""
         if self._stored is not None:
             self._consumer.commit(self._stored)
         self._committed_at = time.monotonic()
 
     def leave(self, *, commits: bool) -> None:
-        """Write what was not written yet, and commit what was."""
+        """Flush, and commit what was flushed."""
         try:
             self.store()
         finally:
@@ -382,7 +401,7 @@ class _Printer:
                 self.commit()
 
     def end(self, *, late: bool) -> None:
-        """Write that all was read."""
+        """Write the end line of the history."""
         self._note(history.end_line(consumer=self._label, instance=self._instance, late=late))
         self.store()
 
@@ -403,7 +422,7 @@ class _Printer:
         self._last = message.cursor
 
     def _note_interest(self, epoch: int) -> None:
-        """Note what the consumer subscribes to in the epoch that it reads now."""
+        """Write the consumer's interest in this epoch to the history."""
         self._epoch = epoch
         self._note(
             history.interest_line(
@@ -414,8 +433,8 @@ class _Printer:
         )
 
     def _note(self, line: str) -> None:
-        if self._written is not None:
-            self._written.note(line)
+        if self._writer is not None:
+            self._writer.note(line)
 
 
 def _start(text: str) -> Any:

@@ -1,11 +1,11 @@
-"""`amcast verify`: the guarantees, judged on a history, for people and for scripts.
+"""`amcast verify`: judges the guarantees on a history, for people and for scripts.
 
-stdout is the verdicts (a table, or one JSON document). What is wrong with the input is raised.
-Every verdict is printed, also "not checked": nothing passes silently. What is judged, and how,
-is `properties.py`'s business; only files are opened here.
+stdout carries the verdicts, as a table or as one JSON document. Invalid input raises. Every verdict
+is printed, also "not checked": no gap is silent. `properties.py` defines what is checked; this file
+opens the files.
 
-    exit code 0   nothing in the history speaks against any guarantee
-              2   the input cannot be judged
+    exit code 0   nothing in the history contradicts a guarantee
+              2   the input is invalid
               3   a guarantee is violated
 """
 
@@ -50,7 +50,7 @@ def verify(
         typer.Argument(
             metavar="FILE",
             help="Histories of one run, as send --history and receive --history write them "
-            "(.gz, too); - for stdin.",
+            "(also gzipped, .gz); - for stdin.",
             show_default=False,
         ),
     ] = None,
@@ -58,8 +58,8 @@ def verify(
     plan: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A plan file: gives interests, and whose work on a log is planned. "
-            "Once for every epoch.",
+            help="A plan file: it gives interests, and says who may work on which log. "
+            "Repeat the option for each epoch.",
             show_default=False,
         ),
     ] = None,
@@ -70,9 +70,9 @@ def verify(
             help="Messages may come from producers that wrote no history.",
         ),
     ] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = (
-        Output.TABLE
-    ),
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="The format of the verdicts.")
+    ] = (Output.TABLE),
     name: Annotated[
         list[str] | None,
         typer.Option("--name", "-n", help="Replay this consumer from the cluster; repeatable."),
@@ -85,14 +85,17 @@ def verify(
     topic: Topic = None,
     driver: DriverName = None,
 ) -> None:
-    """Judge a history: does every guarantee hold? Exit code 3 where one is violated.
+    """Check every guarantee on a history; exit code 3 if one is violated.
 
-    The history is read from FILES, as 'amcast send' and 'amcast receive' write them with --history;
-    or, with --name and --interest, replayed from a running system.
+    The history is read from FILES that 'amcast send' and 'amcast receive' have written with
+    --history; or, with --name and --interest, replayed from a running system.
     """
-    seats = [ReplayedConsumer(one, None) for one in name or ()]
-    seats += [ReplayedConsumer(None, tuple(sorted(set(one.split(","))))) for one in interest or ()]
-    if bool(files) == bool(seats):
+    consumers = [ReplayedConsumer(consumer, None) for consumer in name or ()]
+    consumers += [
+        ReplayedConsumer(None, tuple(sorted(set(partitions.split(",")))))
+        for partitions in interest or ()
+    ]
+    if bool(files) == bool(consumers):
         raise UsageError(
             "name the histories to verify (- for stdin), or consumers of a running system "
             "(--name, --interest)"
@@ -103,7 +106,7 @@ def verify(
         chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
         opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
         try:
-            history = replayed(opened, chosen.topic, seats)
+            history = replayed(opened, chosen.topic, consumers)
         finally:
             opened.close()
     judge(history, output)
@@ -112,17 +115,18 @@ def verify(
 def history_of_files(
     files: Sequence[Path], *, plans: Sequence[Path], other_producers: bool
 ) -> History:
-    """Read the histories of one run, each file once.
+    """Read the histories of one run; every file once.
 
-    Raises `HistoryError` ("file:line: ...") for a bad line, `UsageError` for a bad file.
+    Raises `HistoryError` ("file:line: ...") for a malformed line or an unreadable file,
+    `UsageError` for a file that is named twice or a file that is not a plan.
     """
     builder = HistoryBuilder()
     seen: set[Path] = set()
     for path in files:
-        at = path if path == STDIN else path.resolve()
-        if at in seen:
-            raise UsageError(f"{path} is named twice: each history counts once")
-        seen.add(at)
+        resolved = path if path == STDIN else path.resolve()
+        if resolved in seen:
+            raise UsageError(f"{path} is named twice; name each history once")
+        seen.add(resolved)
         _read_file(path, builder)
     return builder.history(
         plans=[_read_plan(path) for path in plans], other_producers=other_producers
@@ -130,7 +134,7 @@ def history_of_files(
 
 
 def judge(history: History, output: Output) -> None:
-    """Print the verdicts on a history; exit with code 3 where one is "violated"."""
+    """Print the verdicts on a history; exit with code 3 if one is "violated"."""
     report = check_all(history)
     if output is Output.JSON:
         typer.echo(json.dumps(report.to_json()))
@@ -175,7 +179,7 @@ def _read_file(path: Path, builder: HistoryBuilder) -> None:
 
 
 def _read_lines(lines: IO[bytes] | gzip.GzipFile, source: str, builder: HistoryBuilder) -> None:
-    # One line without an end must not fill the memory.
+    # A line without a line feed must not fill the memory.
     read(iter(partial(lines.readline, LINE_BYTES_MAX + 1), b""), builder, source=source)
 
 
@@ -185,4 +189,4 @@ def _read_plan(path: Path) -> Plan:
     except OSError as wrong:
         raise UsageError(f"{path} cannot be read: {wrong.strerror or wrong}") from wrong
     except InvalidPlan as wrong:
-        raise UsageError(f"{path} is no plan: {wrong}") from wrong
+        raise UsageError(f"{path} is not a plan: {wrong}") from wrong

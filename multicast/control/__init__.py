@@ -1,14 +1,14 @@
-"""The control topic: plans by epoch, where epochs end, and checkpoints.
+"""The control topic `A.topology`: plans by epoch, the ends of epochs, and checkpoints.
 
-All that it exports is meant to be imported from here.
+Other rooms import from here, not from the modules:
 
-    topics       names of Kafka topics and partitions
-    documents    parts of statements, read with one error
-    codecs       statements as keys and values
+    topics       the names of Kafka topics and partitions
+    documents    decodes the parts of a statement; one error for all that is malformed
+    codecs       encodes statements as keys and values
     state        what all statements say together; no I/O
     sources      which stream is read in which epoch; no I/O
     checkpoints  which checkpoint a stream is opened at
-    reader       the same, read from a cluster
+    reader       reads the topic from a cluster
 """
 
 from multicast.control.checkpoints import best_checkpoint

@@ -1,4 +1,4 @@
-"""Which checkpoint a stream is opened at."""
+"""Chooses the checkpoint from which an order stream is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from multicast.order import Checkpoint
 def best_checkpoint(
     checkpoints: Sequence[Checkpoint], epoch: int, collector: str, below: int
 ) -> Checkpoint | None:
-    """Pick the checkpoint to start from so as to read every record from offset `below` on."""
-    fitting = [
+    """Give the stream's last checkpoint below an offset; None if there is none.
+
+    A reader that starts there reads every record from offset `below` on.
+    """
+    earlier = [
         point
         for point in checkpoints
         if point.epoch == epoch and point.collector == collector and point.offset < below
     ]
-    return max(fitting, key=attrgetter("offset"), default=None)
+    return max(earlier, key=attrgetter("offset"), default=None)

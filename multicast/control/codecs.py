@@ -1,4 +1,4 @@
-"""The statements of the control topic as keys and values (`state.py` reads them back)."""
+"""Encodes the statements of the control topic as keys and values; `state.py` decodes them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from multicast.control.documents import Ended
 from multicast.order import Checkpoint, digest_of
 from topology.tree import Plan
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the JSON values
 
 
 def plan_record(previous: bytes, plan: Plan, *, attempt: str) -> tuple[bytes, bytes]:
-    """Make the key and value that propose a plan as the successor of `previous`.
+    """Make the statement that proposes a plan; `previous` is the digest of the one before it.
 
-    `attempt` must be another text for every append, also of the same plan.
+    `attempt` must differ for every append, even of the same plan: compaction keeps one record for
+    each key.
     """
     value = _dump({"previous": previous.hex(), "plan": plan.to_json()})
     return _key("plan", plan.epoch, value, attempt), value
@@ -26,7 +27,7 @@ def plan_record(previous: bytes, plan: Plan, *, attempt: str) -> tuple[bytes, by
 def markers_record(
     epoch: int, positions: Mapping[str, int], *, attempt: str
 ) -> tuple[bytes, bytes]:
-    """Make the key and value that say to where each log must be ordered before a freeze."""
+    """Make the statement of the position to which each log must be ordered before the freeze."""
     value = _dump({"positions": dict(positions)})
     return _key("markers", epoch, value, attempt), value
 
@@ -34,7 +35,7 @@ def markers_record(
 def ends_record(
     epoch: int, positions: Mapping[str, int], *, attempt: str, ended: Ended | None = None
 ) -> tuple[bytes, bytes]:
-    """Make the key and value that say where each log ended its epoch."""
+    """Make the statement of the offset at which each log ends the epoch."""
     document: dict[str, Any] = {"positions": dict(positions)}
     if ended is not None and ended.resumed:
         document["resumed"] = {
@@ -52,7 +53,7 @@ def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
 
 
 def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
-    """Make the key and value of a checkpoint."""
+    """Make the statement of a checkpoint."""
     key = f"checkpoint/{point.epoch}/{point.collector}/{point.offset}".encode()
     return key, _dump(
         {
@@ -65,7 +66,7 @@ def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
 
 
 def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes, bytes]:
-    """Make the key and value that say where an instance of a collector takes announcements."""
+    """Make the statement of the address at which a collector's instance takes announcements."""
     return f"address/{collector}".encode(), _dump(
         {
             "epoch": epoch,
@@ -77,7 +78,7 @@ def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes,
 
 
 def running_record(epoch: int, collector: str) -> tuple[bytes, bytes]:
-    """Make the key and value that say that an instance has opened an epoch's collector."""
+    """Make the statement that an instance of a collector has opened this epoch."""
     return f"running/{collector}".encode(), _dump({"epoch": epoch})
 
 

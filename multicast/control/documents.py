@@ -1,7 +1,7 @@
-"""Parts of the control topic's statements, read with one error: `NotReadable`. No I/O.
+"""Decodes the parts of control statements: addresses, positions, and the content of a recovery.
 
-In go parts of JSON documents that anybody may have written; out come addresses, positions, and what
-a recovery says of streams.
+Anybody may have written the JSON. Every function raises `NotReadable` for a part that is malformed,
+and nothing else. No I/O.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from multicast.order import Resumed
 from topology.documents import NotReadable, octets, part, text, whole
 from topology.tree import Plan
 
-HOST_BYTES_MAX = 253  # of a name in the DNS
-PORT_MAX = 65535
+HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
+PORT_MAX = 65535  # of UDP: 16 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a recovery says beside where each log ended; empty after an ordinary change.
+    """What a recovery states in addition to the ends of the logs; empty after an ordinary change.
 
-    `resumed` says by collector and log where its stream of the next epoch begins, where that is not
-    where the log ended; `stopped` at which offset a collector's stream is over without a freeze.
+    `resumed` gives, by collector and log, where the collector's stream of the next epoch begins, if
+    that is not the log's end. `stopped` gives, by collector, the offset at which its stream is over
+    without a freeze record.
     """
 
     resumed: Mapping[str, Mapping[str, Resumed]] = field(default_factory=dict)
@@ -32,20 +33,20 @@ class Ended:
 
 
 def address_of(document: Mapping[str, Any]) -> Address:
-    """Read where a collector takes announcements."""
+    """Decode the address at which a collector takes announcements."""
     host = text(part(document, "host"))
     try:
         named = host.encode("idna")
     except UnicodeError:
-        raise NotReadable("the host is no name and no address") from None
+        raise NotReadable("its host is neither a name nor an address") from None
     if not named or len(named) > HOST_BYTES_MAX or not named.decode().isprintable():
-        raise NotReadable("the host is no name and no address")
+        raise NotReadable("its host is neither a name nor an address")
     port = whole(part(document, "port"), PORT_MAX)
     return Address(host, port, octets(part(document, "token"), TOKEN_BYTES))
 
 
 def positions_of(document: object) -> dict[str, int]:
-    """Read offsets by name."""
+    """Decode offsets by name."""
     return {name: whole(offset) for name, offset in _object(document).items()}
 
 
@@ -56,7 +57,7 @@ def _object(document: object) -> dict[str, Any]:
 
 
 def ended_of(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
-    """Read what a recovery says: of streams of the epoch that ends, and of the next one's."""
+    """Decode the content of a recovery; `plan` is of the epoch that ends, `following` the next."""
     resumed: dict[str, dict[str, Resumed]] = {}
     for name, begins in _object(document.get("resumed", {})).items():
         if not following.has_collector(name):
@@ -65,9 +66,9 @@ def ended_of(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
             if log not in following.collector(name).bag:
                 raise NotReadable(f"log {log} is not in the bag of {name}")
             if not isinstance(begin, list) or len(begin) != 2:
-                raise NotReadable("a resumed log has not a position and what is owed")
+                raise NotReadable("a resumed log has no position, or no offset that is owed")
             resumed.setdefault(name, {})[log] = Resumed(*map(whole, begin))
     stopped = positions_of(document.get("stopped", {}))
     if not all(map(plan.has_collector, stopped)):
-        raise NotReadable("it stops a collector that the epoch does not have")
+        raise NotReadable("it stops a collector that is not in the epoch")
     return Ended(resumed, stopped)

@@ -7,42 +7,48 @@ from multicast.control.topics import control_partition
 from multicast.drivers.protocol import Driver
 from multicast.errors import ClusterUnreachable, TopicMissing
 
+# The time-out of a request to the cluster. It outlives the election of a new leader after a broker
+# has failed: Kafka notices that after 9 s by default (broker.session.timeout.ms).
+REFRESH_S = 10.0
+
 
 class ControlReader:
-    """Reads a control topic through a driver; `state` is what it says so far.
+    """Reads a control topic into `state`; `position` is the next offset to read.
 
-    `position` is where it reads on.
+    Raises `UncoveredInterest` if the control topic does not exist: no plan was ever applied. Used
+    from one thread at a time.
     """
 
     def __init__(self, driver: Driver, topic: str) -> None:
         self.state = ControlState(topic)
-        self._at = control_partition(topic)
+        self._partition = control_partition(topic)
         self._driver = driver
         try:
-            self.position = driver.log_start_offsets([self._at])[self._at]
+            self.position = driver.log_start_offsets([self._partition])[self._partition]
         except TopicMissing:
-            self.state.plan()  # raises: no plan was ever applied
+            self.state.plan()  # raises `UncoveredInterest`, which says what to do
             raise
-        self._reader = driver.reader({self._at: self.position})
+        self._reader = driver.reader({self._partition: self.position})
 
-    def refresh(self, timeout_s: float = 10.0) -> ControlState:
-        """Read to where the control topic ends now; blocks for as long as that takes.
+    def refresh(self, timeout_s: float = REFRESH_S) -> ControlState:
+        """Read up to the present end of the control topic; block until that is done.
 
-        Raises `ClusterUnreachable` where nothing more comes for `timeout_s` seconds.
+        Afterwards `state` contains every statement that was committed before the call. Raises
+        `ClusterUnreachable` if no record comes for `timeout_s` seconds.
         """
-        end = self._driver.last_stable_offsets([self._at])[self._at]
+        end = self._driver.last_stable_offsets([self._partition])[self._partition]
         while self.position < end:
             before = self.position
             self.follow(timeout_s)
             if self.position == before:
                 raise ClusterUnreachable(
-                    f"the control topic {self._at.topic} could not be read to its end "
+                    f"the control topic {self._partition.topic} could not be read to its end "
                     f"within {timeout_s:g} s"
                 )
         return self.state
 
     def follow(self, timeout_s: float) -> ControlState:
-        """Read what has come; wait for the first of it, at most so long."""
+        """Read the records that have come; wait for the first one at most `timeout_s` seconds."""
         for fetched in self._reader.poll(timeout_s):
             for record in fetched.records:
                 self.state.read(record)

@@ -1,26 +1,28 @@
-"""The control topic: plans by epoch, where epochs end, and checkpoints.
+"""The state of the control topic: plans by epoch, the ends of epochs, and checkpoints.
 
-Goes in: the records of the compacted topic `A.topology`, in offset order. Comes out:
-`ControlState`, the same for everybody who read as far: a statement that says nothing sensible is
-skipped, whatever bytes it is. Plans are accepted by a digest chain like order records; of other
-facts that are stated twice the first counts, from the moment at which it can be one: `markers` and
-`ends` of an epoch after the next plan, a checkpoint after its own. Every statement has a key of
-its own, so that compaction takes none that somebody needs; made again, it is another ATTEMPT.
-(Were the key the same, compaction would keep the later copy, and a rival between would be first.)
+`ControlState` takes the records of the compacted topic `A.topology` in offset order. It is the same
+for all readers that have read as far. A malformed statement is skipped, whatever its bytes are.
+Plans form a digest chain, as order records do. Of other statements that occur twice, the first is
+accepted that comes at a possible time: `markers` and `ends` of an epoch after the next plan, a
+checkpoint after its own plan.
 
-    plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; counts iff `previous` is the
-                                   digest of the last plan record that counted and the epoch is next
-    markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: this epoch's collectors freeze once
-                                   each log is ordered to there
-    ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch; one
-                                   that is carried over (`topology/carry_over.py`) does not. After a
-                                   recovery also `resumed` and `stopped`, see `Ended`
+Every statement has its own key, so compaction removes none that is still needed. A repeated
+statement has another ATTEMPT in its key: with the same key compaction would keep the later copy
+only, and a rival statement between the two would become the first.
+
+    plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; accepted iff `previous` is the
+                                   digest of the last accepted plan record and EPOCH is the next
+    markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: the collectors of this epoch freeze
+                                   once each log is ordered up to there
+    ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch,
+                                   except those retained by the next (`topology/carry_over.py`).
+                                   After a recovery also `resumed` and `stopped`, see `Ended`
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
-                                   (an empty value takes it back)
+                                   (an empty value deletes it)
     address/NAME                   where the newest instance of a collector takes announcements, and
-                                   their token; nothing depends on it but speed
+                                   their token; it influences nothing but speed
     running/NAME                   {"epoch": e}: an instance that takes no announcements has opened
-                                   this epoch's collector; only operators' commands look at it
+                                   this epoch's collector; only operators' commands read it
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -46,13 +48,13 @@ _ORDINARY = Ended()
 
 
 def genesis(topic: str) -> bytes:
-    """Give the digest that the first plan of a topic extends."""
+    """Give the `previous` of a topic's first plan."""
     return digest_of(b"amcast genesis\0" + topic.encode())
 
 
 @dataclass
 class ControlState:
-    """What the control topic says so far. Feed `read`; look at the rest."""
+    """The content of the control topic as far as it was read: `read` adds a record."""
 
     topic: str
     plans: list[Plan] = field(default_factory=list)
@@ -60,18 +62,18 @@ class ControlState:
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
     void: int = 0
     previous: bytes = b""
-    addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # with the epoch
-    running: dict[str, int] = field(default_factory=dict)  # to the epoch
+    addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # by name, with epoch
+    running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
     recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
-    _carried: list[Retained] = field(default_factory=list)  # [e - 1]: from epoch e into the next
+    _carried: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
-        """Begin where no plan counts yet."""
+        """Begin before the first plan."""
         self.previous = genesis(self.topic)
 
     def copy(self) -> ControlState:
-        """Give a state that can read on without touching this one."""
+        """Give a copy, which can read more without changing this state."""
         other = replace(
             self,
             plans=list(self.plans),
@@ -87,9 +89,9 @@ class ControlState:
         return other
 
     def read(self, record: Record) -> None:
-        """Take the next record; one that says nothing sensible is counted as void.
+        """Process the next record; a malformed or untimely statement is void, and only counted.
 
-        Raises nothing, whatever the bytes are: anybody may write to a topic by mistake.
+        Never raises: anybody may write anything to a topic by mistake.
         """
         try:
             self._take(record.key or b"", record.value)
@@ -110,7 +112,7 @@ class ControlState:
         elif kind == "running":
             self.running[rest] = whole(part(document, "epoch"), EPOCH_MAX)
         elif kind == "plan":
-            self._take_plan(value or b"", document)
+            self._read_plan(value or b"", document)
         elif kind in ("markers", "ends"):
             epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
             positions = positions_of(part(document, "positions"))
@@ -121,54 +123,54 @@ class ControlState:
                 self.recovered.setdefault(epoch, ended)
             facts.setdefault(epoch, positions)
         else:
-            raise NotReadable(kind)
+            raise NotReadable(f"its kind {kind!r} is unknown")
 
-    def _take_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
+    def _read_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
         plan = Plan.from_json(part(document, "plan"))
         previous = part(document, "previous")
         if previous != self.previous.hex() or plan.epoch != len(self.plans) + 1:
-            raise InvalidPlan("another plan came first")
+            raise InvalidPlan("it does not extend the last accepted plan")
         if plan.topic != self.topic:
-            raise InvalidPlan("it is of another topic")
+            raise InvalidPlan("it is for another topic")
         if self.plans:
             self._carried.append(retained(self.plans[-1], plan))
         self.plans.append(plan)
         self.previous = digest_of(value)
 
     def _refuse_untimely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> None:
-        """Refuse what cannot be known yet, or leaves out a log that waits for it.
+        """Raise `NotReadable` for a statement that comes too early or omits a log that needs it.
 
-        The next plan stands before the markers of an epoch and these before its ends; an epoch
-        ends after it has begun, and no log ends before its own begin.
+        The next plan precedes the markers of an epoch, and these precede its ends; an epoch begins
+        before it ends, and no log ends below its start.
         """
         if not 1 <= epoch < self.epoch or (kind == "ends" and epoch not in self.markers):
-            raise NotReadable(f"epoch {epoch} does not end yet")
+            raise NotReadable(f"epoch {epoch} cannot end yet")
         starts = self.starts(epoch)
         if starts is None:
             raise NotReadable(f"epoch {epoch} has not begun")
         plan, kept = self.plan(epoch), self.retained(epoch).logs
         for log in plan.logs:
-            asked = kind == "ends" or plan.top(log.name) is None
-            if asked and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
-                raise NotReadable(f"it leaves out log {log.name}, or ends it before its begin")
+            is_due = kind == "ends" or plan.top(log.name) is None
+            if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
+                raise NotReadable(f"it omits log {log.name}, or ends it below its start")
 
     def _checkpoint(self, rest: str, document: Mapping[str, Any]) -> Checkpoint:
-        """Read a checkpoint, which speaks of a stream of a plan and of the logs in its bag."""
+        """Decode a checkpoint, which must name a collector of a plan and exactly its bag's logs."""
         first, _, rest = rest.partition("/")
         collector, _, last = rest.rpartition("/")
         epoch = whole_text(first, EPOCH_MAX)
         if not (1 <= epoch <= self.epoch and self.plan(epoch).has_collector(collector)):
-            raise NotReadable("it is of no stream")
+            raise NotReadable("it names no stream of any plan")
         plan = self.plan(epoch)
         positions = positions_of(part(document, "positions"))
         known = {
             str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag
         }
         if positions.keys() != known.keys():
-            raise NotReadable("it speaks of other logs than the bag")
+            raise NotReadable("its logs are not those of the bag")
         parent_next = part(document, "parent_next")
         if not isinstance(parent_next, list) or len(parent_next) != 2:
-            raise NotReadable("it has no parent_next")
+            raise NotReadable("its parent_next is not a pair")
         return Checkpoint(
             epoch=epoch,
             collector=collector,
@@ -183,33 +185,33 @@ class ControlState:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch; 0 where no plan was applied."""
+        """The epoch of the newest plan; 0 if no plan was applied."""
         return len(self.plans)
 
     @property
     def begun_epoch(self) -> int:
-        """The newest epoch that has begun: the one before `epoch` while that is drained."""
+        """The newest epoch that has begun; it is `epoch - 1` while that one is drained."""
         epoch = self.epoch
         while epoch and self.starts(epoch) is None:
             epoch -= 1
         return epoch
 
     def collectors_open(self, epoch: int) -> set[str]:
-        """Name the collectors that an instance has opened, in this epoch or a later one."""
-        told = {name for name, (found, _) in self.addresses.items() if found >= epoch}
-        return told | {name for name, found in self.running.items() if found >= epoch}
+        """Give the collectors that some instance has opened in this epoch or a later one."""
+        advertised = {name for name, (opened, _) in self.addresses.items() if opened >= epoch}
+        return advertised | {name for name, opened in self.running.items() if opened >= epoch}
 
     def plan(self, epoch: int | None = None) -> Plan:
-        """Give the plan of an epoch, by default the newest; `UncoveredInterest` where none is."""
-        wanted = self.epoch if epoch is None else epoch
-        if not 1 <= wanted <= self.epoch:
+        """Give the plan of an epoch, by default the newest; raises `UncoveredInterest`."""
+        number = self.epoch if epoch is None else epoch
+        if not 1 <= number <= self.epoch:
             raise UncoveredInterest(
                 f"topic {self.topic} has no plan"
-                + (f" of epoch {wanted}" if wanted else "")
+                + (f" of epoch {number}" if number else "")
                 + "; make one with 'amcast topology plan FILE --out plan.json' and "
                 "'amcast topology apply plan.json'"
             )
-        return self.plans[wanted - 1]
+        return self.plans[number - 1]
 
     def retained(self, epoch: int) -> Retained:
         """Give what the next epoch retains of this one: everything, while there is no next."""
@@ -244,17 +246,17 @@ class ControlState:
         return starts
 
     def stream(self, epoch: int, collector: str, *, below: int) -> OrderStream:
-        """Open the stream of a collector of an epoch, under the plan that it began with.
+        """Open a collector's stream at its last checkpoint below an offset; 0: at its start.
 
-        At its last checkpoint below an offset, so 0 means where its epoch starts. Raises
-        `UncoveredInterest` where it has not begun.
+        A stream that is retained from earlier epochs opens under the plan in which it began. Raises
+        `UncoveredInterest` if the epoch has not begun.
         """
         epoch = self.first_epoch(epoch, collector)
         points = self.checkpoints(epoch, collector)
         return self.opened(epoch, collector, best_checkpoint(points, epoch, collector, below))
 
     def opened(self, epoch: int, collector: str, point: Checkpoint | None = None) -> OrderStream:
-        """Open a stream of the epoch that it began in, at a checkpoint or where it began."""
+        """Open a stream in the epoch in which it began, at a checkpoint or at its start."""
         last = self.last_epoch(epoch, collector)
         before = self.recovered.get(epoch - 1, _ORDINARY)
         ended = _ORDINARY if last is None else self.recovered.get(last, _ORDINARY)
@@ -281,10 +283,10 @@ class ControlState:
         return self.begun(epoch)[log] if start is None else start
 
     def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
-        """List a stream's checkpoints, by offset."""
-        found = [
+        """List a stream's checkpoints by offset."""
+        points = [
             point
             for point in self._checkpoints.values()
             if point.epoch == epoch and point.collector == collector
         ]
-        return sorted(found, key=lambda point: point.offset)
+        return sorted(points, key=lambda point: point.offset)

@@ -1,1 +1,1 @@
-"""Histories judged: what the guarantees are made of."""
+"""Checks of histories: the parts of the guarantees in `properties.py`, and replays of a cluster."""

@@ -1,16 +1,18 @@
-"""Whether there is one order that all sequences keep; if not, which few steps forbid it.
+"""Decides whether a common order of several sequences exists; if not, finds a short cycle.
 
-Sequences of numbers go in, none with a number twice. What comes out is the core, the parts that no
-single order can hold, and the steps of a short cycle through it. No history, no words here.
+The sequences are of numbers, and none contains a number twice. The result is the core, the parts
+that no common order can contain, and the steps of a short cycle through it. This module knows
+nothing of histories, and makes no sentences.
 
-    step    in one sequence, an earlier number stands before a later one (not always next to it)
-    cycle   steps, each from another sequence, that lead from a number back to it
-    core    of every sequence a slice; a number in one slice is in the slice of every sequence
-            that has the number. It is empty iff there is a common order
+    step    in one sequence, an earlier number precedes a later one (not always its neighbour)
+    cycle   steps, each in another sequence, that lead from a number back to it
+    core    a slice of every sequence; a number in one slice is in the slices of all sequences that
+            contain it. The core is empty iff a common order exists
 
-Only neighbours matter for the core (a step over others adds nothing), so it takes time linear in
-the sequences' length: a number is taken off when it is the first of all sequences that have it
-(Kahn), then from the other end likewise. Each number of the core lies on a cycle or between two.
+Only neighbours matter for the core (a longer step adds nothing), so it takes time linear in the
+length of the sequences: a number is removed if it comes first in all sequences that contain it
+(Kahn's algorithm), and then likewise from the other end. Each number of the core is on a cycle or
+between two cycles.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-SCAN_MAX = 5_000_000  # numbers looked at in search of a shorter cycle; some seconds
+# Numbers that the search for a shorter cycle looks at: some seconds. A longer cycle is as valid a
+# witness, only harder to read.
+SCAN_MAX = 5_000_000
 
 
 class Step(NamedTuple):
-    """In the sequence of that index, the places of two numbers: earlier < later."""
+    """Two places in the sequence with index `sequence`: earlier < later."""
 
     sequence: int
     earlier: int
@@ -33,7 +37,7 @@ class Step(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A search came into a sequence at a place, from a place in another sequence."""
+    """A state of the search: it entered a sequence at a place, from another sequence."""
 
     sequence: int
     place: int
@@ -43,19 +47,19 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Core:
-    """What no order can hold: `sequences[r][low[r]:high[r]]` for each r."""
+    """The part without a common order: `sequences[i][low[i]:high[i]]` for each i."""
 
     sequences: Sequence[array[int]]
     low: list[int]
     high: list[int]
 
     def __bool__(self) -> bool:
-        """Whether there is anything in it: whether a cycle exists."""
+        """Whether the core is not empty, which means that a cycle exists."""
         return any(low < high for low, high in zip(self.low, self.high, strict=True))
 
     @cached_property
     def places(self) -> dict[int, list[tuple[int, int]]]:
-        """For each number of the core: (sequence, place) wherever it stands."""
+        """For each number of the core, its (sequence, place) in all sequences."""
         places: dict[int, list[tuple[int, int]]] = {}
         for index, sequence in enumerate(self.sequences):
             for place in range(self.low[index], self.high[index]):
@@ -64,7 +68,7 @@ class Core:
 
 
 def core(sequences: Sequence[array[int]], count: int) -> Core:
-    """Take off all that a common order can hold. Numbers are below `count`."""
+    """Give the core of these sequences, whose numbers are below `count`."""
     low = [0] * len(sequences)
     high = [len(sequence) for sequence in sequences]
     _peel(sequences, low, high, 1, array("i", bytes(4 * count)))
@@ -76,35 +80,43 @@ def core(sequences: Sequence[array[int]], count: int) -> Core:
 
 
 def _peel(
-    sequences: Sequence[array[int]], at: list[int], stop: list[int], way: int, left: array[int]
+    sequences: Sequence[array[int]],
+    places: list[int],
+    stop: list[int],
+    direction: int,
+    left: array[int],
 ) -> None:
-    """Move every `at` towards `stop` past the numbers that no other sequence still holds back."""
+    """Advance `places` towards `stop` past the numbers that come first in all their sequences.
+
+    `direction` is 1 or -1; `left` counts, by number, the sequences that have not yet reached it.
+    """
     for index, sequence in enumerate(sequences):
-        rest = sequence[at[index] :] if way == 1 else sequence[stop[index] + 1 : at[index] + 1]
+        first = places[index]
+        rest = sequence[first:] if direction == 1 else sequence[stop[index] + 1 : first + 1]
         for number in rest:
             left[number] += 1
     waiting: dict[int, list[int]] = {}
     ready = list(range(len(sequences)))
     while ready:
         index = ready.pop()
-        sequence, place, end = sequences[index], at[index], stop[index]
+        sequence, place, end = sequences[index], places[index], stop[index]
         while place != end:
             number = sequence[place]
             left[number] -= 1
-            if left[number]:  # not the first of them all, yet
+            if left[number]:  # not yet first in all its sequences
                 waiting.setdefault(number, []).append(index)
                 break
-            place += way
+            place += direction
             freed = waiting.pop(number, None)
             if freed:
                 for other in freed:
-                    at[other] += way
+                    places[other] += direction
                 ready += freed
-        at[index] = place
+        places[index] = place
 
 
 def disagreement(core: Core) -> tuple[Step, Step] | None:
-    """Find two sequences that have two numbers in opposite orders; None where there are none."""
+    """Find two sequences that have two numbers in opposite orders; None if there are none."""
     for index, sequence in enumerate(core.sequences):
         last: dict[int, tuple[int, int]] = {}  # by other sequence: its place, and ours
         for place in range(core.low[index], core.high[index]):
@@ -119,10 +131,10 @@ def disagreement(core: Core) -> tuple[Step, Step] | None:
 
 
 def shortest_cycle(core: Core, *, scan_max: int = SCAN_MAX) -> tuple[Step, ...]:
-    """Find a cycle of fewest steps in a core that is not empty.
+    """Find a short cycle in a core that is not empty.
 
-    It is a shortest of all where trying every number of the core looks at no more than `scan_max`
-    numbers; else the shortest of those found until then (one search is always finished).
+    It is a shortest one if the search through every number of the core looks at no more than
+    `scan_max` numbers; else the shortest found until then. One search is always completed.
     """
     pair = disagreement(core)
     if pair is not None:
@@ -134,7 +146,7 @@ def shortest_cycle(core: Core, *, scan_max: int = SCAN_MAX) -> tuple[Step, ...]:
         if cycle is not None:
             best = cycle
         budget -= scanned
-        # Three is the least where no two sequences disagree.
+        # If no two sequences disagree, a cycle has at least three steps.
         if len(best) == 3 or (best and budget <= 0):
             break
     assert best, "a core holds a cycle"
@@ -142,8 +154,11 @@ def shortest_cycle(core: Core, *, scan_max: int = SCAN_MAX) -> tuple[Step, ...]:
 
 
 def _cycle_through(core: Core, start: int, below: int) -> tuple[tuple[Step, ...] | None, int]:
-    """Search breadth first, a sequence a step; only for fewer than `below` steps unless it is 0."""
-    reached = list(core.high)  # by sequence: all from here on was looked at
+    """Search breadth first, one sequence per step; for less than `below` steps unless it is 0.
+
+    Gives the cycle, or None, and how many numbers were looked at.
+    """
+    reached = list(core.high)  # by sequence: everything from here on was looked at
     level = {index: _Entry(index, place, None, -1) for index, place in core.places[start]}
     steps, scanned = 0, 0
     while level:
@@ -169,9 +184,9 @@ def _cycle_through(core: Core, start: int, below: int) -> tuple[tuple[Step, ...]
 
 
 def _steps(entry: _Entry, later: int) -> Iterator[Step]:
-    """Give the steps that led here, the last one first."""
-    at: _Entry | None = entry
-    while at is not None:
-        yield Step(at.sequence, at.place, later)
-        later = at.left_at
-        at = at.came_from
+    """Give the steps that led to an entry, the last one first."""
+    current: _Entry | None = entry
+    while current is not None:
+        yield Step(current.sequence, current.place, later)
+        later = current.left_at
+        current = current.came_from

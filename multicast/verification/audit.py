@@ -1,17 +1,17 @@
-"""An audit: what consumers of a running system delivered up to one end, as a history to judge.
+"""An audit: the deliveries of a running system up to one end, as a history to check.
 
-Goes in: one `End` for all, what stands in the logs, what each consumer delivers, what the control
-topic says. Comes out: a `History` in which nothing beyond the end stands, and every message has its
-epoch. No I/O, no clock.
+`AuditCollector` takes one `End` for all consumers, the deliveries of each, the messages of the
+logs, and the control topic's state. It gives a `History` without anything beyond the end, in which
+every message has its epoch. No I/O, no clock.
 
-    seat     a consumer whose deliveries are judged; it may be read several times
-    epoch    of a message: that of its log where it stands. What an epoch retains of the one before
-             keeps that one's number, as in cursors. After a recovery a consumer may be given a
-             message in the epoch after it: that changes nothing here
+    seat     a consumer whose deliveries are checked; it may be read several times
+    epoch    of a message: the epoch of its log that contains its offset. A log that an epoch
+             retains from the one before keeps the earlier number, as in cursors. After a recovery a
+             consumer may get a message in the next epoch; that changes nothing here
 
-All seats are held against the same end: a message that came later, or that an epoch after the end's
-delivers, is in no log, and delivered by nobody. And each seat's interest is that of the message's
-epoch: an interest that grows with an epoch is owed nothing of the epochs before.
+All seats are compared with the same end: messages that came later, and those that a later epoch
+delivers, are left out of the logs and out of the deliveries. A seat's interest is that of each
+message's epoch: an interest that grows with an epoch does not include messages of earlier epochs.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from topology.tree import Log
 
 
 class AuditCollector:
-    """Collects a history up to an end. First the deliveries, then what stands in the logs."""
+    """Collects a history up to an end: first the deliveries, then the logs' messages."""
 
     def __init__(self, end: End) -> None:
         self.end = end
         self._builder = HistoryBuilder()
         self._begun: dict[str, tuple[SubscriptionRequest, int]] = {}
-        # Their epochs are known at last: seat, instance, log, destination set, offsets.
+        # Seat, instance, log, destination set, offsets. Their epochs are known only at the end.
         self._delivered: list[tuple[str, str, str, tuple[str, ...], array[int]]] = []
         self._ended: list[tuple[str, str]] = []
 
-    def begins(self, seat: str, wanted: SubscriptionRequest, epoch: int) -> None:
-        """Note that a seat is read, and in which epoch its first position is."""
-        self._begun.setdefault(seat, (wanted, epoch))
+    def begins(self, seat: str, request: SubscriptionRequest, epoch: int) -> None:
+        """Add a seat, and the epoch of its first position."""
+        self._begun.setdefault(seat, (request, epoch))
 
     def delivered(self, seat: str, instance: str, batch: Batch) -> None:
-        """Note what a seat delivered; what stands beyond the end is left out."""
+        """Add the deliveries of a seat; those beyond the end are left out."""
         end = self.end.positions.get(batch.log.name, 0)
-        offsets = array("q", [one.offset for one in batch.records if one.offset < end])
+        offsets = array("q", [record.offset for record in batch.records if record.offset < end])
         if offsets:
             self._delivered.append((seat, instance, batch.log.name, batch.to, offsets))
 
     def ended(self, seat: str, instance: str) -> None:
-        """Note that a reading of a seat has come to the end."""
+        """Report that a reading of a seat has reached the end."""
         self._ended.append((seat, instance))
 
     def logged(self, control: ControlState, log: Log, records: Iterable[Record]) -> None:
-        """Note messages that stand in a log; `control` is read at last, after every reading."""
+        """Add the messages of a log; `control` must have been read after all deliveries."""
         end = self.end.positions.get(log.name, 0)
         epochs = _epochs_of(control, log.name)
         for record in records:
             if record.offset >= end or (epoch := _epoch_at(epochs, record.offset)) > self.end.epoch:
                 break
-            found = special(log.name, record.headers) if record.headers else None
-            if found is None or isinstance(found, Covered):
+            meaning = special(log.name, record.headers) if record.headers else None
+            if meaning is None or isinstance(meaning, Covered):
                 self._builder.acknowledgement(
                     producer="log",
                     message_id=f"{log.name}:{record.offset}",
-                    to=log.to if found is None else found.to,
+                    to=log.to if meaning is None else meaning.to,
                     outcome="accepted",
                     epoch=epoch,
                 )
@@ -76,11 +76,11 @@ class AuditCollector:
     def history(self, control: ControlState) -> History:
         """Give the history; the audit must not be used afterwards."""
         self._note_deliveries(control)
-        for seat, (wanted, begun) in self._begun.items():
+        for seat, (request, begun) in self._begun.items():
             for plan in control.plans[begun - 1 :]:
-                # One that no epoch covers any longer was read as far as the epochs before.
+                # A seat whose interest an epoch does not cover was read up to that epoch only.
                 with suppress(UncoveredInterest, UsageError):
-                    interest, _ = wanted.resolve(plan)
+                    interest, _ = request.resolve(plan)
                     self._builder.interest(consumer=seat, interest=interest, epoch=plan.epoch)
         return self._builder.history(plans=[control.plan()], other_producers=True)
 
@@ -114,13 +114,13 @@ def _epoch_at(epochs: Iterable[tuple[int | None, int]], offset: int) -> int:
 
 
 def _epochs_of(control: ControlState, log: str) -> list[tuple[int | None, int]]:
-    """List a log's epochs: where each ends (None: it has not ended), and its number."""
-    found: list[tuple[int | None, int]] = []
+    """List a log's epochs: the offset at which each ends (None: not ended), and its number."""
+    epochs: list[tuple[int | None, int]] = []
     for epoch, plan in enumerate(control.plans, 1):
         if not plan.has_log(log) or control.last_epoch(epoch, ALONE + log) not in (epoch, None):
             continue
         below = control.ends.get(epoch, {}).get(log)
-        found.append((below, control.first_epoch(epoch, ALONE + log)))
+        epochs.append((below, control.first_epoch(epoch, ALONE + log)))
         if below is None:
             break
-    return found
+    return epochs

@@ -1,13 +1,12 @@
-"""What must be delivered: validity and uniform agreement.
+"""Validity and uniform agreement: which messages must be delivered.
 
-A history's index goes in, a witness comes out, or nothing. Only what has ended can lack anything:
-a message that an unfinished reading lacks may still come.
+Only a reading that has ended can lack a message: in an unfinished one it may still come.
 
-    complete   a consumer with a known interest and an `end` line that is not `late`: together its
-               readings must have all that it is addressed by
-    certain    a message certainly came after a reading began if some reading delivered it after
-               one of that reading's messages, or if it follows one of them in the same log.
-               That much must be delivered by every single reading that ended
+    complete   a consumer with a known interest and an `end` line that is not `late`: its readings
+               together must contain all messages that address it
+    certain    a message certainly came after a reading began if some reading delivered it after one
+               of that reading's messages, or if it follows one of them in the same log. Every
+               single reading that has ended must contain these messages
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from multicast.verification.report import (
     names_of,
     no_delivery,
     notes,
-    said,
+    witness_of,
 )
 
 
 def validity(index: HistoryIndex) -> Witness | None:
-    """Find an acknowledged multicast that someone lacks who must have delivered it."""
+    """Find an acknowledged multicast that a consumer lacks, but must have delivered."""
     history = index.history
     twice = next((m for m, flags in enumerate(history.outcomes) if flags & ACCEPTED_TWICE), None)
     if twice is not None:
-        return said(
+        return witness_of(
             "acknowledged twice",
             f"Two multicasts were acknowledged with the message ID {history.name(twice)}: "
             "at most one of them can be delivered.",
@@ -44,10 +43,10 @@ def validity(index: HistoryIndex) -> Witness | None:
         if name is None:
             name = _passed_over(index, message, begun)
         if name is not None:
-            return said(
+            return witness_of(
                 "lost",
                 f"{history.name(message)} was multicast to {joined(history.to(message))} and "
-                f"acknowledged, but {name} did not deliver it and has read all that there was.",
+                f"acknowledged, but {name} did not deliver it and has read everything.",
             )
     return None
 
@@ -64,22 +63,22 @@ def _passed_over(
 
 
 def _first_offsets(index: HistoryIndex) -> dict[tuple[int, int], int]:
-    """By reading that ended and lacks something, and log: the least offset that it delivered."""
+    """Give, by (reading, log), the lowest offset that an ended, incomplete reading delivered."""
     lacking = 0
     for entry in index.classes:
         lacking |= entry.absent & index.ended
-    found: dict[tuple[int, int], int] = {}
+    first: dict[tuple[int, int], int] = {}
     for reading in bits(lacking):
         for message in index.sequences[reading]:
             key = (reading, index.logs.log_of[message])
             offset = index.logs.offset_of[message]
-            if offset < found.get(key, offset + 1):
-                found[key] = offset
-    return found
+            if offset < first.get(key, offset + 1):
+                first[key] = offset
+    return first
 
 
 def _lacking(index: HistoryIndex) -> list[str | None]:
-    """By class: a consumer that must have delivered its messages, and did not."""
+    """Give, by class, a consumer that must have delivered the class's messages and did not."""
     return [
         next(
             (
@@ -94,14 +93,14 @@ def _lacking(index: HistoryIndex) -> list[str | None]:
 
 
 def validity_unchecked(index: HistoryIndex) -> str:
-    """Say what is missing to check validity; "" where nothing is."""
+    """Say what is missing to check validity; "" if nothing is."""
     if not any(flags & ACCEPTED for flags in index.history.outcomes):
         return "no line says that a multicast was acknowledged"
-    return _nobody_to_ask(index)
+    return _no_ended_consumer(index)
 
 
 def uniform_agreement(index: HistoryIndex) -> Witness | None:
-    """Find a message that one delivered, and another lacks who must have delivered it."""
+    """Find a message that one consumer delivered and another one lacks, but must have delivered."""
     history = index.history
     lacking = _lacking(index)
     if any(name is not None for name in lacking):
@@ -109,56 +108,59 @@ def uniform_agreement(index: HistoryIndex) -> Witness | None:
             for message in sequence:
                 name = lacking[index.class_of[message]]
                 if name is not None:
-                    return said(
+                    return witness_of(
                         "not delivered by all",
                         f"{reading.name} delivered {history.name(message)}, which is addressed to "
                         f"{joined(history.to(message))}, but {name} did not deliver it "
-                        "and has read all that there was.",
+                        "and has read everything.",
                     )
     if not any(entry.absent & index.ended for entry in index.classes):
         return None
-    for at, sequence in enumerate(index.sequences):
+    for number, sequence in enumerate(index.sequences):
         begun = 0
         for message in sequence:
             entry = index.classes[index.class_of[message]]
             if entry.absent & index.ended & begun:
                 other = index.reading(entry.absent & index.ended & begun)[0]
-                return _not_delivered(index, at, message, other)
+                return _not_delivered(index, number, message, other)
             begun |= entry.delivered
     return None
 
 
-def _not_delivered(index: HistoryIndex, at: int, message: int, other: int) -> Witness:
+def _not_delivered(index: HistoryIndex, number: int, message: int, other: int) -> Witness:
+    """Describe a message that reading `number` delivered and reading `other` lacks."""
     history = index.history
     common = next(
-        m for m in index.sequences[at] if index.classes[index.class_of[m]].delivered >> other & 1
+        m
+        for m in index.sequences[number]
+        if index.classes[index.class_of[m]].delivered >> other & 1
     )
     lacks = history.readings[other].name
-    return said(
+    return witness_of(
         "not delivered by all",
-        f"{delivered(history, history.readings[at], message)}, after {history.name(common)}; "
-        f"{lacks} delivered {history.name(common)} and has read all that there was, but did not "
-        f"deliver {history.name(message)}, by which it is addressed.",
+        f"{delivered(history, history.readings[number], message)}, after {history.name(common)}; "
+        f"{lacks} delivered {history.name(common)} and has read everything, but did not deliver "
+        f"{history.name(message)}, which is addressed to it.",
     )
 
 
 def uniform_agreement_unchecked(index: HistoryIndex) -> str:
-    """Say what is missing to check agreement; "" where nothing is."""
-    return no_delivery(index) or _nobody_to_ask(index)
+    """Say what is missing to check agreement; "" if nothing is."""
+    return no_delivery(index) or _no_ended_consumer(index)
 
 
-def _nobody_to_ask(index: HistoryIndex) -> str:
+def _no_ended_consumer(index: HistoryIndex) -> str:
     if not index.ended:
-        return "no end line says that a consumer has read all that there was"
+        return "no end line says that a consumer has read everything"
     # Two readings of one consumer have the same interest, whatever it is.
     several = any(mask & (mask - 1) and mask & index.ended for mask in index.readings_of.values())
     if several or index.interested & index.ended:
         return ""
-    return "no interest is known of a consumer that ended"
+    return "no consumer with an end line has a known interest"
 
 
 def end_note(index: HistoryIndex) -> str:
-    """Name the consumers of which nothing, or less, could be asked."""
+    """Name the consumers that were checked less, or not at all."""
     history = index.history
     ended = {reading.consumer for reading in history.readings if reading.ended}
     return notes(

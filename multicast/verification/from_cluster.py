@@ -1,7 +1,8 @@
 """The history of a running system, replayed from its cluster.
 
-What stands in the logs is what was multicast; what consumers deliver is read anew from the order
-streams, from the start, by the same consumers that applications use. Reads only; commits nothing.
+The messages in the logs are taken as multicast. The deliveries are computed again from the order
+streams, from their starts, by the same `Consumer` that applications use. Reads only, commits
+nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from multicast.subscription import SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
+REPLAYS = 2  # the guarantee "replay" compares two readings of one consumer; more cost time only
+QUIET_S = 30.0  # as `Consumer.until_end`: it outlives the failover of a broker
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayedConsumer:
-    """Whose deliveries are replayed: a consumer of the plan, or an interest."""
+    """A consumer whose deliveries are replayed: by its name in the plan, or by an interest."""
 
     name: str | None
     interest: tuple[str, ...] | None
 
     @property
     def label(self) -> str:
-        """What the history calls it."""
+        """The consumer's name in the history."""
         return self.name or ",".join(self.interest or ())
 
 
@@ -37,20 +41,20 @@ def replayed(
     topic: str,
     seats: Sequence[ReplayedConsumer],
     *,
-    replays: int = 2,
-    timeout_s: float = 30.0,
+    replays: int = REPLAYS,
+    timeout_s: float = QUIET_S,
 ) -> History:
-    """Replay each seat from its earliest position to the logs' ends as they are now.
+    """Replay each consumer from its earliest position up to the present ends of the logs.
 
-    Each is replayed `replays` times, so that "replay" is judged, too. The end is taken once, for
-    all seats and for what counts as multicast (`multicast/verification/audit.py`), over all epochs.
-    Raises `TimedOut` where nothing came for `timeout_s` seconds though something must.
+    Each is replayed `replays` times. The end is taken once, over all epochs, for all consumers and
+    for the messages taken as multicast (`multicast/verification/audit.py`). Raises `TimedOut` if no
+    message came for `timeout_s` seconds before the end.
     """
     control = ControlReader(driver, topic)
     try:
         audit = AuditCollector(end_now(driver, control))
         for seat in seats:
-            wanted = SubscriptionRequest.of(seat.name, seat.interest)
+            request = SubscriptionRequest.of(seat.name, seat.interest)
             for number in range(replays):
                 consumer = Consumer(
                     topic=topic,
@@ -60,7 +64,7 @@ def replayed(
                     driver=driver,
                 )
                 with consumer:
-                    audit.begins(seat.label, wanted, consumer.position.epoch)
+                    audit.begins(seat.label, request, consumer.position.epoch)
                     for batch in consumer.until_end(timeout=timeout_s, end=audit.end):
                         audit.delivered(seat.label, str(number + 1), batch)
                     audit.ended(seat.label, str(number + 1))
@@ -75,18 +79,19 @@ def replayed(
 def _read(
     driver: Driver, state: ControlState, log: Log, audit: AuditCollector, timeout_s: float
 ) -> None:
-    """Note every message that stands in a log, up to the audit's end."""
-    at = log_partition(log)
-    position, end = driver.log_start_offsets([at])[at], audit.end.positions[log.name]
+    """Add every message of a log, up to the audit's end."""
+    partition = log_partition(log)
+    position = driver.log_start_offsets([partition])[partition]
+    end = audit.end.positions[log.name]
     if position >= end:
         return
-    reader = driver.reader({at: position})
+    reader = driver.reader({partition: position})
     try:
         while position < end:
-            moved = reader.poll(timeout_s)
-            if not moved:
-                raise TimedOut(f"log {log.name} could not be read within {timeout_s:g} s")
-            for fetched in moved:
+            answers = reader.poll(timeout_s)
+            if not answers:
+                raise TimedOut(f"log {log.name} gave no record within {timeout_s:g} s")
+            for fetched in answers:
                 audit.logged(state, log, fetched.records)
                 position = fetched.position
     finally:

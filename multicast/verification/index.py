@@ -1,14 +1,14 @@
-"""What several guarantees ask of one history, each worked out at most once.
+"""Facts about one history that several guarantees need, each computed at most once.
 
-A `History` goes in. Sets of readings are bits of one whole number, so that "all readings that are
-addressed by this message and lack it" is one operation, whatever their number. No verdicts here.
+A set of readings is one whole number, with one bit for each reading. So "all readings that this
+message addresses and that lack it" is one operation on numbers. No verdicts here.
 
-    class      messages with the same destination set, of the same epoch (where interests change
-               with it), delivered by the same readings: what is missing somewhere is decided once
-               a class, not once a message
-    addressed  a reading by a message: its consumer's interest meets the destination set. Where
-               the interest is unknown: another reading of the same consumer delivered the message
-    absent     readings that are addressed by the class and did not deliver it
+    class      messages with the same destination set, delivered by the same readings, and, if
+               interests change, of the same epoch. Whether somebody lacks a message is decided once
+               for each class, not for each message
+    addressed  a reading by a message: its consumer's interest meets the destination set. If the
+               interest is unknown: another reading of the same consumer delivered the message
+    absent     the readings that the class addresses and that did not deliver it
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import NamedTuple
 from multicast.history import History, UnbrokenDeliveries
 from multicast.verification.acyclic import Core, core
 
-OFFSET_DIGITS_MAX = 18  # below 2 ** 63
+OFFSET_DIGITS_MAX = 18  # an `array("q")` holds every such number: 10^18 < 2^63
 
 
 class MessageClass(NamedTuple):
-    """Destination set, and the readings (bits) that delivered its messages, and that lack them.
+    """A class of messages; `delivered`, `absent` and `addressed` are sets of readings (bits).
 
-    `addressed` are the readings whose known interest meets the set.
+    `addressed` has only readings whose interest is known.
     """
 
     destination: int
@@ -39,7 +39,7 @@ class MessageClass(NamedTuple):
 
 
 class Logs(NamedTuple):
-    """By message: the number of its log (-1: its ID is not "LOG:OFFSET"), and the offset."""
+    """By message: the index of its log in `names` (-1: the ID is not "LOG:OFFSET"), its offset."""
 
     names: list[str]
     log_of: array[int]
@@ -47,7 +47,7 @@ class Logs(NamedTuple):
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Give the places of the bits that are set, the lowest first."""
+    """Give the positions of the bits that are set, the lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -55,14 +55,14 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class HistoryIndex:
-    """A history and what follows from it."""
+    """A history, and facts computed from it on demand."""
 
     def __init__(self, history: History) -> None:
         self.history = history
 
     @cached_property
     def sequences(self) -> list[array[int]]:
-        """By reading: what it delivered; of a message that it delivered twice, the first."""
+        """By reading: its messages in order of delivery, without repetitions."""
         return [
             messages if len(set(messages)) == len(messages) else array("i", dict.fromkeys(messages))
             for messages in (reading.messages for reading in self.history.readings)
@@ -70,20 +70,20 @@ class HistoryIndex:
 
     @cached_property
     def core(self) -> Core:
-        """What no single order of all messages can hold."""
+        """The parts of the sequences that have no common order."""
         return core(self.sequences, len(self.history.messages))
 
     @cached_property
     def readings_of(self) -> dict[str, int]:
         """By consumer: its readings, as bits."""
-        found: dict[str, int] = {}
+        masks: dict[str, int] = {}
         for index, reading in enumerate(self.history.readings):
-            found[reading.consumer] = found.get(reading.consumer, 0) | 1 << index
-        return found
+            masks[reading.consumer] = masks.get(reading.consumer, 0) | 1 << index
+        return masks
 
     @cached_property
     def ended(self) -> int:
-        """The readings that had read all that there was, as bits."""
+        """The readings that have read everything, as bits."""
         return sum(1 << i for i, reading in enumerate(self.history.readings) if reading.ended)
 
     @cached_property
@@ -95,9 +95,9 @@ class HistoryIndex:
 
     @cached_property
     def complete(self) -> dict[str, int]:
-        """Consumers that must have delivered all that they are addressed by, with their readings.
+        """The consumers that must have delivered every message addressed to them, with readings.
 
-        Their interest is known, and one of their readings ended that did not join late.
+        Their interest is known, and one of their readings ended and did not join late.
         """
         names = [r.consumer for r in self.history.readings if r.ended and not r.late]
         return {
@@ -108,14 +108,14 @@ class HistoryIndex:
 
     @cached_property
     def _subscribed(self) -> dict[str, int]:
-        """By partition: the readings whose consumer's interest always has it, as bits."""
+        """By partition: the readings of consumers with a fixed interest that has it, as bits."""
         history = self.history
-        found: dict[str, int] = {}
+        masks: dict[str, int] = {}
         for name, mask in self.readings_of.items():
             if name not in history.changing:
                 for partition in history.interests.get(name, ()):
-                    found[partition] = found.get(partition, 0) | mask
-        return found
+                    masks[partition] = masks.get(partition, 0) | mask
+        return masks
 
     def _addressed(self, destination: int, epoch: int) -> int:
         """Give the readings whose known interest meets a destination set, as bits."""
@@ -130,7 +130,7 @@ class HistoryIndex:
         return mask
 
     def addressed_at_times(self, destination: int) -> int:
-        """Give the readings of consumers whose interest meets a set in some epochs, as bits."""
+        """Give the readings of consumers whose changing interest meets a set in some epoch."""
         history = self.history
         to = history.destinations[destination]
         return sum(
@@ -177,20 +177,20 @@ class HistoryIndex:
 
     @property
     def class_of(self) -> array[int]:
-        """By message: the number of its class."""
+        """By message: the index of its class."""
         return self._classified[0]
 
     @property
     def classes(self) -> list[MessageClass]:
-        """All classes, by number."""
+        """All classes."""
         return self._classified[1]
 
     @cached_property
     def logs(self) -> Logs:
-        """Take message IDs of the form "LOG:OFFSET" apart.
+        """The logs and offsets in message IDs of the form "LOG:OFFSET".
 
-        LOG must name the message's destination set or a wider one ("P1+P3" for P1), so an ID of
-        another system that happens to end in a number is not taken for one.
+        LOG must be the message's destination set or a wider one ("P1+P3" for P1). So an ID of
+        another system that happens to end in a number is not mistaken for one.
         """
         known: dict[tuple[str, int], int] = {}
         names: dict[str, int] = {}
@@ -201,18 +201,18 @@ class HistoryIndex:
             name, colon, digits = message_id.rpartition(":")
             log = offset = -1
             if colon and digits.isdecimal() and len(digits) <= OFFSET_DIGITS_MAX:
-                found = known.get((name, destination))
-                if found is None:
+                number = known.get((name, destination))
+                if number is None:
                     covers = set(name.split("+")).issuperset(self.history.destinations[destination])
-                    found = names.setdefault(name, len(names)) if covers else -1
-                    known[name, destination] = found
-                log = found
+                    number = names.setdefault(name, len(names)) if covers else -1
+                    known[name, destination] = number
+                log = number
                 offset = int(digits)
             log_of.append(log)
             offset_of.append(offset)
         return Logs(list(names), log_of, offset_of)
 
     def reading(self, mask: int) -> tuple[int, UnbrokenDeliveries]:
-        """Give the first reading of a set of bits, and its place."""
+        """Give the first reading of a set of bits, after its index."""
         index = (mask & -mask).bit_length() - 1
         return index, self.history.readings[index]

@@ -1,4 +1,4 @@
-"""Writes a history beside what a command does: added to its file, which may be there already."""
+"""Appends the lines of a history to a file while a command runs; the file may exist already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multicast.errors import AmcastError
 
 @contextmanager
 def stored_in(place: str) -> Iterator[None]:
-    """Say in one sentence that something cannot be written; a closed pipe is no such thing."""
+    """Turn an `OSError` into an `AmcastError` that names `place`; a closed pipe stays as it is."""
     try:
         yield
     except BrokenPipeError:
@@ -22,7 +22,7 @@ def stored_in(place: str) -> Iterator[None]:
 
 
 class HistoryWriter:
-    """Adds lines to a history's file: many at a time, and all of them or none."""
+    """Appends lines to a history's file; each `store` writes all of its lines or none."""
 
     def __init__(self, file: Path) -> None:
         self._place = str(file)
@@ -31,11 +31,11 @@ class HistoryWriter:
             self._file = file.open("ab", buffering=0)
 
     def note(self, line: str) -> None:
-        """Add a line to what `store` will write."""
+        """Add a line for the next `store`."""
         self._lines.append(line)
 
     def store(self) -> None:
-        """Write what was noted; raises `AmcastError`, and then the file ends where it did."""
+        """Write the added lines; if that raises `AmcastError`, the file is as it was before."""
         raw = "".join(self._lines).encode()
         end = os.fstat(self._file.fileno()).st_size
         with stored_in(self._place):
@@ -43,11 +43,11 @@ class HistoryWriter:
                 while raw:
                     raw = raw[self._file.write(raw) :]
             except OSError:
-                # Half a line would spoil the history for whoever goes on with it.
+                # Half a line would make the file unreadable for everything appended later.
                 os.ftruncate(self._file.fileno(), end)
                 raise
         self._lines.clear()
 
     def close(self) -> None:
-        """Close the file; what was only noted is not written."""
+        """Close the file without writing the lines added since the last `store`."""
         self._file.close()

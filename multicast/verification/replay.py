@@ -1,8 +1,7 @@
-"""Replay: all readings of one consumer are stretches of one sequence.
+"""Replay: all readings of one consumer are parts of one sequence.
 
-A history's index goes in, a witness comes out, or nothing. The same cursor gives the same sequence
-on any machine at any later time; so two instances of a consumer, or one before and after a restart,
-have the same neighbours of each message, wherever each began.
+A cursor gives the same sequence on any machine at any later time. So each message has the same
+neighbours in two instances of a consumer, or before and after a restart, wherever they began.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from itertools import pairwise
 
 from multicast.verification.acyclic import core, shortest_cycle
 from multicast.verification.index import HistoryIndex, bits
-from multicast.verification.report import Witness, cycle_witness, no_delivery, said
+from multicast.verification.report import Witness, cycle_witness, no_delivery, witness_of
 
 
 def replay(index: HistoryIndex) -> Witness | None:
-    """Find two readings of one consumer that are no stretches of one sequence."""
-    return _positions(index) or _stretches(index)
+    """Find two readings of one consumer that are not parts of one sequence."""
+    return _positions(index) or _neighbours(index)
 
 
-def _stretches(index: HistoryIndex) -> Witness | None:
+def _neighbours(index: HistoryIndex) -> Witness | None:
     """Look for a message that two readings of one consumer deliver with different neighbours.
 
-    Where every message has one neighbour on each side, the readings together are lines; they
-    are stretches of one sequence unless a line closes to a ring.
+    If every message has at most one neighbour on each side, the readings together form lines. They
+    are parts of one sequence unless a line closes to a ring.
     """
     history = index.history
     count = len(history.messages)
@@ -33,43 +32,45 @@ def _stretches(index: HistoryIndex) -> Witness | None:
         if not readings & (readings - 1):
             continue
         chosen = list(bits(readings))
-        for at in chosen:
-            sequence = index.sequences[at]
+        for number in chosen:
+            sequence = index.sequences[number]
             for earlier, later in pairwise(sequence):
                 if after[earlier] != later or before[later] != earlier:
                     if after[earlier] >= 0 or before[later] >= 0:
-                        return _two_ways(index, chosen, at, earlier, later)
+                        return _two_ways(index, chosen, number, earlier, later)
                     after[earlier], before[later] = later, earlier
-        if index.core and (ring := core([index.sequences[at] for at in chosen], count)):
+        if index.core and (ring := core([index.sequences[number] for number in chosen], count)):
             steps = [step._replace(sequence=chosen[step.sequence]) for step in shortest_cycle(ring)]
             return cycle_witness("ring", index, tuple(steps))
-        for at in chosen:
-            for message in index.sequences[at]:
+        for number in chosen:
+            for message in index.sequences[number]:
                 after[message] = before[message] = -1
     return None
 
 
-def _two_ways(index: HistoryIndex, chosen: list[int], at: int, earlier: int, later: int) -> Witness:
-    """Find the reading that goes another way at one of two neighbours of the reading `at`."""
+def _two_ways(
+    index: HistoryIndex, chosen: list[int], number: int, earlier: int, later: int
+) -> Witness:
+    """Find a reading that differs from reading `number` at one of two neighbouring messages."""
     history = index.history
     for other in chosen:
         sequence = index.sequences[other]
-        for one, two in pairwise(sequence):
-            if (one == earlier) != (two == later):
-                return said(
+        for first, second in pairwise(sequence):
+            if (first == earlier) != (second == later):
+                return witness_of(
                     "two sequences",
-                    f"{history.readings[other].name} delivered {history.name(one)} and next "
-                    f"{history.name(two)}; {history.readings[at].name}, of the same consumer, "
-                    f"delivered {history.name(earlier)} and next {history.name(later)}.",
+                    f"{history.readings[other].name} delivered {history.name(first)} and next "
+                    f"{history.name(second)}; {history.readings[number].name}, of the same "
+                    f"consumer, delivered {history.name(earlier)} and next {history.name(later)}.",
                 )
     raise AssertionError("two readings differ here")
 
 
 def _positions(index: HistoryIndex) -> Witness | None:
-    """Compare, in one instance, readings that count on from one another's positions.
+    """Compare readings of one instance whose positions overlap.
 
-    A reading that begins at 0 counts anew; one that begins at a position that the instance was
-    past must deliver there what was delivered there before.
+    A reading that begins at 0 counts anew. One that begins at a position that the instance has
+    passed must deliver the same messages at the same positions.
     """
     history = index.history
     known: dict[tuple[str, str], tuple[int, array[int]]] = {}
@@ -79,21 +80,21 @@ def _positions(index: HistoryIndex) -> Witness | None:
         if reading.first == 0 or not first <= reading.first <= first + len(line):
             known[key] = (reading.first, reading.messages[:])
             continue
-        there = reading.first - first
-        for place, (old, new) in enumerate(zip(line[there:], reading.messages, strict=False)):
+        overlap = reading.first - first  # where the reading begins in `line`
+        for place, (old, new) in enumerate(zip(line[overlap:], reading.messages, strict=False)):
             if old != new:
-                return said(
+                return witness_of(
                     "two sequences",
                     f"{reading.name} delivered {history.name(old)} at position "
                     f"{reading.first + place}, and after a restart {history.name(new)} there.",
                 )
-        line.extend(reading.messages[len(line) - there :])
+        line.extend(reading.messages[len(line) - overlap :])
         known[key] = (first, line)
     return None
 
 
 def replay_unchecked(index: HistoryIndex) -> str:
-    """Say why there is nothing to compare; "" where there is."""
+    """Say why there is nothing to compare; "" if there is something."""
     if any(mask & (mask - 1) for mask in index.readings_of.values()):
         return ""
     return no_delivery(index) or "no consumer was read twice"

@@ -1,11 +1,10 @@
-"""What is said about a history: verdicts, and witnesses in words.
+"""The report on a history: verdicts, and witnesses in words.
 
-A guarantee's finding goes in, the sentence that a person reads comes out. Which guarantee holds is
-decided elsewhere (`properties.py`).
+`properties.py` decides which guarantees hold; this module makes the sentences that people read.
 
-    holds        nothing in the history speaks against it
-    violated     the witness says, in words, which deliveries cannot both be right
-    not checked  the history does not say enough to tell, and the reason says what is missing
+    holds        nothing in the history contradicts it
+    violated     the witness says, in words, which deliveries contradict each other
+    not checked  the history does not say enough to decide, and the reason says what is missing
 
 Invariant: a verdict has a witness iff it is "violated", and a reason iff it is "not checked".
 """
@@ -23,11 +22,12 @@ from multicast.verification.index import HistoryIndex
 HOLDS: Literal["holds"] = "holds"
 VIOLATED: Literal["violated"] = "violated"
 NOT_CHECKED: Literal["not checked"] = "not checked"
+_NAMES_MAX = 5  # in a note, so that it fits on a line or two
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One reading delivered one message before another: a step of a cycle."""
+    """A step of a cycle: one reading delivered one message before another."""
 
     consumer: str
     instance: str
@@ -39,9 +39,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Why a guarantee does not hold: what kind of fault, in sentences; of a cycle also its steps.
+    """A proof that a guarantee is violated: the kind of fault, and sentences that describe it.
 
-    The steps of a cycle follow each other: where one ends, the next begins.
+    For a cycle also its steps: each begins with the message with which the one before ends.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one guarantee. `note` says what was left out, or counts; "" for nothing."""
+    """The result for one guarantee. `note` says what was left out, or gives counts; or is ""."""
 
     guarantee: str
     verdict: Literal["holds", "violated", "not checked"]
@@ -69,7 +69,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdicts on all guarantees, in DESIGN's order, and how much they were about."""
+    """The verdicts on all guarantees, in DESIGN's order, and the size of the history."""
 
     verdicts: tuple[Verdict, ...]
     messages: int
@@ -88,7 +88,7 @@ class Report:
 
 
 class OrderViolation(AmcastError):
-    """A history breaks a guarantee; `report` has every verdict and witness."""
+    """A history violates a guarantee; `report` has every verdict and witness."""
 
     exit_code = 3
 
@@ -98,35 +98,35 @@ class OrderViolation(AmcastError):
         super().__init__(f"{first.guarantee} is violated: {first.witness}")
 
 
-def said(kind: str, *sentences: str) -> Witness:
-    """Make a witness of sentences."""
+def witness_of(kind: str, *sentences: str) -> Witness:
+    """Make a witness from sentences."""
     return Witness(kind, sentences)
 
 
 def delivered(history: History, reading: UnbrokenDeliveries, message: int) -> str:
-    """Begin a sentence: who delivered which message, and at what position."""
+    """Give the beginning of a sentence: who delivered which message, at which position."""
     position = reading.first + reading.messages.index(message)
     return f"{reading.name} delivered {history.name(message)} (position {position})"
 
 
 def no_delivery(index: HistoryIndex) -> str:
-    """Give the reason for checking nothing where nothing was delivered; else ""."""
+    """Give the reason for not checking a history without deliveries; else ""."""
     return "" if index.history.deliveries else "the history has no delivery"
 
 
-def names_of(what: str, names: list[str]) -> str:
-    """Make a note about the first few of these names; "" where there are none."""
-    more = ", ..." if len(names) > 5 else ""
-    return f"{what}: {', '.join(map(shown, names[:5]))}{more}" if names else ""
+def names_of(title: str, names: list[str]) -> str:
+    """Make a note about the first few of these names; "" if there are none."""
+    more = ", ..." if len(names) > _NAMES_MAX else ""
+    return f"{title}: {', '.join(map(shown, names[:_NAMES_MAX]))}{more}" if names else ""
 
 
 def notes(*parts: str) -> str:
-    """Join notes, leaving out the empty ones."""
+    """Join the notes that are not empty."""
     return "; ".join(part for part in parts if part)
 
 
 def cycle_witness(kind: str, index: HistoryIndex, steps: tuple[Step, ...]) -> Witness:
-    """Make a witness of a cycle: a sentence a step. A step's `sequence` is a reading's place."""
+    """Make a witness from a cycle, a sentence for each step; `Step.sequence` indexes readings."""
     history = index.history
     edges = []
     for step in steps:

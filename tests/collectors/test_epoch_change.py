@@ -14,7 +14,7 @@ from multicast.control import (
     running_record,
     stream_partition,
 )
-from multicast.delivery import start_alone
+from multicast.cursor import single_log_cursor
 from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation
 from multicast.order import OrderStream
@@ -97,7 +97,7 @@ def test_a_lone_reader_that_joins_behind_the_marker_waits_for_the_end_of_the_epo
     stage.node("K1.a")
     stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers, streams={"K1": 1})
     stage.mark()
-    cursor = start_alone(stage.control().plan(1), "P2", 1)  # the end of the log: "latest"
+    cursor = single_log_cursor(stage.control().plan(1), "P2", 1)  # the end of the log: "latest"
     consumer = stage.consumer("C2.a", at=str(cursor))
 
     stage.multicast("P2")
@@ -179,7 +179,7 @@ def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():
     stage.plan(["P1"], {}, {"C1": (["P1"], None)})
     stage.multicast("P1")
     state = stage.control()
-    cursor = start_alone(state.plan(), "P1", 0)
+    cursor = single_log_cursor(state.plan(), "P1", 0)
 
     delivery = resume(state, SubscriptionRequest.of("C1", None), cursor, bounds=Bounds())
 

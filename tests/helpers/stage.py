@@ -21,7 +21,7 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.delivery import Cursor
+from multicast.cursor import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderRecord, OrderStream, RecordKind, decode
@@ -333,7 +333,7 @@ class OneConsumer:
             if delivery.marker is None or epoch not in state.ends:
                 return False
             (log,) = delivery.logs.values()
-            delivery.alone_ends(state.alone_end(epoch, log.name))
+            delivery.end_log_at(state.alone_end(epoch, log.name))
             return True
         if not delivery.ended:
             return False

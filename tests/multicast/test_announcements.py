@@ -22,8 +22,8 @@ from tests.helpers.plans import chain, from_start
 TOKEN = b"12345678"
 
 
-def promises(*, most=1000):
-    return Promises(most)
+def promises(*, promised_max=1000):
+    return Promises(promised_max)
 
 
 counts = st.builds(
@@ -32,10 +32,10 @@ counts = st.builds(
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(counts, max_size=LOGS_MAX))
-def test_an_announcement_reads_back(producer, found):
-    raw = encode(TOKEN, Announcement(producer, found))
-    assert decode(TOKEN, raw) == Announcement(producer, found)
-    assert len(raw) < 1232  # what every IPv6 network carries in one piece
+def test_an_announcement_reads_back(producer, entries):
+    raw = encode(TOKEN, Announcement(producer, entries))
+    assert decode(TOKEN, raw) == Announcement(producer, entries)
+    assert len(raw) < 1232  # fits into the smallest IPv6 packet of 1,280 bytes, with its headers
 
 
 def test_what_is_meant_for_somebody_else_is_ignored():
@@ -70,7 +70,7 @@ def test_a_debt_that_is_forgotten_is_not_made_up_for():
     for _ in range(2 * DEBT_TICKS):
         made.tick()
     assert made.promised == 0
-    made.announced(1, sent=4, settled=3)  # the second and the third are long in the log
+    made.announced(1, sent=4, settled=3)  # the log has contained the second and third for long
     assert made.promised == 1
 
 
@@ -102,7 +102,7 @@ def test_what_nobody_announces_is_forgotten_in_the_end():
     made.grown(5)
     for _ in range(DEBT_TICKS):
         made.tick()
-    assert made.promised == -5  # its announcements may be on their way
+    assert made.promised == -5  # their announcements may still come
     for _ in range(DEBT_TICKS):
         made.tick()
     made.announced(1, sent=1, settled=0)
@@ -122,10 +122,10 @@ def test_while_plain_producers_write_nothing_is_promised():
 
 
 def test_a_producer_cannot_promise_without_bound():
-    made = promises(most=10)
+    made = promises(promised_max=10)
     made.announced(1, sent=2**60, settled=0)
     assert made.promised == 10
-    made.announced(2, sent=5, settled=6)  # nobody of ours says that
+    made.announced(2, sent=5, settled=6)  # no producer of ours sends that
     assert made.promised == 10
 
 

@@ -11,11 +11,11 @@ from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 from topology.tree import CollectorSpec, Subscription
 
-ASKED = ("last_stable_offsets", "topic_ids")
+REQUESTS = ("last_stable_offsets", "topic_ids")
 
 
 class Failing:
-    """A driver of which one call of those that ask the cluster fails."""
+    """A driver of which one request to the cluster fails."""
 
     def __init__(self, driver):
         self._driver = driver
@@ -24,25 +24,25 @@ class Failing:
 
     def __getattr__(self, name):
         call = getattr(self._driver, name)
-        if name not in ASKED:
+        if name not in REQUESTS:
             return call
 
-        def ask(*arguments):
+        def request(*arguments):
             self.calls += 1
             if self.calls == self.fails_at:
                 raise ClusterUnreachable("no broker answered")
             return call(*arguments)
 
-        return ask
+        return request
 
 
 def two_epochs(system):
-    """P4, read alone, has a message in each of two epochs; the second has it at K2."""
+    """P4, a single-log subscription, has a message in each of two epochs; K2 orders the second."""
     plan = chain()
-    at = log_partition(plan.log("P4"))
-    system.log.write(at, b"one")
-    system.log.write(at, None, headers=[epoch_header("P4", 2)])
-    system.log.write(at, b"two")
+    partition = log_partition(plan.log("P4"))
+    system.log.write(partition, b"one")
+    system.log.write(partition, None, headers=[epoch_header("P4", 2)])
+    system.log.write(partition, b"two")
     collectors = (plan.collectors[0], CollectorSpec("K2", ("P2", "P3", "P4"), "K1", 1))
     consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
     system.propose(replace(chain(epoch=2), collectors=collectors, consumers=consumers))
@@ -51,18 +51,18 @@ def two_epochs(system):
 
 
 def read(consumer):
-    """Poll until both are delivered; give what was, and how often the cluster was away."""
-    found, away = [], []
+    """Poll until both are delivered; give them, and how often the cluster was unreachable."""
+    delivered, away = [], []
 
     def poll():
         try:
-            found.extend((b.epoch, r.value) for b in consumer.poll(0.01) for r in b.records)
+            delivered.extend((b.epoch, r.value) for b in consumer.poll(0.01) for r in b.records)
         except ClusterUnreachable as error:
             away.append(error)
-        return len(found) >= 2
+        return len(delivered) >= 2
 
     until(poll, timeout=20)
-    return found, len(away)
+    return delivered, len(away)
 
 
 @pytest.mark.parametrize("fails_at", range(1, 5))
@@ -73,7 +73,7 @@ def test_a_call_that_fails_while_an_epoch_turns_is_made_again(fails_at):
         system.driver = driver
         with system.consumer("C4") as consumer:
             driver.calls, driver.fails_at = 0, fails_at
-            found, away = read(consumer)
-        assert found == [(1, b"one"), (2, b"two")]
+            delivered, away = read(consumer)
+        assert delivered == [(1, b"one"), (2, b"two")]
         assert away == (driver.calls >= fails_at)
         assert driver.calls > 1

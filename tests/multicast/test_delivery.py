@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.delivery import Cursor, Delivery, start_alone, start_cursor
+from multicast.cursor import Cursor, single_log_cursor, start_cursor
+from multicast.delivery import Delivery
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
@@ -37,7 +38,7 @@ def plain(first: int, end: int) -> list[Record]:
     return [Record(offset, b"%d" % offset) for offset in range(first, end)]
 
 
-def told(batches) -> list[str]:
+def ids(batches) -> list[str]:
     return [f"{b.log.name}:{record.offset}" for b in batches for record in b.records]
 
 
@@ -47,19 +48,19 @@ def test_a_message_waits_for_its_order_and_an_order_for_its_message():
     assert core.deliver(10) == []
     for offset, raw in enumerate(stream_of([Run(0, 0, 1), Run(1, 0, 1)], [Run(0, 1, 2)])):
         core.order_read(offset, raw)
-    assert told(core.deliver(10)) == ["P1:0"]
+    assert ids(core.deliver(10)) == ["P1:0"]
     core.payload_read(1, plain(0, 1), 1)
-    assert told(core.deliver(10)) == ["P2:0", "P1:1"]
+    assert ids(core.deliver(10)) == ["P2:0", "P1:1"]
 
 
 def test_an_offset_that_is_ordered_before_it_is_filled_is_waited_for():
     core = opened()
     core.order_read(0, stream_of([Run(0, 0, 3)])[0])
     core.payload_read(0, plain(0, 1), 1)
-    assert told(core.deliver(10)) == ["P1:0"]
+    assert ids(core.deliver(10)) == ["P1:0"]
     assert core.deliver(10) == []
     core.payload_read(0, plain(1, 3), 3)
-    assert told(core.deliver(10)) == ["P1:1", "P1:2"]
+    assert ids(core.deliver(10)) == ["P1:1", "P1:2"]
 
 
 def test_offsets_that_were_passed_without_a_message_are_dropped():
@@ -68,9 +69,9 @@ def test_offsets_that_were_passed_without_a_message_are_dropped():
         core.order_read(offset, raw)
     core.payload_read(1, plain(0, 1), 1)
     core.payload_read(0, [Record(1, b"x"), Record(3, b"y")], 4)
-    assert told(core.deliver(10)) == ["P1:1", "P1:3"]
+    assert ids(core.deliver(10)) == ["P1:1", "P1:3"]
     core.payload_read(0, [], 5)
-    assert told(core.deliver(10)) == ["P2:0"]
+    assert ids(core.deliver(10)) == ["P2:0"]
 
 
 def test_skips_and_epoch_markers_are_not_delivered_in_an_order_stream():
@@ -83,7 +84,7 @@ def test_skips_and_epoch_markers_are_not_delivered_in_an_order_stream():
         Record(3, b"plain"),
     ]
     core.payload_read(0, special, 4)
-    assert told(core.deliver(10)) == ["P1:2", "P1:3"]
+    assert ids(core.deliver(10)) == ["P1:2", "P1:3"]
 
 
 def test_a_covered_message_reaches_only_whom_its_exact_set_names():
@@ -105,7 +106,7 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
         ]
         core.payload_read(number, records, 3)
         batches = core.deliver(10)
-        assert told(batches) == expected
+        assert ids(batches) == expected
         assert [batch.to for batch in batches] == [("P2", "P3", "P4"), ("P3", "P4")]
         assert core.foreign == 1
 
@@ -114,7 +115,7 @@ def test_only_the_logs_of_the_interest_are_delivered():
     core = opened(interest=("P2",))
     core.order_read(0, stream_of([Run(0, 0, 9), Run(1, 0, 2)])[0])
     core.payload_read(1, plain(0, 2), 2)
-    assert told(core.deliver(10)) == ["P2:0", "P2:1"]
+    assert ids(core.deliver(10)) == ["P2:0", "P2:1"]
 
 
 def test_a_freeze_ends_the_epoch_once_all_before_it_is_delivered():
@@ -134,10 +135,10 @@ def test_the_log_at_the_head_of_the_order_is_never_paused():
     core.payload_read(0, plain(0, 1), 1)
     core.payload_read(1, plain(0, 1), 1)
     assert core.paused() == [1]
-    assert told(core.deliver(10)) == ["P1:0"]
+    assert ids(core.deliver(10)) == ["P1:0"]
     assert core.paused() == [1]
     core.payload_read(0, plain(1, 2), 2)
-    assert told(core.deliver(10)) == ["P1:1", "P2:0"]
+    assert ids(core.deliver(10)) == ["P1:1", "P2:0"]
 
 
 def test_a_full_queue_of_runs_pauses_the_order():
@@ -151,33 +152,33 @@ def test_a_full_queue_of_runs_pauses_the_order():
 
 
 def test_a_lone_reader_needs_no_order_stream():
-    core = Delivery(PLAN, ("P4",), None, start_alone(PLAN, "P4", 0))
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     core.payload_read(3, plain(0, 3), 3)
     batches = core.deliver(10)
-    assert told(batches) == ["P4:0", "P4:1", "P4:2"]
+    assert ids(batches) == ["P4:0", "P4:1", "P4:2"]
     assert str(batches[0].cursor()) == "1/@P4/0/0/3"
 
 
 def test_a_lone_reader_stops_at_the_epoch_marker_until_it_knows_where_the_epoch_ends():
-    core = Delivery(PLAN, ("P4",), None, start_alone(PLAN, "P4", 0))
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     marked = [*plain(0, 2), Record(2, None, None, [epoch_header("P4", 2)]), *plain(3, 6)]
     core.payload_read(3, marked, 6)
-    assert told(core.deliver(10)) == ["P4:0", "P4:1"]
+    assert ids(core.deliver(10)) == ["P4:0", "P4:1"]
     assert core.deliver(10) == []
     assert core.marker == 2
     assert not core.ended
-    core.alone_ends(5)
-    assert told(core.deliver(10)) == ["P4:3", "P4:4"]
+    core.end_log_at(5)
+    assert ids(core.deliver(10)) == ["P4:3", "P4:4"]
     core.deliver(10)
     assert core.ended
 
 
 @pytest.mark.parametrize(("epoch", "stops"), [(PLAN.epoch, False), (PLAN.epoch + 6, True)])
 def test_only_a_marker_of_a_later_epoch_stops_a_lone_reader(epoch, stops):
-    """The log may have been carried over a few times; an old marker is of a repeated drain."""
-    core = Delivery(PLAN, ("P4",), None, start_alone(PLAN, "P4", 0))
+    """The log may have been retained several times; an old marker is of a repeated drain."""
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     core.payload_read(3, [Record(0, None, None, [epoch_header("P4", epoch)]), *plain(1, 2)], 2)
-    assert told(core.deliver(10)) == ([] if stops else ["P4:1"])
+    assert ids(core.deliver(10)) == ([] if stops else ["P4:1"])
 
 
 @pytest.mark.parametrize("text", ["", "1/K1/2/3", "x/K1/1/2/3", "1//1/2/3", "1/K1/-1/2/3"])
@@ -210,44 +211,44 @@ def history(seed: int) -> tuple[list[bytes], dict[int, list[Record]], dict[int, 
 
 
 def run_through(core: Delivery, seed: int, history_seed: int) -> list[tuple[str, Cursor]]:
-    """Feed a whole history in an order that `seed` chooses; list what comes out, with cursors."""
+    """Feed a whole history in an order that `seed` chooses; list the deliveries with cursors."""
     rng = random.Random(seed)
     raws, logs, ends = history(history_seed)
     out = []
     read = {0: None, 1: None}
-    order_at = 0
+    order_offset = 0
     for step in range(10_000):
         choice = rng.randrange(4)
-        if choice == 0 and order_at < len(raws):
-            core.order_read(order_at, raws[order_at])
-            order_at += 1
+        if choice == 0 and order_offset < len(raws):
+            core.order_read(order_offset, raws[order_offset])
+            order_offset += 1
         elif choice in (1, 2) and core.payload_starts is not None:
             log = choice - 1
-            at = core.payload_starts[log] if read[log] is None else read[log]
-            upto = min(ends[log], at + rng.randint(1, 3))
-            read[log] = max(at, upto)
-            core.payload_read(log, [r for r in logs[log] if at <= r.offset < upto], read[log])
+            begin = core.payload_starts[log] if read[log] is None else read[log]
+            end = min(ends[log], begin + rng.randint(1, 3))
+            read[log] = max(begin, end)
+            core.payload_read(log, [r for r in logs[log] if begin <= r.offset < end], read[log])
         else:
             for batch in core.deliver(rng.randint(1, 5)):
                 for index, record in enumerate(batch.records):
                     out.append((f"{batch.log.name}:{record.offset}", batch.cursor(index)))
-        done = order_at == len(raws) and all(read[log] == ends[log] for log in ends)
+        done = order_offset == len(raws) and all(read[log] == ends[log] for log in ends)
         if step > 300 and done and not core.deliver(1) and not core._runs:
             break
     return out
 
 
 @settings(max_examples=200, deadline=None)
-@given(what=st.integers(0, 2**32), one=st.integers(0, 2**32), other=st.integers(0, 2**32))
-def test_when_payloads_arrive_never_shows_and_every_cursor_goes_on_exactly_there(what, one, other):
-    first = run_through(opened(), one, what)
+@given(what=st.integers(0, 2**32), seed=st.integers(0, 2**32), other=st.integers(0, 2**32))
+def test_when_payloads_arrive_never_shows_and_every_cursor_goes_on_exactly_there(what, seed, other):
+    first = run_through(opened(), seed, what)
     again = run_through(opened(), other, what)
     assert first == again
     raws, logs, _ = history(what)
     expected = sum(not record.headers for records in logs.values() for record in records)
     assert len(first) == expected
     if first:
-        at = random.Random(other).randrange(len(first))
-        resumed = run_through(opened(first[at][1]), other, what)
-        assert resumed == first[at + 1 :]
+        index = random.Random(other).randrange(len(first))
+        resumed = run_through(opened(first[index][1]), other, what)
+        assert resumed == first[index + 1 :]
     assert len(raws) > 0

@@ -1,7 +1,6 @@
-"""The end of what there is: over epochs, sets and interests that later plans added.
+"""When a consumer has read everything: over epochs, sets and interests that later plans added.
 
-The cores on the in-memory log say when a consumer is at the end; a real broker holds the commands
-to the same.
+The cores decide it on the in-memory log; the last tests check the commands on a real broker.
 """
 
 import contextlib
@@ -83,7 +82,7 @@ def test_the_end_has_a_set_that_a_later_epoch_added():
 
 
 def test_the_end_follows_an_interest_through_any_number_of_epochs():
-    # A lone reader comes to read a stream, two epochs on a wider one, and a lone log again.
+    # The consumer reads a single log, then a stream, then a wider one, then a single log again.
     stage = Stage()
     steps = [
         (LOGS, [], {"C1": (("P1",), None)}, "P1"),
@@ -151,7 +150,7 @@ def test_the_end_of_a_lone_reader_waits_at_the_marker_of_a_change_that_is_under_
 
 
 def audit_of(stage, audit, *names):
-    """Read as every consumer, as far as there is anything to read, and judge by the audit."""
+    """Read with every consumer up to the audit's end, and check the audit's history."""
     for name in names:
         consumer = stage.consumer(name)
         audit.begins(name, consumer.wanted, consumer.delivery.position.epoch)
@@ -168,7 +167,7 @@ def audit_of(stage, audit, *names):
         fetched = stage.log.read(log_partition(log), 0, ALL)
         audit.logged(state, log, fetched.records if fetched else ())
     report = check_all(audit.history(state))
-    assert not report.violations, [str(one.witness) for one in report.violations]
+    assert not report.violations, [str(verdict.witness) for verdict in report.violations]
     return report
 
 
@@ -185,7 +184,7 @@ def test_an_audit_owes_nobody_what_its_interest_had_not_yet_or_came_after_the_en
     order(stage)
     report = audit_of(stage, audit, "C1", "C2")
     assert report.deliveries == 4 + 2
-    assert {one.guarantee for one in report.verdicts if one.verdict == "holds"} > {
+    assert {verdict.guarantee for verdict in report.verdicts if verdict.verdict == "holds"} > {
         "validity",
         "uniform agreement",
         "uniform integrity",
@@ -228,10 +227,10 @@ def test_an_interest_that_a_history_gives_for_each_epoch_is_judged_in_each():
             )
         builder.end(consumer="C1")
         builder.end(consumer="C2")
-        return [str(one.witness) for one in check_all(builder.history()).violations]
+        return [str(verdict.witness) for verdict in check_all(builder.history()).violations]
 
     assert judged() == []
-    assert any("P2:1 was multicast to P2" in one for one in judged(lacks=["P2:1"]))
+    assert any("P2:1 was multicast to P2" in witness for witness in judged(lacks=["P2:1"]))
 
 
 # -- the commands, on a real broker ---------------------------------------------------------------

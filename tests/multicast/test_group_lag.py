@@ -6,7 +6,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from multicast import Consumer, Producer
 from multicast.control import log_partition
-from multicast.delivery import Batch, Cursor
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.group_positions import GroupPositions
 from tests.helpers.plans import chain, poster
@@ -17,15 +18,18 @@ SETS = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
 
 
 def lag(bootstrap, group):
-    """For each Kafka partition: its end less what the group committed, as the tools reckon it."""
+    """Give, per Kafka partition, its end minus the committed offset, as Kafka's tools do."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    (asked,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    committed = asked.result(PATIENCE_S).topic_partitions
-    ends = admin.list_offsets({at: OffsetSpec.latest() for at in committed})
-    found = {(at.topic, at.partition): answer.result(PATIENCE_S) for at, answer in ends.items()}
+    (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    committed = future.result(PATIENCE_S).topic_partitions
+    answers = admin.list_offsets({partition: OffsetSpec.latest() for partition in committed})
+    ends = {
+        (partition.topic, partition.partition): answer.result(PATIENCE_S).offset
+        for partition, answer in answers.items()
+    }
     return {
-        (at.topic, at.partition): found[at.topic, at.partition].offset - at.offset
-        for at in committed
+        (commit.topic, commit.partition): ends[commit.topic, commit.partition] - commit.offset
+        for commit in committed
     }
 
 
@@ -53,7 +57,7 @@ def test_kafkas_tools_see_how_many_messages_of_each_log_a_group_has_to_read(
                     break
             shown = lag(system.bootstrap, group)
             ends = {name: 20 if name in {"P1", "P3", "P1+P3", "P2+P3+P4"} else 0 for name in logs}
-            assert {name: shown[at] for name, at in logs.items()} == {
+            assert {name: shown[partition] for name, partition in logs.items()} == {
                 name: ends[name] - taken[name] for name in logs
             }
             assert all(left >= 0 for left in shown.values())

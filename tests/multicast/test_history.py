@@ -148,14 +148,20 @@ def test_a_gap_in_a_sequence_is_an_error_with_its_place():
         ("[]", "the line is not a JSON object"),
         ("[" * 100_000, "the line is not a JSON object, it is cut off"),
         ("1" * 5000, "the line is not a JSON object, it is cut off"),
-        ("{} {}", "more than one JSON document stands on the line"),
-        ("{}", "the line is no delivery, acknowledgement, interest, end or work line"),
-        ('{"consumer": "C1"}', "the line is no delivery, acknowledgement, interest, end or work"),
+        ("{} {}", "the line has more than one JSON document"),
+        ("{}", "the line is not a delivery, acknowledgement, interest, end or work line"),
+        (
+            '{"consumer": "C1"}',
+            "the line is not a delivery, acknowledgement, interest, end or work",
+        ),
         ('{"consumer": "C1", "message_id": "x"}', "the field 'to' is missing"),
-        ('{"consumer": 1, "message_id": "x", "to": ["P"]}', "consumer is 1, not a text"),
-        ('{"consumer": [], "message_id": "x", "to": ["P"]}', "consumer and instance are texts"),
-        ('{"consumer": "C", "message_id": 1, "to": ["P"]}', "message_id is 1, not a text"),
-        ('{"consumer": "C", "message_id": [], "to": ["P"]}', "message_id is [], not a text"),
+        ('{"consumer": 1, "message_id": "x", "to": ["P"]}', "consumer is 1, not a string"),
+        (
+            '{"consumer": [], "message_id": "x", "to": ["P"]}',
+            "consumer or instance is not a string",
+        ),
+        ('{"consumer": "C", "message_id": 1, "to": ["P"]}', "message_id is 1, not a string"),
+        ('{"consumer": "C", "message_id": [], "to": ["P"]}', "message_id is [], not a string"),
         ('{"consumer": "C", "message_id": "x", "to": []}', "to is [], not a list of one or more"),
         ('{"consumer": "C", "message_id": "x", "to": "P"}', "to is 'P', not a list of one or"),
         ('{"consumer": "C", "message_id": "x", "to": [1]}', "to is [1], not a list of one or"),
@@ -168,8 +174,8 @@ def test_a_gap_in_a_sequence_is_an_error_with_its_place():
             '{"consumer": "C", "message_id": "x", "to": ["P"], "sequence": "2"}',
             "sequence is '2', not a whole number of 0 or more",
         ),
-        ('{"consumer": "C", "end": false}', "end is true where it stands; late is true or false"),
-        ('{"consumer": "C", "end": true, "late": 7}', "end is true where it stands; late is"),
+        ('{"consumer": "C", "end": false}', "end can only be true, late only true or false"),
+        ('{"consumer": "C", "end": true, "late": 7}', "end can only be true, late"),
         ('{"consumer": "C", "interest": []}', "interest is [], not a list of one or more"),
         ('{"process": "K", "log": "P"}', "the field 'records' is missing"),
         ('{"process": "K", "log": "P", "records": 1.5}', "records is 1.5, not a whole number"),
@@ -183,11 +189,11 @@ def test_a_gap_in_a_sequence_is_an_error_with_its_place():
         ),
         (
             '{"producer": [], "message_id": "x", "to": ["P"], "outcome": "failed"}',
-            "producer is [], not a text",
+            "producer is [], not a string",
         ),
         (
             '{"producer": "p", "to": ["P"], "outcome": "accepted"}',
-            "an accepted multicast has a message_id",
+            "an accepted multicast has no message_id",
         ),
         ('{"consumer": "' + "C" * (1 << 20) + '"}', "the line is longer than 1048576 bytes"),
     ],
@@ -207,7 +213,7 @@ def test_two_interests_of_one_consumer_are_an_error():
     one = lines.interest_line(consumer="C1", interest=["P1"])
     assert read_back(one, one).interests == {"C1": ("P1",)}
     assert error_of(one, lines.interest_line(consumer="C1", interest=["P2"])).startswith(
-        "h.jsonl:2: the interest of C1 was P1 on a line before"
+        "h.jsonl:2: the interest of C1 was P1 on an earlier line"
     )
 
 
@@ -219,7 +225,7 @@ def test_an_interest_comes_from_the_plan_unless_a_line_gives_it():
 
 def test_plans_that_differ_about_an_interest_are_an_error_unless_a_line_decides():
     wider = plan(interest=("P1", "P2"), epoch=2)
-    with pytest.raises(HistoryError, match="two plans give C1 two interests"):
+    with pytest.raises(HistoryError, match="two plans give C1 different interests"):
         read_back(plans=[plan(), wider])
     line = '{"consumer": "C1", "interest": ["P9"]}'
     assert read_back(line, plans=[plan(), wider]).interests == {"C1": ("P9",)}

@@ -208,15 +208,15 @@ def test_records_of_another_epoch_or_collector_never_count():
 def test_a_reader_from_a_checkpoint_goes_on_like_one_from_the_start():
     read = stream()
     raws = []
-    for at in range(5):
-        raws.append(own(read.state.digest, Run(0, at, at + 1)))
-        read.read(at, raws[-1])
-        if at == 2:
+    for offset in range(5):
+        raws.append(own(read.state.digest, Run(0, offset, offset + 1)))
+        read.read(offset, raws[-1])
+        if offset == 2:
             point = read.checkpoint()
     late = OrderStream(read.plan, "K1", from_start(read.plan), point)
     assert late.read(2, raws[2]) is None
-    for at in (3, 4):
-        assert isinstance(late.read(at, raws[at]), OrderRecord)
+    for offset in (3, 4):
+        assert isinstance(late.read(offset, raws[offset]), OrderRecord)
     assert late.state == read.state
 
 
@@ -242,7 +242,7 @@ def test_coalescing_keeps_the_order_of_every_single_offset(runs):
 def test_competing_writers_with_lost_doubled_and_late_appends_make_one_gapless_order(
     seed, writers, pending
 ):
-    # Init: instances of one root, each with a view of its own of the log and of the ends.
+    # Init: instances of one root, each knows another part of the log and of the ends.
     rng = random.Random(seed)
     log: list[bytes] = []
     ends = {0: 0, 1: 0}

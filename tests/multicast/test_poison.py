@@ -39,38 +39,38 @@ ODD = [  # headers as bytes, and as every driver must give them
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
 def test_records_with_odd_headers_are_read_alike_by_both_drivers(kafka_cluster, name):
-    at = TopicPartition(f"odd-{name}-{uuid.uuid4().hex[:8]}", 0)
+    partition = TopicPartition(f"odd-{name}-{uuid.uuid4().hex[:8]}", 0)
     with Admin(kafka_cluster.bootstrap) as admin:
-        admin.create_topics({at.topic: TopicSpec(1)})
-    # Many before them: what the interpreter has called often it calls in another way.
+        admin.create_topics({partition.topic: TopicSpec(1)})
+    # Many records before them: Python specializes code that it has run often.
     plain = [record(delta, b"plain", [(b"a", b"b")]) for delta in range(PLAIN)]
-    assert append(kafka_cluster.bootstrap, at, plain).error == 0
+    assert append(kafka_cluster.bootstrap, partition, plain).error == 0
     written = [record(delta, b"%d" % delta, headers) for delta, (headers, _) in enumerate(ODD)]
-    # Its attributes, of which nothing is defined, look like a number that goes on.
+    # Kafka defines no record attributes; this value looks like a varint that continues.
     written += [record(len(ODD), b"attributes", attributes=0xFF), record(len(ODD) + 1, b"last")]
-    assert append(kafka_cluster.bootstrap, at, written).error == 0
+    assert append(kafka_cluster.bootstrap, partition, written).error == 0
 
     with open_driver(name, kafka_cluster.bootstrap) as driver:
-        reader = driver.reader({at: 0})
-        found = read(reader, {at: PLAIN + len(written)})[0][at]
+        reader = driver.reader({partition: 0})
+        records = read(reader, {partition: PLAIN + len(written)})[0][partition]
         reader.close()
 
-    assert [one.offset for one in found] == list(range(PLAIN + len(written)))
-    found = found[PLAIN:]
-    assert [list(one.headers) for one in found[: len(ODD)]] == [list(given) for _, given in ODD]
-    assert [one.value for one in found[-2:]] == [b"attributes", b"last"]
-    assert found[-1].timestamp_ms == found[0].timestamp_ms
+    assert [each.offset for each in records] == list(range(PLAIN + len(written)))
+    odd = records[PLAIN:]
+    assert [list(each.headers) for each in odd[: len(ODD)]] == [list(given) for _, given in ODD]
+    assert [each.value for each in odd[-2:]] == [b"attributes", b"last"]
+    assert odd[-1].timestamp_ms == odd[0].timestamp_ms
 
 
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [-1, -(2**31), 2, 2**31 - 1])
 def test_a_broker_refuses_a_wrong_number_of_headers(kafka_cluster, count):
-    at = TopicPartition("counts", 0)
+    partition = TopicPartition("counts", 0)
     with Admin(kafka_cluster.bootstrap) as admin:
-        admin.create_topics({at.topic: TopicSpec(1)})
+        admin.create_topics({partition.topic: TopicSpec(1)})
 
-    assert append(kafka_cluster.bootstrap, at, [record(0, b"v", count=count)]).error != 0
+    assert append(kafka_cluster.bootstrap, partition, [record(0, b"v", count=count)]).error != 0
 
 
 def test_a_null_header_is_printed_as_null():
@@ -87,17 +87,17 @@ def test_a_null_header_is_printed_as_null():
 
 
 def write(system, *what):
-    """Write messages to P4, which C4 reads alone; a number is a marker of that epoch."""
-    at = log_partition(chain().log("P4"))
-    for one in what:
-        if isinstance(one, int):
-            system.log.write(at, b"?", headers=[epoch_header("P4", one)])
+    """Write messages to P4, C4's single log; a number is a marker of that epoch."""
+    partition = log_partition(chain().log("P4"))
+    for item in what:
+        if isinstance(item, int):
+            system.log.write(partition, b"?", headers=[epoch_header("P4", item)])
         else:
-            system.log.write(at, one)
+            system.log.write(partition, item)
 
 
 def next_plan(system):
-    """Plan epoch 2, in which P4 is another collector's."""
+    """Plan epoch 2, in which another collector orders P4."""
     plan = chain(epoch=2)
     collectors = (plan.collectors[0], CollectorSpec("K2", ("P2", "P3", "P4"), "K1", 1))
     consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
@@ -109,64 +109,64 @@ def end_epoch(system, end):
     system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": end}, attempt="1"))
 
 
-def told(consumer, count):
-    found = []
+def deliveries(consumer, count):
+    delivered = []
 
     def poll():
-        found.extend((b.epoch, r.value) for b in consumer.poll(0.01) for r in b.records)
-        return len(found) >= count
+        delivered.extend((b.epoch, r.value) for b in consumer.poll(0.01) for r in b.records)
+        return len(delivered) >= count
 
     until(poll, timeout=60)
-    return found
+    return delivered
 
 
 def test_a_strangers_marker_stops_no_lone_reader():
     with Small(chain()) as system, system.consumer("C4") as consumer:
         write(system, b"one", 2, b"two", 7, 2, b"three")
 
-        assert told(consumer, 3) == [(1, b"one"), (1, b"two"), (1, b"three")]
+        assert deliveries(consumer, 3) == [(1, b"one"), (1, b"two"), (1, b"three")]
 
 
 def test_a_lone_reader_that_passed_a_strangers_marker_stops_at_the_epochs_own():
     with Small(chain()) as system, system.consumer("C4") as consumer:
         write(system, b"one", 2, b"two")
-        assert told(consumer, 2) == [(1, b"one"), (1, b"two")]
+        assert deliveries(consumer, 2) == [(1, b"one"), (1, b"two")]
 
         next_plan(system)
         write(system, 2, b"three")
         assert consumer.poll(0.05) == []
         end_epoch(system, 4)
 
-        assert told(consumer, 1) == [(2, b"three")]
+        assert deliveries(consumer, 1) == [(2, b"three")]
 
 
 def test_a_strangers_marker_of_the_true_epoch_moves_no_message_to_another_epoch():
     with Small(chain()) as system, system.consumer("C4") as consumer:
         next_plan(system)
         write(system, b"one", 2, b"two", 2, b"three", 2, b"four")
-        assert told(consumer, 1) == [(1, b"one")]
+        assert deliveries(consumer, 1) == [(1, b"one")]
         assert consumer.poll(0.05) == []
 
         end_epoch(system, 5)
 
         rest = [(1, b"two"), (1, b"three"), (2, b"four")]
-        assert told(consumer, 3) == rest
+        assert deliveries(consumer, 3) == rest
         with system.consumer("C4") as late:
-            assert told(late, 4) == [(1, b"one"), *rest]
+            assert deliveries(late, 4) == [(1, b"one"), *rest]
 
 
 def test_what_is_said_of_an_epochs_end_before_the_next_plan_does_not_count():
     with Small(chain()) as system, system.consumer("C4") as consumer:
         end_epoch(system, 1)
         write(system, b"one", b"two")
-        assert told(consumer, 2) == [(1, b"one"), (1, b"two")]
+        assert deliveries(consumer, 2) == [(1, b"one"), (1, b"two")]
 
         next_plan(system)
         write(system, 2)
         end_epoch(system, 3)
         write(system, b"three")
 
-        assert told(consumer, 1) == [(2, b"three")]
+        assert deliveries(consumer, 1) == [(2, b"three")]
 
 
 def test_ends_that_leave_out_a_log_do_not_count():
@@ -178,8 +178,8 @@ def test_ends_that_leave_out_a_log_do_not_count():
         system.write(markers_record(1, {"P4": 2}, attempt="1"))
         system.write(ends_record(1, {"P4": 2}, attempt="x"))
         system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": -1}, attempt="y"))
-        assert told(consumer, 1) == [(1, b"one")]
+        assert deliveries(consumer, 1) == [(1, b"one")]
 
         end_epoch(system, 2)
 
-        assert told(consumer, 1) == [(2, b"two")]
+        assert deliveries(consumer, 1) == [(2, b"two")]

@@ -30,7 +30,8 @@ from multicast.announcements import Address, Announcement, Count, encode
 from multicast.control import ControlReader, log_partition
 from multicast.errors import AmcastError
 from multicast.order import decode
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
+from multicast.receipts import Receipt
 from topology.rollback import back
 
 _HOUR_S = 3600

@@ -40,8 +40,9 @@ from multicast.drivers.protocol import (
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard, argument_of
-from multicast.producer import Producer, Receipt
+from multicast.producer import Producer
 from multicast.properties import check_all
+from multicast.receipts import Receipt
 from multicast.verification.report import OrderViolation, Report
 from topology.interests import from_document
 from topology.planner.solver import plan as solve

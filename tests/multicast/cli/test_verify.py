@@ -181,7 +181,7 @@ def test_a_plan_gives_interests_and_planned_work(verify, tmp_path):
     assert "K2 handled 2 records of the log P1" in other.stdout
     for text in ("{", "[]", "[" * 100_000, '{"schema_version": 9}'):
         plan.write_text(text)
-        assert "is no plan: " in error_of(verify("--plan", str(plan), run=work))
+        assert "is not a plan: " in error_of(verify("--plan", str(plan), run=work))
     plan.unlink()
     assert "cannot be read" in error_of(verify("--plan", str(plan), run=work))
 

@@ -181,7 +181,7 @@ def test_a_hole_between_two_deliveries_breaks_prefix_order_before_anyone_ended()
     assert violated(history) == ["uniform prefix order"]
     assert properties.uniform_prefix_order(history).sentences == (
         "C1 delivered a, then b, then c.",
-        "C2 delivered a and c, but not b, which is addressed to P1, so to it, too.",
+        "C2 delivered a and c, but not b, which is addressed to P1, and so to it as well.",
     )
 
 
@@ -211,8 +211,7 @@ def test_an_acknowledged_multicast_that_nobody_delivered_is_lost():
     history = run("C1: a", interest=ALL_P1, acked="a b", end="C1")
     assert violated(history) == ["validity"]
     assert str(properties.validity(history)) == (
-        "b was multicast to P1 and acknowledged, but C1 did not deliver it "
-        "and has read all that there was."
+        "b was multicast to P1 and acknowledged, but C1 did not deliver it and has read everything."
     )
 
 
@@ -345,7 +344,7 @@ def test_two_destination_sets_of_one_message_break_integrity():
 def test_a_log_delivered_backwards_breaks_log_order():
     history = run("C1: P1:0 P2:7 P1:2 P1:1")
     assert violated(history) == ["log order"]
-    assert "after P1:2, though it stands before it in the log P1" in str(
+    assert "after P1:2, though it precedes that one in the log P1" in str(
         properties.log_order(history)
     )
 

@@ -174,9 +174,9 @@ def test_the_fast_checks_agree_with_dumb_ones(small):
         readings, interest, ended
     )
     assert (properties.log_order(history) is not None) == any(
-        one.rpartition(":")[0] == two.rpartition(":")[0] and one > two
+        earlier.rpartition(":")[0] == later.rpartition(":")[0] and earlier > later
         for sequence in sequences
-        for one, two in pairs_before(sequence)
+        for earlier, later in pairs_before(sequence)
     )
 
 
@@ -185,11 +185,11 @@ def test_the_fast_checks_agree_with_dumb_ones(small):
     lambda order: st.integers(0, 6).map(lambda n: order[:n])), max_size=5))  # fmt: skip
 @settings(max_examples=300)
 def test_every_cycle_is_one_and_none_is_shorter(sequences):
-    found = acyclic.core([array("i", sequence) for sequence in sequences], 6)
+    core = acyclic.core([array("i", sequence) for sequence in sequences], 6)
     least = dumb_cycle_length(sequences)
-    assert bool(found) == (least > 0)
-    if found:
-        steps = acyclic.shortest_cycle(found)
+    assert bool(core) == (least > 0)
+    if core:
+        steps = acyclic.shortest_cycle(core)
         assert len(steps) == least
         for step, following in zip(steps, (*steps[1:], steps[0]), strict=True):
             assert step.earlier < step.later

@@ -1,0 +1,225 @@
+"""The receipts of multicasts, and the waiting for outcomes and for places in the order.
+
+    route       the log that the messages to a destination set go to
+    outcome     Kafka's answer to one append: stored at an offset, or failed with an error
+    accepted    all in-sync replicas hold the message; its ID is known
+    ordered     the order stream of the log's collector contains the message's ID
+
+A driver's thread reports each outcome exactly once; any thread may wait for it. The appending
+itself is in `producer.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+from multicast.announcer import LogAnnouncer
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
+from multicast.errors import BufferFull, TimedOut
+from multicast.messages import MessageID
+from multicast.order_follower import OrderFollower
+from topology.tree import Log
+
+# A broker's failure must not end a wait: Kafka elects other leaders once the broker's session has
+# expired, after 9 s by default (broker.session.timeout.ms).
+FAILOVER_S = 30.0
+_PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 0 or more
+# A producer with a full buffer tries again after this long, if no outcome wakes it first. An
+# outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
+_RETRY_S = 0.05
+
+
+class Route(NamedTuple):
+    """Where messages to the set `exact` go; `header` if that is a strict subset of the log's."""
+
+    log: Log
+    partition: TopicPartition
+    exact: tuple[str, ...]
+    header: tuple[str, bytes] | None
+    announcer: LogAnnouncer | None
+
+
+class Settlement:
+    """What a producer and its receipts share: outcomes wake the threads that wait for them.
+
+    `follower` opens the reader of the order streams, or gives the one that is open; it is called
+    only once somebody waits for an order.
+    """
+
+    def __init__(self, follower: Callable[[], OrderFollower]) -> None:
+        self._follower = follower
+        self._outcome_came = threading.Condition()
+        self._waiting = 0
+
+    def settled(self, route: Route, count: int) -> None:
+        """Report `count` outcomes of a route; wake the waiting threads, if there are any."""
+        if route.announcer is not None:
+            route.announcer.settled(count)
+        if self._waiting:
+            with self._outcome_came:
+                self._outcome_came.notify_all()
+
+    def pause(self) -> None:
+        """Wait until an outcome may have made room in the buffer; at most `_RETRY_S` seconds."""
+        with self._outcome_came:
+            self._waiting += 1
+            self._outcome_came.wait(_RETRY_S)
+            self._waiting -= 1
+
+    def wait(self, is_settled: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until `is_settled` gives True; raises `TimedOut` after `timeout_s` seconds."""
+        with self._outcome_came:
+            self._waiting += 1
+            try:
+                # `wait_for` looks first, so it sees an outcome that came before `_waiting` grew.
+                if not self._outcome_came.wait_for(is_settled, timeout_s):
+                    raise TimedOut(f"no acknowledgement came within {timeout_s:g} s")
+            finally:
+                self._waiting -= 1
+
+    def wait_ordered(self, message: MessageID, deadline: float) -> None:
+        """Wait until a message is ordered; raises `TimedOut` at `deadline` (monotonic time)."""
+        remaining_s = deadline - time.monotonic()
+        if not self._follower().wait(message.log, message.offset, remaining_s):
+            raise TimedOut(
+                f"message {message} was accepted, but not ordered in time; "
+                f"'amcast collectors status' shows whether its collector is running"
+            )
+
+
+class Receipt:
+    """The state of one multicast. Its methods block, and may be called from any thread."""
+
+    __slots__ = ("_done", "_outcome", "_route", "_settlement")
+
+    def __init__(
+        self, settlement: Settlement, route: Route, done: Callable[[AppendOutcome], None] | None
+    ) -> None:
+        self._settlement = settlement
+        self._route = route
+        self._done = done
+        self._outcome: AppendOutcome | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log that the message goes to."""
+        return self._route.log
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """The destination set, sorted."""
+        return self._route.exact
+
+    @property
+    def outcome(self) -> AppendOutcome | None:
+        """Kafka's answer; None until it is known. Does not block."""
+        return self._outcome
+
+    def accepted(self, timeout: float = FAILOVER_S) -> MessageID:
+        """Wait until all in-sync replicas hold the message; give its ID.
+
+        Raises `AppendRefused` (the log does not contain it), `AppendUnknown` (the log may contain
+        it), or `TimedOut` after `timeout` seconds: the outcome is still open, and may be waited for
+        again.
+        """
+        self._settlement.wait(lambda: self._outcome is not None, timeout)
+        if isinstance(self._outcome, Appended):
+            return MessageID(self.log.name, self._outcome.offset)
+        assert isinstance(self._outcome, AppendFailed)
+        raise self._outcome.error
+
+    def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
+        """Wait until the message has its place in the order; give its ID.
+
+        A log without a collector is its own order: there this is `accepted`. Raises what `accepted`
+        raises. If the message was accepted, `TimedOut` usually means that no collector is running.
+        """
+        deadline = time.monotonic() + timeout
+        message = self.accepted(timeout)
+        self._settlement.wait_ordered(message, deadline)
+        return message
+
+    def settle(self, outcome: AppendOutcome) -> None:
+        """Take the outcome. Called once, by the driver's thread; not for applications."""
+        self._outcome = outcome
+        self._settlement.settled(self._route, 1)
+        if self._done is not None:
+            self._done(outcome)
+
+
+class Receipts:
+    """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
+
+    __slots__ = ("_failed", "_lock", "_offsets", "_pending", "_route", "_settlement")
+
+    def __init__(self, settlement: Settlement, route: Route, size: int) -> None:
+        self._settlement = settlement
+        self._route = route
+        # Numbers in an array instead of an object for each outcome: the garbage collector scans
+        # every object that lives, but not the inside of an array.
+        self._offsets = array("q", [_PENDING]) * size
+        self._failed: dict[int, AppendFailed] = {}
+        self._pending = size
+        self._lock = threading.Lock()
+
+    @property
+    def log(self) -> Log:
+        """The log that the messages go to."""
+        return self._route.log
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """The destination set, sorted."""
+        return self._route.exact
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def outcomes(self) -> list[AppendOutcome | None]:
+        """Kafka's answer for each message; None for one that is not known yet. Does not block."""
+        return [
+            self._failed.get(index) if offset == _PENDING else Appended(offset)
+            for index, offset in enumerate(self._offsets)
+        ]
+
+    def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
+        """Wait until every message has its outcome; give their IDs.
+
+        Raises the error of the first message that failed, as `Receipt.accepted` does (`outcomes`
+        gives the error of each); it is `BufferFull` if there was no room to send that message.
+        """
+        self._settlement.wait(lambda: not self._pending, timeout)
+        if self._failed:
+            raise self._failed[min(self._failed)].error
+        return [MessageID(self.log.name, offset) for offset in self._offsets]
+
+    def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:
+        """Wait until every message has its place in the order; give their IDs.
+
+        Raises what `accepted` and `Receipt.ordered` raise.
+        """
+        deadline = time.monotonic() + timeout
+        messages = self.accepted(timeout)
+        if messages:
+            # The order of one log is that of its offsets: the last one comes last.
+            self._settlement.wait_ordered(max(messages), deadline)
+        return messages
+
+    def settle(self, first: int, index: int, outcome: AppendOutcome) -> None:
+        """Take the outcome of message `first + index`. For drivers, not for applications."""
+        if isinstance(outcome, Appended):
+            self._offsets[first + index] = outcome.offset
+        else:
+            self._failed[first + index] = outcome
+        with self._lock:
+            self._pending -= 1
+            is_last = not self._pending
+        if is_last:
+            errors = [failed.error for failed in self._failed.values()]
+            unsent = sum(isinstance(error, BufferFull) for error in errors)
+            self._settlement.settled(self._route, len(self._offsets) - unsent)

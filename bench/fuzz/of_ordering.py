@@ -15,7 +15,7 @@ from bench.orderer.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions
-from ordering_osn.chain.chain import Chain, StreamPosition, state_from
+from ordering_osn.chain.chain import Chain
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -25,6 +25,7 @@ from ordering_osn.chain.records import (
     decode,
     encode,
 )
+from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.cli import inspection, length_prefixed
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.compute_update import copy_of, make_update, set_value, update_envelope
@@ -112,7 +113,7 @@ def _stepped(world: _World, raw: bytes) -> None:
     genuine = [encode(Regular(one, 0, RegularKind.NORMAL, 0)) for one in world.envelopes[:2]]
     core = Chain(world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)
-    for position, each in enumerate(inputs, start=max(world.state.place.position, 0) + 1):
+    for position, each in enumerate(inputs, start=max(world.state.position.number, 0) + 1):
         core.step(StreamPosition(position, "1/@P1/0/0/1"), each)
 
 
@@ -215,7 +216,10 @@ def _of_files(world: _World) -> list[Target]:
     of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
     _blocks_of(of_index.path).write_bytes(segment)
     of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
-    of_rest, of_pieces = _File("rest.json", checkpoint.read_rest), _File("pieces", _listed_pieces)
+    of_rest, of_pieces = (
+        _File("rest.json", checkpoint.read_checkpoint),
+        _File("pieces", _listed_pieces),
+    )
     damaged = (LedgerDamaged, UnknownVersion)
     return [
         Target("ledger segment", scan, damaged, [segment], _BYTES, 3),

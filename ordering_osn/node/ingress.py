@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,6 +74,8 @@ class Ingress:
         self._clock = clock
         self._plan = plan
         self._ready_s = ready_s
+        # By chain: clients' envelopes are posted in the order in which they came.
+        self._posting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def submit(self, envelope: bytes) -> tuple[int, str]:
         """Do what Broadcast does with one envelope; its status, and why where it is not 200."""
@@ -145,7 +148,7 @@ class Ingress:
 
     async def _post(self, admitted: _Admitted) -> None:
         chain = admitted.chain
-        async with chain.turn_to_post:
+        async with self._posting[chain.name]:
             await self._ready(chain)
             if admitted.creates is not None:
                 await self._refuse_undeclared(admitted.creates)
@@ -176,9 +179,9 @@ class Ingress:
 
     async def _ready(self, chain: ChainNode) -> None:
         """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
-        if await chain.ready(self._ready_s):
+        if await chain.status.ready(self._ready_s):
             return
-        why = chain.trouble() or "a config update is judged again, and takes long"
+        why = chain.status.trouble() or "a config update is judged again, and takes long"
         raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {chain.name}: {why}")
 
 

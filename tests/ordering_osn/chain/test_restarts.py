@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordering_osn.chain.blocks import check_next, last_config_of
-from ordering_osn.chain.chain import Chain, Repost, StreamPosition, Write, state_from
+from ordering_osn.chain.chain import Chain, Repost, Write
 from ordering_osn.chain.records import Connect, Regular, RegularKind, TimeToCut, encode
+from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import KafkaMessage
 from tests.ordering_osn.helpers.cores import (
     config,
@@ -42,7 +43,7 @@ class Node:
     def restart(self):
         state = state_from(reversed(self.blocks), window_max=WINDOW)
         self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
-        self.position = max(state.place.position, 0)
+        self.position = max(state.position.number, 0)
         self.owed = []  # what is to be posted again, and is not yet
 
     def flush(self):
@@ -57,8 +58,8 @@ class Node:
         """Step a record and carry out its actions; crash before action `crash_at`."""
         raw, spans = self._log[self.position]
         self.position += 1
-        place = StreamPosition(self.position, f"cursor {self.position}")
-        for number, action in enumerate(self.chain.step(place, raw, spans=spans)):
+        position = StreamPosition(self.position, f"cursor {self.position}")
+        for number, action in enumerate(self.chain.step(position, raw, spans=spans)):
             if number == crash_at:
                 break
             if isinstance(action, Write):

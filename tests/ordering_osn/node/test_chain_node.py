@@ -324,7 +324,7 @@ def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_p
         for update in (batch_of(config, 3), longer):
             osn.small.log.write(log_of(osn), configured(config, update))
         until(lambda: driver.held)
-        until(lambda: not node.get("chain-a").ingress_open)
+        until(lambda: not node.get("chain-a").status.ingress_open)
         ((status, info),) = submit(node, transaction())
         assert status == 503
         assert "judged again" in info

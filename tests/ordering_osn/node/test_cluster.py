@@ -376,10 +376,10 @@ def test_a_log_with_too_few_replicas_in_sync_is_named_with_their_ids(kafka_clust
     topic = f"short-{time.time_ns()}"
     with Replicas(kafka_cluster.bootstrap) as admin:
         admin.create_topics({topic: TopicSpec(2, settings={"min.insync.replicas": "9"})})
-        found = admin.short([TopicPartition(topic, 1)])
+        found = admin.out_of_sync([TopicPartition(topic, 1)])
         assert list(found) == [TopicPartition(topic, 1)]
         assert re.search(r"\[replica ids: \[[\d ]+\]\]", found[TopicPartition(topic, 1)])
-        assert admin.short([TopicPartition("__consumer_offsets", 0)]) == {}
+        assert admin.out_of_sync([TopicPartition("__consumer_offsets", 0)]) == {}
 
 
 def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigterm(

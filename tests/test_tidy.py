@@ -118,7 +118,7 @@ PURE = [
     "ordering_osn/config/channel_config.py",
     "ordering_osn/config/configtx.py",
     "ordering_osn/config/channel_creation.py",
-    "ordering_osn/config/envelopes.py",
+    "ordering_osn/chain/envelopes.py",
     "ordering_osn/node/cut_timer.py",
     "ordering_osn/node/filters.py",
     "ordering_osn/identity/msp.py",

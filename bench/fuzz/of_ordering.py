@@ -16,6 +16,7 @@ from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions
 from ordering_osn.chain.chain import Chain
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded, signed_envelope
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -29,7 +30,6 @@ from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.cli import inspection, length_prefixed
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.compute_update import copy_of, make_update, set_value, update_envelope
-from ordering_osn.config.envelopes import BadEnvelope, decoded, signed_envelope
 from ordering_osn.identity.errors import MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.msp import Msp
 from ordering_osn.identity.signing import SigningIdentity
@@ -91,11 +91,16 @@ def _verified(world: _World, raw: bytes) -> None:
 
 
 def _admitted(world: _World, raw: bytes) -> None:
-    kind, _ = filters.route(raw)
+    envelope = ParsedEnvelope(raw)
+    kind, _ = filters.route(envelope)
     if kind is filters.EnvelopeClass.CONFIG_UPDATE:
-        filters.admit_update(world.config, raw, now=_NOW, signer=world.user)
+        filters.admit_update(world.config, envelope, now=_NOW, signer=world.user)
     else:
-        filters.admit_normal(world.config, raw, now=_NOW)
+        filters.admit_normal(world.config, envelope, now=_NOW)
+
+
+def _routed(raw: bytes) -> None:
+    filters.route(ParsedEnvelope(raw))
 
 
 def _requested(raw: bytes) -> None:
@@ -172,7 +177,7 @@ def _of_envelopes(world: _World) -> list[Target]:
     identity = world.config.msps.identity
     return [
         Target("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
-        Target("route of an envelope", filters.route, refusal, envelopes, _PROTO, 30),
+        Target("route of an envelope", _routed, refusal, envelopes, _PROTO, 30),
         Target("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
         Target("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
         Target("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),

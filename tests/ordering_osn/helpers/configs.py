@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cache
 
 from bench.orderer.transactions import FOLDER as FABRIC
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import (
     copy_of,
@@ -15,7 +16,6 @@ from ordering_osn.config.compute_update import (
     set_value,
     update_envelope,
 )
-from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.protos import (

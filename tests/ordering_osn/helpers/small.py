@@ -15,7 +15,7 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendUnknown, ClusterUnreachable
 from ordering_osn.chain.blocks import new_block
-from ordering_osn.config.envelopes import canonical, signed_envelope
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar

@@ -10,10 +10,10 @@ import pytest
 from ordering_osn.chain.blocks import consenter_of, last_config_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.chain.transactions import transaction_id
-from ordering_osn.node.filters import admit_update
 from ordering_osn.protos import ConsensusType
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.filters import admit_update
 from tests.ordering_osn.helpers.small import (
     LONE,
     Nodes,

@@ -4,16 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import group_at, set_value
-from ordering_osn.config.envelopes import canonical
-from ordering_osn.node.filters import (
-    EnvelopeClass,
-    Refusal,
-    admit_normal,
-    admit_update,
-    route,
-)
+from ordering_osn.node.filters import EnvelopeClass, Refusal
 from ordering_osn.protos import (
     ChannelHeader,
     ConfigEnvelope,
@@ -49,6 +43,7 @@ from tests.ordering_osn.helpers.configs import (
     with_organisation,
     with_signature,
 )
+from tests.ordering_osn.helpers.filters import admit_normal, admit_update, route
 from tests.ordering_osn.helpers.pki import (
     assert_one_sentence,
     by,

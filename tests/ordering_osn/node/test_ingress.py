@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ordering_osn.config.envelopes import canonical
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.protos import Envelope, HeaderType
 from tests.ordering_osn.helpers.served import client_of, told
 from tests.ordering_osn.helpers.small import (

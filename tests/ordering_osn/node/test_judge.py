@@ -8,18 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of
 from ordering_osn.config.configtx import update_of
-from ordering_osn.config.envelopes import canonical, signed_envelope
-from ordering_osn.node.filters import (
-    Refusal,
-    admit_creation,
-    admit_normal,
-    admit_update,
-    created_channel,
-    route,
-)
+from ordering_osn.node.filters import Refusal, created_channel
 from ordering_osn.protos import (
     Envelope,
     HeaderType,
@@ -42,6 +35,7 @@ from tests.ordering_osn.helpers.configs import (
     update,
     with_organisation,
 )
+from tests.ordering_osn.helpers.filters import admit_creation, admit_normal, admit_update, route
 from tests.ordering_osn.helpers.pki import assert_one_sentence, root, years
 
 

@@ -90,6 +90,10 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
         header = envelope.header
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, f"could not determine channel ID: {error}") from error
+    if not envelope.payload.header.channel_header:
+        raise Refusal(
+            Status.BAD_REQUEST, "could not determine channel ID: the payload has no channel header"
+        )
     kind = class_of(header)
     if kind is EnvelopeClass.CONFIG:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")

@@ -93,6 +93,9 @@ HEADERLESS = {
     "garbage": b"\xff",
     "garbage in the payload": canonical(Envelope(payload=b"\xff")),
     "no header": canonical(Envelope(payload=canonical(Payload(data=b"x")))),
+    "no channel header": canonical(
+        Envelope(payload=canonical(Payload(header=Header(signature_header=b"x"))))
+    ),
     "garbage in the header": canonical(
         Envelope(payload=canonical(Payload(header=Header(channel_header=b"\xff"))))
     ),

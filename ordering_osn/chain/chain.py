@@ -8,9 +8,8 @@ posted it, nor a restart has an influence on a block.
     position   right behind a record: its number in the order stream (from 1; -3 before the first)
                and the cursor from which a consumer reads the next one. A block's position: how far
                the stream is in the blocks
-    current    a transaction that was judged under the config in force (`config_seq` is its
-    sequence) stale      judged under an older config. It is judged again, and if it is valid,
-    *reposted* with
+    current    judged under the config in force (the record's `config_seq` is its sequence)
+    stale      judged under an older config. It is judged again, and if it is valid, *reposted* with
                its own number as `original`. It is not ordered here, because the second judgement
                depends on the hour (an identity expires), so nodes may disagree on it
     copy       a record with an `original`. Every node posts one; the first one counts
@@ -22,9 +21,9 @@ posted it, nor a restart has an influence on a block.
 
 Invariants:
     the state is a function of the blocks and of the records behind the last block's position: a
-    chain made by `state_from` and stepped from there writes the blocks it would have written
-    anyway; a transaction is in any `window_max` consecutive ones at most once; ingress is open if
-    and only if last_resubmitted_config <= last_original.
+        chain made by `state_from` and stepped from there writes the blocks it would have written;
+    a transaction is in any `window_max` consecutive ones at most once;
+    ingress is open if and only if last_resubmitted_config <= last_original.
 
 A transaction that is addressed to several chains (`spans`) was judged at ingress and is never
 judged again, whatever config is in force when it is ordered: otherwise one of its chains could drop
@@ -88,7 +87,7 @@ class Rules(Protocol):
         """What the config tells the orderer."""
 
     def judge(self, envelope: bytes, kind: RegularKind) -> bytes:
-        """Judge a stale transaction now. Gives the envelope to order: a config is made anew.
+        """Judge a stale transaction now. Gives the envelope to order; of a config, a new envelope.
 
         Raises `Invalid`.
         """

@@ -13,8 +13,8 @@ carries out the actions that the core returns. No rule about blocks is in this f
     receipts       the clients that wait for a transaction
 
 Invariant: the ledger's last block says from where the stream is read on (or, where nothing is
-pending, a later idle checkpoint does). All that is in memory can be thrown away at any moment and
-is made again from there, at a start and after a gap.
+pending, a later idle checkpoint does). All that is in memory can be dropped at any moment and is
+rebuilt from there, at a start and after a gap.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ChainNode:
             self.status.died(error)
 
     def _resume(self) -> None:
-        """Make the core anew from the ledger and the idle checkpoint."""
+        """Rebuild the core from the ledger and the idle checkpoint."""
         self.config = config_in_force(self.ledger)
         window_max = self._dependencies.window_max
         state = resumed_state(self.ledger, self._checkpoint.read(), window_max=window_max)

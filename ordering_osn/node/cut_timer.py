@@ -3,8 +3,8 @@
     wanted      (number of the pending block, position of its first record), from `Chain.wanted_cut`
     requested   the last value for which a time-to-cut was requested
 
-A time-to-cut is due the batch time-out after a value of `wanted` first appeared, once for each
-value. No I/O, and no clock: the caller says what time it is, in seconds of a monotonic clock.
+A time-to-cut is due once for each value of `wanted`, the batch time-out after it first appeared. No
+I/O and no clock: the caller passes the time, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CutTimer:
         self._fill_times = FillTimes()
 
     def reset(self) -> None:
-        """Forget what was pending: the core was made again from the ledger."""
+        """Forget what was pending: the core was rebuilt from the ledger."""
         self._wanted = self._requested = None
 
     def observe(self, wanted: tuple[int, int] | None, now: float) -> None:

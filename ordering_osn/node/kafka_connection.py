@@ -1,6 +1,6 @@
 """One node's connection to Kafka: a driver, opened at first use, and the clients made from it.
 
-Any thread may call. A call that asks the cluster blocks for the driver's request time-out at most.
+Any thread may call. A request to the cluster blocks for the driver's request time-out at most.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class OwnRecords:
         self._outbox = self._empty_outbox()
 
     def reset(self) -> None:
-        """Drop what is not stored yet: the core, made again from the ledger, decides anew."""
+        """Drop what is not stored yet: the core is rebuilt from the ledger, and decides again."""
         self._outbox = self._empty_outbox()
         self._order.probe_lost()
 

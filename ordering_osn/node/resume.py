@@ -1,7 +1,7 @@
 """Where a chain resumes: its state from its ledger, and the config in force there.
 
-Everything that a chain holds in memory is made again from here, at a start of the node and after a
-gap in the log.
+Everything that a chain holds in memory is rebuilt from here, at a start of the node and after a gap
+in the log.
 """
 
 from __future__ import annotations

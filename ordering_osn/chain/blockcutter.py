@@ -28,7 +28,7 @@ class BatchLimits:
 
     def __post_init__(self) -> None:
         if self.messages_max < 1 or self.bytes_preferred < 1:
-            raise ValueError(f"a batch must have room for one message at least: {self}")
+            raise ValueError(f"a batch must have room for a message: {self}")
 
 
 Batch = tuple[bytes, ...]

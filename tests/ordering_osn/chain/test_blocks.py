@@ -77,12 +77,12 @@ def genesis_of(chain):
 
 
 def envelopes(chain):
-    raw, found, at = (FABRIC / f"{chain}.envelopes").read_bytes(), [], 0
-    while at < len(raw):
-        (length,) = struct.unpack_from(">I", raw, at)
-        found.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    return found
+    raw, envelopes_read, offset = (FABRIC / f"{chain}.envelopes").read_bytes(), [], 0
+    while offset < len(raw):
+        (length,) = struct.unpack_from(">I", raw, offset)
+        envelopes_read.append(raw[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    return envelopes_read
 
 
 def sealed_next(chain="chain-a"):
@@ -216,11 +216,11 @@ def test_a_sealed_blocks_signature_verifies_against_the_orderers_certificate():
 def test_what_is_signed_is_last_config_and_consenter_metadata():
     block = sealed_next()
     value = Metadata.FromString(block.metadata.metadata[SIGNATURES]).value
-    said = OrdererBlockMetadata.FromString(value)
+    signed = OrdererBlockMetadata.FromString(value)
 
-    assert said.HasField("last_config"), "also where the index is 0"
-    assert said.consenter_metadata == block.metadata.metadata[ORDERER]
-    kafka = KafkaMetadata.FromString(Metadata.FromString(said.consenter_metadata).value)
+    assert signed.HasField("last_config"), "also where the index is 0"
+    assert signed.consenter_metadata == block.metadata.metadata[ORDERER]
+    kafka = KafkaMetadata.FromString(Metadata.FromString(signed.consenter_metadata).value)
     assert kafka == consenter_of(block)
     assert kafka.last_offset_persisted == 5
     assert kafka.cursor == b"here"

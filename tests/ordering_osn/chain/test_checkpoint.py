@@ -37,10 +37,10 @@ def test_nodes_that_resume_from_their_checkpoints_write_the_same_blocks(seed):
     world.run()
     first, *others = world.nodes
     for node in others:
-        assert node.said == first.said
+        assert node.serialized == first.serialized
         node.restart()
         assert node.chain.idle_checkpoint() == first.chain.idle_checkpoint()
-    assert fresh(world.log).said == first.said
+    assert fresh(world.log).serialized == first.serialized
 
 
 def test_a_checkpoint_is_taken_only_where_nothing_is_pending_and_holds_the_cursors():

@@ -89,7 +89,7 @@ class Node:
         return chain.height, chain.pending, chain.wanted_cut, chain.ingress_open
 
     @property
-    def said(self):
+    def serialized(self):
         """Headers, data and metadata."""
         return [block.SerializeToString() for block in self.blocks]
 
@@ -147,7 +147,7 @@ class World:
         of = update(f"c{next(self.count)}", **changes)
         self.post(encode(Regular(config(seq + 1, of), seq, RegularKind.CONFIG)))
 
-    def one(self):
+    def act(self):
         node = self.chance.choice(self.nodes)
         what = self.chance.randint(0, 20)
         if what < 8:
@@ -172,7 +172,7 @@ class World:
 
     def run(self):
         for _ in range(self.chance.randint(0, 120)):
-            self.one()
+            self.act()
         while any(node.behind or node.owed or node.chain.wanted_cut for node in self.nodes):
             for node in self.nodes:
                 while node.behind:
@@ -198,8 +198,8 @@ def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
 
     first, *others = world.nodes
     for node in others:
-        assert node.said == first.said
-    assert fresh(world.log).said == first.said
+        assert node.serialized == first.serialized
+    assert fresh(world.log).serialized == first.serialized
     assert all(node.chain.ingress_open for node in world.nodes)
 
 
@@ -267,4 +267,4 @@ def test_bc18_any_split_of_a_record_stream_gives_the_same_blocks(seed):
         while node.position < len(world.log):
             node.step()
             assert node.looks == seen[node.position]
-        assert node.said == whole.said
+        assert node.serialized == whole.serialized

@@ -49,12 +49,12 @@ USER_TLS = TlsFiles.read(
 
 def envelopes(chain="chain-a"):
     """The genuine transactions of a chain."""
-    raw, found = (FABRIC / f"{chain}.envelopes").read_bytes(), []
+    raw, envelopes_read = (FABRIC / f"{chain}.envelopes").read_bytes(), []
     while raw:
         length = int.from_bytes(raw[:4], "big")
-        found.append(raw[4 : 4 + length])
+        envelopes_read.append(raw[4 : 4 + length])
         raw = raw[4 + length :]
-    return found
+    return envelopes_read
 
 
 def transaction(data=b"x", *, chain="chain-a", signer=USER, kind=HeaderType.ENDORSER_TRANSACTION):

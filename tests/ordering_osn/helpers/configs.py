@@ -94,12 +94,12 @@ class Member:
 
 def real_envelopes(channel="chain-a"):
     raw = (FABRIC / f"{channel}.envelopes").read_bytes()
-    found, at = [], 0
-    while at < len(raw):
-        (length,) = struct.unpack_from(">I", raw, at)
-        found.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    return found
+    envelopes, offset = [], 0
+    while offset < len(raw):
+        (length,) = struct.unpack_from(">I", raw, offset)
+        envelopes.append(raw[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    return envelopes
 
 
 def changed(config, change):

@@ -211,9 +211,9 @@ def _name(envelope):
 
 def metadata(write):
     """What a `Write` says of the stream: position, last original, last config posted again."""
-    said = KafkaMetadata.FromString(write.consenter)
+    consenter = KafkaMetadata.FromString(write.consenter)
     return (
-        said.last_offset_persisted,
-        said.last_original_offset_processed,
-        said.last_resubmitted_config_offset,
+        consenter.last_offset_persisted,
+        consenter.last_original_offset_processed,
+        consenter.last_resubmitted_config_offset,
     )

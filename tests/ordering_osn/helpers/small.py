@@ -85,18 +85,18 @@ class Faulty(MemoryDriver):
         self.lost = 0  # how many postings to lose from now on
         self.held = None  # postings that are held back, where it is a list
         for name in ("log_start_offsets", "last_stable_offsets", "high_watermarks", "topic_ids"):
-            setattr(self, name, self._asked(getattr(self, name)))
+            setattr(self, name, self._refusable(getattr(self, name)))
 
     def _refuse(self):
         if self.away:
             raise ClusterUnreachable("no broker answered within 0 s")
 
-    def _asked(self, call):
-        def asked(*arguments):
+    def _refusable(self, call):
+        def request(*arguments):
             self._refuse()
             return call(*arguments)
 
-        return asked
+        return request
 
     def _append(self, append):
         if self.away or self.lost > 0:

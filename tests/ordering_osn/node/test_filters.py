@@ -71,7 +71,7 @@ def refused(call, *args, **named):
 
 
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("kind", "envelope_class"),
     [
         (HeaderType.MESSAGE, EnvelopeClass.NORMAL),
         (HeaderType.ENDORSER_TRANSACTION, EnvelopeClass.NORMAL),
@@ -79,8 +79,8 @@ def refused(call, *args, **named):
         (77, EnvelopeClass.NORMAL),
     ],
 )
-def test_an_envelope_is_classed_by_its_header_type(kind, found):
-    assert route(transaction(kind=kind)) == (found, "chain-a")
+def test_an_envelope_is_classed_by_its_header_type(kind, envelope_class):
+    assert route(transaction(kind=kind)) == (envelope_class, "chain-a")
 
 
 @pytest.mark.parametrize("kind", [HeaderType.CONFIG, HeaderType.ORDERER_TRANSACTION])
@@ -354,10 +354,10 @@ TRANSITIONS = {
 
 @pytest.mark.parametrize("case", TRANSITIONS)
 def test_a_forbidden_transition_is_a_bad_request(config, case):
-    closed, change, said = TRANSITIONS[case]
+    closed, change, text = TRANSITIONS[case]
     start = in_maintenance(config) if closed else config
     raw = update(start, change, signers=[orderer_admin(), org_admin()])
-    with pytest.raises(Refusal, match=said) as caught:
+    with pytest.raises(Refusal, match=text) as caught:
         admit_update(start, raw, now=NOW, signer=orderer())
     assert caught.value.status == 400
 

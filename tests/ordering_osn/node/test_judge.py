@@ -185,10 +185,10 @@ def test_rubbish_is_invalid_where_it_is_consumed(config):
 
 
 def damaged(raw, edits):
-    found = bytearray(raw)
-    for at, value in edits:
-        found[at % len(found)] ^= value
-    return bytes(found)
+    changed = bytearray(raw)
+    for offset, value in edits:
+        changed[offset % len(changed)] ^= value
+    return bytes(changed)
 
 
 EDITS = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=3)

@@ -95,13 +95,13 @@ def test_a_posting_without_an_answer_is_503_and_sent_again_is_ordered_once(tmp_p
         driver = osn.faulty()
         node = osn.start("n1", quick(timeout="30ms"), driver=driver)
         healthy(node)
-        one = transaction()
+        envelope = transaction()
         driver.lost = 1
-        ((status, info),) = submit(node, one)
+        ((status, info),) = submit(node, envelope)
         assert status == 503
         assert "sent again, it is ordered once" in info
-        accepted(node, one)
-        assert until_ordered(node, 1) == [one]
+        accepted(node, envelope)
+        assert until_ordered(node, 1) == [envelope]
 
 
 def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
@@ -145,10 +145,10 @@ class Peer:
     def __init__(self, node, change=lambda raw: raw):
         self.node = node
         self.change = change
-        self.asked = 0
+        self.calls = 0
 
     def blocks(self, channel, start):
-        self.asked += 1
+        self.calls += 1
         ledger = self.node.get(channel).ledger
         if start >= ledger.height:
             raise NoPeer("it has no more")
@@ -179,7 +179,7 @@ def test_a_node_that_the_log_left_behind_gets_the_blocks_from_a_peer_and_goes_on
         peer = Peer(full)
         node = osn.start("n2", peers=peer)
         healthy(node)
-        assert peer.asked
+        assert peer.calls
         until_alike(full, node)
         assert node.get("chain-a").config.sequence == 1
         accepted(node, *[transaction() for _ in range(6)])
@@ -281,11 +281,11 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
     with Nodes(LONE, tmp_path) as osn:
         node = osn.start("n1", quick(timeout="30ms"))
         healthy(node)
-        one = transaction()
-        accepted(node, one)
+        repeated = transaction()
+        accepted(node, repeated)
         until_ordered(node, 1)
         # What follows leads to no block, and is not there any more when the node starts again.
-        accepted(node, one, one)
+        accepted(node, repeated, repeated)
         for _ in range(3):
             osn.small.log.write(log_of(osn), encode(TimeToCut(1)))
         until(lambda: counted(node, "records_ignored", "chain-a", "cut_stale") == 3)
@@ -295,7 +295,7 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
         )
         again = osn.start("n1")
         healthy(again)
-        accepted(again, transaction(), one)
+        accepted(again, transaction(), repeated)
         until_ordered(again, 2)
         assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 8
 

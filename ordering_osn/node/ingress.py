@@ -1,7 +1,8 @@
 """Takes clients' envelopes from Broadcast: applies the filters, and appends them to the log.
 
-Each envelope is decoded once; the decoded form is handed on to the filters. Each gets one of
-Fabric's statuses, with a sentence where that is not 200:
+Each envelope is decoded once, and handed on to the filters in that form; only a config update is
+read again where it is applied (`configtx.py`). Each gets one of Fabric's statuses, with a sentence
+where that is not 200:
 
     200   all in-sync replicas hold the record
     503   the chain does not take envelopes now, or Kafka did not answer in time

@@ -25,8 +25,7 @@ _ASK_S = 10.0
 # this question costs three more requests.
 _REPLICAS_EVERY_S = 5.0
 # How old the plan may be by which the health check finds a chain's logs. A chain that a new plan
-# adds is checked 30 s later at most; reading the control topic ten times as often would be mostly
-# in vain.
+# adds is checked 30 s later at most. Plans change rarely, and each read opens the control topic.
 _PLAN_EVERY_S = 30.0
 # A block takes longer than this to fill. With 5 ms the client's thread (librdkafka 2.16) used more
 # CPU while requests were unanswered: three nodes at 750/s 1.1 cores instead of 0.75, and a p99 of
@@ -50,7 +49,7 @@ class CursorAfter:
 
 
 class KafkaConnection:
-    """The connection to the clusters of one topic.
+    """The connection to the cluster of one topic.
 
     `open_driver` and `open_replicas` may raise `ClusterUnreachable`, and are called again then.
     Without `open_replicas` it is not checked whether replicas are in sync.

@@ -49,16 +49,16 @@ _log = logging.getLogger("amcast.osn")
 # How often the folder and the logs are looked at. A health check sees a lost log one second late at
 # most; ten times as often would be ten requests a second to the brokers from every node.
 _LOOK_S = 1.0
-# A chain that cannot be opened is tried again after this time: a person must mend the folder first,
-# and each attempt logs the error where it is a new one.
+# A chain that cannot be opened is tried again after this time: a person must repair the folder
+# first, and each attempt logs the error where it is a new one.
 _REOPEN_S = 10.0
-_JOIN_S = 10.0  # the registrar's own thread asks Kafka at most: longer than a request takes (5 s)
+_JOIN_S = 10.0  # this thread ends after its request to Kafka, which takes 5 s at most
 # Two nodes that probe at the same moment both store a record where one would do: each node of a
 # chain waits for its own random time in this range, so one of them comes first and serves all.
 _PROBE_SPREAD = (1.0, 1.5)
 
 
-class StrangeSigner(UsageError):
+class UnknownSigner(UsageError):
     """A channel does not know the organisation of this node's signer as an orderer."""
 
 
@@ -99,7 +99,7 @@ class Registrar:
         self._probe_s = probe_s
         self._chains: dict[str, ChainNode] = {}
         self._failed: dict[str, str] = {}  # chains whose ledger cannot be opened, and why
-        self._strange: dict[str, StrangeSigner] = {}
+        self._unknown_signers: dict[str, UnknownSigner] = {}
         self._reopen_at: dict[str, float] = {}
         self._ingress = Ingress(
             self._chains,
@@ -130,10 +130,10 @@ class Registrar:
         except OSError as error:
             raise UsageError(f"{self._folder} cannot be made: {error.strerror}") from error
         self._start_joined()
-        if self._strange and not self._chains:
-            raise self._strange[min(self._strange)]
-        for strange in self._strange.values():
-            _log.error("%s", strange)
+        if self._unknown_signers and not self._chains:
+            raise self._unknown_signers[min(self._unknown_signers)]
+        for unknown in self._unknown_signers.values():
+            _log.error("%s", unknown)
         self._thread.start()
 
     def stop(self) -> None:
@@ -175,12 +175,12 @@ class Registrar:
             chain = self._open(name)
         except (AmcastError, InvalidConfig, CorruptMetadata, OSError) as error:
             # While the node starts, `start` raises or logs this one itself.
-            reported_later = self._thread.ident is None and isinstance(error, StrangeSigner)
+            reported_later = self._thread.ident is None and isinstance(error, UnknownSigner)
             if self._failed.get(name) != str(error) and not reported_later:
                 _log.error("chain %s cannot be started: %s", name, error)
             self._failed[name] = str(error)
-            if isinstance(error, StrangeSigner):
-                self._strange[name] = error
+            if isinstance(error, UnknownSigner):
+                self._unknown_signers[name] = error
             return
         self._failed.pop(name, None)
         self._chains[name] = chain
@@ -195,7 +195,7 @@ class Registrar:
                 ledger.append(0, genesis)
             checkpoint = checkpoint_file(self._folder, name)
             chain = ChainNode(name, ledger, checkpoint, self._dependencies())
-            _refuse_strange(self._signer, chain.config)
+            _refuse_unknown_signer(self._signer, chain.config)
         except BaseException:
             ledger.close()
             raise
@@ -276,12 +276,12 @@ class Registrar:
         return None if chain is None else await chain.receipts.place_of(transaction, timeout_s)
 
 
-def _refuse_strange(signer: Signer, config: ChannelConfig) -> None:
-    """Raise `StrangeSigner` where no peer would accept a block that this node signs."""
+def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:
+    """Raise `UnknownSigner` where no peer would accept a block that this node signs."""
     msp_id = SerializedIdentity.FromString(signer.creator).mspid
     known = config.orderer_msp_ids
     if known and msp_id not in known:
-        raise StrangeSigner(
+        raise UnknownSigner(
             f"channel {config.channel_id} knows no orderers of the MSP ID {msp_id!r}, only of "
             f"{', '.join(known)}: give the --msp and --msp-id of one of these"
         )

@@ -62,7 +62,7 @@ class ChainStatus:
         return self._ingress_open
 
     def trouble(self) -> str | None:
-        """Say why an envelope that is submitted now would not be ordered soon; None: it would."""
+        """Say why an envelope submitted now may not be ordered soon; None: nothing is wrong."""
         return self._dead or self._waiting or self._silent or self._order.trouble
 
     def unhealthy(self) -> str | None:

@@ -18,7 +18,7 @@ from ordering_osn.chain.chain import Chain
 from ordering_osn.chain.state import IdleCheckpoint, StreamPosition
 from topology.documents import json_object
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the file; a file of another version has no effect
 _log = logging.getLogger("amcast.osn")
 
 

@@ -22,7 +22,7 @@ from ordering_osn.node.catch_up import NoPeer
 _ROUND_BYTES = 32 << 20
 # A peer that has the next block sends it at once; one that is silent for this long is passed over.
 _ANSWER_S = 10.0
-# 32 MiB in 60 s: a peer that gives less than 0.5 MiB/s is passed over.
+# 32 MiB in 60 s is 0.5 MiB/s: a slower peer is given up for now.
 _ROUND_S = 60.0
 
 

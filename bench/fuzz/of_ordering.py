@@ -15,7 +15,8 @@ from bench.orderer.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions
-from ordering_osn.chain.chain import Chain, StreamPosition, state_from
+from ordering_osn.chain.chain import Chain
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded, signed_envelope
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -25,10 +26,10 @@ from ordering_osn.chain.records import (
     decode,
     encode,
 )
+from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.cli import inspection, length_prefixed
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.compute_update import copy_of, make_update, set_value, update_envelope
-from ordering_osn.config.envelopes import BadEnvelope, decoded, signed_envelope
 from ordering_osn.identity.errors import MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.msp import Msp
 from ordering_osn.identity.signing import SigningIdentity
@@ -90,11 +91,16 @@ def _verified(world: _World, raw: bytes) -> None:
 
 
 def _admitted(world: _World, raw: bytes) -> None:
-    kind, _ = filters.route(raw)
+    envelope = ParsedEnvelope(raw)
+    kind, _ = filters.route(envelope)
     if kind is filters.EnvelopeClass.CONFIG_UPDATE:
-        filters.admit_update(world.config, raw, now=_NOW, signer=world.user)
+        filters.admit_update(world.config, envelope, now=_NOW, signer=world.user)
     else:
-        filters.admit_normal(world.config, raw, now=_NOW)
+        filters.admit_normal(world.config, envelope, now=_NOW)
+
+
+def _routed(raw: bytes) -> None:
+    filters.route(ParsedEnvelope(raw))
 
 
 def _requested(raw: bytes) -> None:
@@ -112,7 +118,7 @@ def _stepped(world: _World, raw: bytes) -> None:
     genuine = [encode(Regular(one, 0, RegularKind.NORMAL, 0)) for one in world.envelopes[:2]]
     core = Chain(world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)
-    for position, each in enumerate(inputs, start=max(world.state.place.position, 0) + 1):
+    for position, each in enumerate(inputs, start=max(world.state.position.number, 0) + 1):
         core.step(StreamPosition(position, "1/@P1/0/0/1"), each)
 
 
@@ -171,7 +177,7 @@ def _of_envelopes(world: _World) -> list[Target]:
     identity = world.config.msps.identity
     return [
         Target("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
-        Target("route of an envelope", filters.route, refusal, envelopes, _PROTO, 30),
+        Target("route of an envelope", _routed, refusal, envelopes, _PROTO, 30),
         Target("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
         Target("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
         Target("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
@@ -215,7 +221,10 @@ def _of_files(world: _World) -> list[Target]:
     of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
     _blocks_of(of_index.path).write_bytes(segment)
     of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
-    of_rest, of_pieces = _File("rest.json", checkpoint.read_rest), _File("pieces", _listed_pieces)
+    of_rest, of_pieces = (
+        _File("rest.json", checkpoint.read_checkpoint),
+        _File("pieces", _listed_pieces),
+    )
     damaged = (LedgerDamaged, UnknownVersion)
     return [
         Target("ledger segment", scan, damaged, [segment], _BYTES, 3),

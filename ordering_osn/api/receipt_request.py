@@ -22,7 +22,7 @@ from typing import Any
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, found, opened
 from ordering_osn.chain.blocks import Signer
-from ordering_osn.config.envelopes import signed_envelope
+from ordering_osn.chain.envelopes import signed_envelope
 from ordering_osn.protos import HeaderType
 
 WAIT_MS_MAX = 300_000

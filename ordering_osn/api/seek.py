@@ -23,19 +23,16 @@ from typing import Any, NamedTuple
 
 from ordering_osn.api.channels import Channel, Channels, Status
 from ordering_osn.chain.blocks import Signer
-from ordering_osn.config.envelopes import (
+from ordering_osn.chain.envelopes import (
     BadEnvelope,
+    ParsedEnvelope,
     canonical,
     decoded,
-    header_of,
-    payload_of,
-    signed_data,
     signed_envelope,
 )
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity import expires_at
 from ordering_osn.protos import (
-    Envelope,
     HeaderType,
     SeekInfo,
     SeekNewest,
@@ -72,10 +69,9 @@ class SeekRequest(NamedTuple):
 def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
     """Give the request in an envelope; raises `Refused`. `tls_hash` is None without mutual TLS."""
     try:
-        envelope = decoded(Envelope, raw, "the envelope")
-        payload = payload_of(envelope)
-        header = header_of(payload)
-        signed = signed_data(envelope)
+        envelope = ParsedEnvelope(raw)
+        header = envelope.header
+        signed = SignedData.of(envelope)
     except BadEnvelope as error:
         raise Refused(Status.BAD_REQUEST, str(error)) from error
     if not header.HasField("timestamp"):
@@ -89,7 +85,7 @@ def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
         raise Refused(
             Status.BAD_REQUEST, "the channel header does not hold the hash of the TLS certificate"
         )
-    return SeekRequest(header.channel_id, payload.data, signed, expires_at(signed.creator))
+    return SeekRequest(header.channel_id, envelope.payload.data, signed, expires_at(signed.creator))
 
 
 def found(channels: Channels, request: SeekRequest) -> Channel:

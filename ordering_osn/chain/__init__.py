@@ -1,1 +1,1 @@
-"""A chain's records become blocks. No I/O."""
+"""Turns the records of a chain into blocks. No I/O."""

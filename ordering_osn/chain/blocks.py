@@ -1,18 +1,16 @@
-"""Blocks, bit for bit as Fabric 2.x makes them: hashes, metadata, what a signature covers.
+"""Makes and reads blocks, bit for bit as Fabric 2.x does: hashes, metadata, signatures.
 
-Goes in: transactions, numbers, hashes, a `Signer`. Comes out: `common.Block`s, and what they say.
 No I/O, no clock, no keys.
 
     header bytes   DER SEQUENCE {INTEGER number, OCTET STRING previous_hash, OCTET STRING data_hash}
     header hash    SHA-256 of the header bytes: the `previous_hash` of the next block
     data hash      SHA-256 of the transactions, one after the other
-    consenter      a `KafkaMetadata`: how far the chain's order stream stands in this block
+    consenter      a `KafkaMetadata`: the position of this block in the chain's order stream
     signed value   `OrdererBlockMetadata` {last_config, consenter}, in the SIGNATURES slot
     signed bytes   signed value, signature header and header bytes, one after the other
 
-Header and data are the same at every node; the signature is each node's own. What is read from a
-block's metadata is read from the signed value; the ORDERER slot, which no signature covers, must
-say the same.
+Header and data are the same at every node; each node signs the block itself. A block's metadata are
+read from the signed value. The ORDERER slot, which no signature covers, must be equal to it.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from ordering_osn.protos import (
     SignatureHeader,
 )
 
-METADATA_SLOTS = 5
+METADATA_SLOTS = 5  # Fabric's `BlockMetadataIndex` has five entries
 NOTHING_PERSISTED = -3  # Kafka's "oldest offset" less one: Fabric reads from the beginning then
 _SIGNATURES = int(BlockMetadataIndex.SIGNATURES)
 _LAST_CONFIG = int(BlockMetadataIndex.LAST_CONFIG)
@@ -46,15 +44,15 @@ _CONFIG = int(HeaderType.CONFIG)
 
 
 class BrokenChain(ValueError):
-    """A block that does not follow the one before it, or whose data is not what its header says."""
+    """A block does not follow the one before it, or its data does not match its header."""
 
 
 class CorruptMetadata(ValueError):
-    """A block's metadata cannot be what an orderer wrote."""
+    """A block has metadata that no orderer writes."""
 
 
 class Signer(Protocol):
-    """Who signs blocks."""
+    """The identity that signs a node's blocks."""
 
     @property
     def creator(self) -> bytes:
@@ -68,7 +66,7 @@ class Signer(Protocol):
 
 
 class SignedBytes(NamedTuple):
-    """One signature of a block, and what it is to be verified against."""
+    """One signature of a block, with its signer and the bytes that it signs."""
 
     creator: bytes
     message: bytes
@@ -76,7 +74,7 @@ class SignedBytes(NamedTuple):
 
 
 def header_bytes(number: int, previous_hash: bytes, data_hash: bytes) -> bytes:
-    """Write a header in DER: what is hashed and signed."""
+    """Encode a header in DER: the bytes that are hashed and signed."""
     integer = number.to_bytes(number.bit_length() // 8 + 1, "big")
     body = _der(_INTEGER, integer) + _der(_OCTETS, previous_hash) + _der(_OCTETS, data_hash)
     return _der(_SEQUENCE, body)
@@ -105,7 +103,7 @@ def data_hash(data: Sequence[bytes]) -> bytes:
 
 
 def new_block(number: int, previous_hash: bytes, data: Sequence[bytes]) -> Block:
-    """Make a block that is not sealed: header and data, five empty metadata slots."""
+    """Make an unsealed block: header, data and five empty metadata slots."""
     block = Block(
         header={"number": number, "previous_hash": previous_hash, "data_hash": data_hash(data)}
     )
@@ -115,7 +113,7 @@ def new_block(number: int, previous_hash: bytes, data: Sequence[bytes]) -> Block
 
 
 def seal(block: Block, *, last_config: int, consenter: bytes, signer: Signer) -> None:
-    """Fill in the metadata and sign. `last_config`: the number of the newest config's block."""
+    """Fill in the metadata and sign. `last_config` is the number of the newest config's block."""
     slots = block.metadata.metadata
     index = LastConfig(index=last_config)
     metadata: bytes = Metadata(value=consenter).SerializeToString()
@@ -135,41 +133,45 @@ def _message(block: Block, value: bytes, signed_by: bytes) -> bytes:
 
 
 def signed_bytes(block: Block) -> list[SignedBytes]:
-    """Give the block's signatures, each with what it must verify against; maybe none.
+    """Give the block's signatures, maybe none, with the bytes that they sign; none is verified.
 
     Raises `CorruptMetadata`.
     """
-    found = []
+    signed = []
     metadata = _slot(block, _SIGNATURES)
-    for one in metadata.signatures:
+    for entry in metadata.signatures:
         try:
-            creator = SignatureHeader.FromString(one.signature_header).creator
+            creator = SignatureHeader.FromString(entry.signature_header).creator
         except DecodeError as error:
-            raise CorruptMetadata(f"{_named(block)}: a signature header: {error}") from error
-        message = _message(block, metadata.value, one.signature_header)
-        found.append(SignedBytes(creator, message, one.signature))
-    return found
+            raise CorruptMetadata(
+                f"{_named(block)}: a signature header cannot be decoded: {error}"
+            ) from error
+        message = _message(block, metadata.value, entry.signature_header)
+        signed.append(SignedBytes(creator, message, entry.signature))
+    return signed
 
 
 def consenter_of(block: Block) -> KafkaMetadata:
-    """Give what a block says of the order stream. Raises `CorruptMetadata`.
+    """Give a block's position in the order stream. Raises `CorruptMetadata`.
 
-    A block that says nothing (a genesis block) has position -3, the rest 0.
+    A block without one (a genesis block) has position -3, and 0 in the other fields.
     """
     wrapped = _signed_value(block).consenter_metadata
     slot = block.metadata.metadata[_ORDERER] if _slot(block, _SIGNATURES).signatures else wrapped
     if slot != wrapped:
-        raise CorruptMetadata(f"{_named(block)}: the ORDERER slot is not what is signed")
+        raise CorruptMetadata(f"{_named(block)}: the ORDERER slot differs from the signed value")
     try:
         value = Metadata.FromString(wrapped).value
         if not value:
             return KafkaMetadata(last_offset_persisted=NOTHING_PERSISTED)
         consenter = KafkaMetadata.FromString(value)
     except DecodeError as error:
-        raise CorruptMetadata(f"{_named(block)}: its consenter metadata: {error}") from error
+        raise CorruptMetadata(
+            f"{_named(block)}: its consenter metadata cannot be decoded: {error}"
+        ) from error
     position = consenter.last_offset_persisted
     if position < 1 and position != NOTHING_PERSISTED:
-        raise CorruptMetadata(f"{_named(block)}: no order stream has a position {position}")
+        raise CorruptMetadata(f"{_named(block)}: {position} is not a position of an order stream")
     return consenter
 
 
@@ -183,21 +185,25 @@ def _signed_value(block: Block) -> Any:
     try:
         return OrdererBlockMetadata.FromString(_slot(block, _SIGNATURES).value)
     except DecodeError as error:
-        raise CorruptMetadata(f"{_named(block)}: its signed value: {error}") from error
+        raise CorruptMetadata(
+            f"{_named(block)}: its signed value cannot be decoded: {error}"
+        ) from error
 
 
 def _slot(block: Block, index: int) -> Any:
     slots = block.metadata.metadata
     if len(slots) <= _ORDERER:
-        raise CorruptMetadata(f"{_named(block)} has {len(slots)} metadata slots")
+        raise CorruptMetadata(f"{_named(block)} has {len(slots)} metadata slots, not 5")
     try:
         return Metadata.FromString(slots[index])
     except DecodeError as error:
-        raise CorruptMetadata(f"{_named(block)}: metadata slot {index}: {error}") from error
+        raise CorruptMetadata(
+            f"{_named(block)}: metadata slot {index} cannot be decoded: {error}"
+        ) from error
 
 
 def is_config(block: Block) -> bool:
-    """Whether the block holds a config of its chain, which always stands alone in its block."""
+    """Whether the block holds a config of its chain, which is always the only one in its block."""
     if len(block.data.data) != 1:
         return False
     try:
@@ -207,24 +213,24 @@ def is_config(block: Block) -> bool:
 
 
 def check_next(block: Block, previous: BlockHeader | None) -> None:
-    """Check that a block follows the header before it; None before the first block of all.
+    """Check that a block follows the header before it; `previous` is None for block 0.
 
-    Raises `BrokenChain`: the number, the previous hash or the data hash is wrong.
+    Raises `BrokenChain` where the number, the previous hash or the data hash is wrong.
     """
     header = block.header
     number = 0 if previous is None else previous.number + 1
     if header.number != number:
-        raise BrokenChain(f"{_named(block)} stands where block {number} must stand")
+        raise BrokenChain(f"{_named(block)} is in the place of block {number}")
     expected = b"" if previous is None else header_hash(previous)
     if header.previous_hash != expected:
         raise BrokenChain(
             f"{_named(block)} follows {header.previous_hash.hex() or 'nothing'}, "
             f"not {expected.hex() or 'nothing'}"
         )
-    found = data_hash(block.data.data)
-    if header.data_hash != found:
+    actual = data_hash(block.data.data)
+    if header.data_hash != actual:
         raise BrokenChain(
-            f"{_named(block)} has data hash {header.data_hash.hex()}, its data has {found.hex()}"
+            f"{_named(block)} has data hash {header.data_hash.hex()}, its data has {actual.hex()}"
         )
 
 

@@ -1,45 +1,46 @@
-"""A chain: the records of its order stream go in, blocks come out.
+"""The core of a chain: turns the records of its order stream into blocks.
 
-Goes in: the records, one after the other, each with its place; the rules of the channel's config.
-Comes out: actions, for `chain_node.py` to carry out in their order. No I/O, no clock, no keys.
-Every node steps the same records, so every node writes the same blocks; when a record arrived,
-which node posted it and how often a node started again show in no block.
+`Chain.step` takes the records one after the other, each with its position, and returns actions for
+`chain_node.py` to carry out in their order. No I/O, no clock, no keys. Every node steps the same
+records, so every node writes the same blocks: neither the time a record arrived, nor the node that
+posted it, nor a restart has an influence on a block.
 
-    position   a record's number in the order stream, from 1; -3 before the first
-    cursor     where a consumer resumes to read the record after it
-    place      position and cursor; a block's place: up to where the stream is in the blocks
-    current    valid under the config in force (the record's `config_seq` is its sequence)
-    stale      found valid under an older config: judged again, and if valid *posted again* with the
-               position of the stale record as `original`. It is not ordered here: what a judge
-               says may change with the hour (an identity expires), so nodes may differ about it
-    copy       a record with an `original`. Every node posts one; the first counts
+    position   right behind a record: its number in the order stream (from 1; -3 before the first)
+               and the cursor from which a consumer reads the next one. A block's position: how far
+               the stream is in the blocks
+    current    judged under the config in force (the record's `config_seq` is its sequence)
+    stale      judged under an older config. It is judged again, and if it is valid, *reposted* with
+               its own number as `original`. It is not ordered here, because the second judgement
+               depends on the hour (an identity expires), so nodes may disagree on it
+    copy       a record with an `original`. Every node posts one; the first one counts
     window     the newest `window_max` transactions of the blocks. A transaction in the window, or
-               pending, is not ordered again. Its size is one for all nodes of a chain
-    marks      `last_original`: the newest original of which a copy was read;
-               `last_resubmitted_config`: the newest config that was, or is to be, posted again
+               pending, is not ordered again. All nodes of a chain have the same `window_max`
+    resubmission cursors
+               `last_original`: the newest original of which a copy was read;
+               `last_resubmitted_config`: the newest config that was, or will be, reposted
 
 Invariants:
-    state is a function of the blocks and of the records behind the last block's place: a chain made
-    by `state_from` and stepped from there writes the blocks that it would have written anyway;
-    each transaction stands at most once in any `window_max` consecutive ones;
-    ingress is open if, and only if, last_resubmitted_config <= last_original.
+    the state is a function of the blocks and of the records behind the last block's position: a
+        chain made by `state_from` and stepped from there writes the blocks it would have written;
+    a transaction is in any `window_max` consecutive ones at most once;
+    ingress is open if and only if last_resubmitted_config <= last_original.
 
-A transaction of several chains (`spans`) was judged at ingress and is never judged again, whatever
-config is in force when it is ordered: one chain alone would drop it, and tear it. Ingress accepts
-none any more; what an earlier version stored is ordered as that version did, so that every node,
-new or old, makes the same blocks of one log.
+A transaction that is addressed to several chains (`spans`) was judged at ingress and is never
+judged again, whatever config is in force when it is ordered: otherwise one of its chains could drop
+it and another not. Ingress no longer accepts such transactions. Those that an earlier version
+stored are ordered as that version did, so that every node makes the same blocks of one log.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
-from ordering_osn.chain.blocks import consenter_of, header_hash, last_config_of, new_block
+from ordering_osn.chain.blocks import header_hash, new_block
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -49,36 +50,25 @@ from ordering_osn.chain.records import (
     decode,
     encode,
 )
-from ordering_osn.chain.transactions import EnvelopeFacts, Malformed, read, transaction_id
+from ordering_osn.chain.state import WINDOW_MAX, ChainState, IdleCheckpoint, StreamPosition
+from ordering_osn.chain.transactions import EnvelopeFacts, Malformed, read
 from ordering_osn.protos import Block, HeaderType, KafkaMetadata
 
-WINDOW_MAX = 100_000
 _CONFIG = int(HeaderType.CONFIG)
 _CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
 _ORDERER_TRANSACTION = int(HeaderType.ORDERER_TRANSACTION)
 
 
 class Invalid(ValueError):
-    """The rules say no to a transaction; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPosition:
-    """Right behind a record of the order stream.
-
-    `cursor` is the cursor's text, or what `str` makes it of: only a block's is ever needed.
-    """
-
-    position: int
-    cursor: object
+    """The rules of the channel refuse a transaction; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What the channel's config says to the orderer. `sequence` counts the configs.
+    """What the channel's config tells the orderer. `sequence` counts the configs.
 
-    `resubmission`: the capability of that name; without it a transaction is judged where it is
-    consumed, and what the judge says must then be the same at every node.
+    `resubmission`: the capability of that name. Without it a transaction is judged where it is
+    consumed, and every node must then come to the same verdict.
     """
 
     sequence: int
@@ -94,49 +84,50 @@ class Rules(Protocol):
 
     @property
     def parameters(self) -> Parameters:
-        """What the config says to the orderer."""
+        """What the config tells the orderer."""
 
     def judge(self, envelope: bytes, kind: RegularKind) -> bytes:
-        """Judge a transaction again, now. Gives the envelope to order: a config is made anew.
+        """Judge a stale transaction now. Gives the envelope to order; of a config, a new envelope.
 
         Raises `Invalid`.
         """
 
     def after(self, envelope: bytes) -> Rules:
-        """Give the rules once this config stands in a block. The same at every node, at any hour.
+        """Give the rules once this config is in a block: the same at every node, at any hour.
 
-        A channel's creation (ORDERER_TRANSACTION) leaves them as they are. Raises `Invalid` for
-        what is no config of this channel, or not the next one.
+        The creation of a channel (ORDERER_TRANSACTION) does not change them. Raises `Invalid` for
+        an envelope that holds no config of this channel, or not the next one.
         """
 
 
 class Cause(enum.StrEnum):
-    """Why a record is not ordered: what it is counted as. The same at every node.
+    """Why a record is not ordered; a label of metrics.
 
-    (But INVALID and what a stale record comes to: there each node has its own judge.)
+    It is the same at every node, except for INVALID and for what becomes of a stale record: there
+    each node judges for itself.
     """
 
-    UNPARSEABLE = "unparseable"  # no KafkaMessage
+    UNPARSEABLE = "unparseable"  # not a KafkaMessage
     CONNECT = "connect"
-    CUT_STALE = "cut_stale"  # a time-to-cut of a block that is cut
+    CUT_STALE = "cut_stale"  # a time-to-cut of a block that is cut already
     CUT_EMPTY = "cut_empty"  # of the next block, with nothing pending
-    CUT_FUTURE = "cut_future"  # of a block behind the next one: nobody of ours posts it
-    COPY = "copy"  # another node's copy of what was posted again
-    MALFORMED = "malformed"  # no envelope
-    MISPLACED = "misplaced"  # of a class, for a log or with an original that it cannot have
+    CUT_FUTURE = "cut_future"  # of a block behind the next one: no correct node posts it
+    COPY = "copy"  # another node's copy of a reposted record
+    MALFORMED = "malformed"  # not an envelope
+    MISPLACED = "misplaced"  # of a class, in a log or with an original that it cannot have
     REPLAYED = "replayed"  # its ID is in the window, or pending
-    INVALID = "invalid"  # the rules say no
+    INVALID = "invalid"  # the rules refuse it
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
     """Seal this block and append it to the ledger.
 
-    AFTER every `Write` and every `Repost` before it is durable. A receipt for one of its
-    `transactions` (their IDs, index for index with the block's data) is given AFTER it is durable.
-    `config`: it holds a config of this channel, the one that `rules` now are. `creates`: it holds
-    a channel's creation, carried out BEFORE it is durable (whoever starts again in between writes
-    it again; making a channel twice is making it once).
+    AFTER every earlier `Write` and `Repost` is durable. A receipt for one of its `transactions`
+    (IDs, in the order of the block's data) is given AFTER the block is durable. `config`: the block
+    holds a config of this channel, on which `rules` are based now. `creates`: it holds the creation
+    of a channel, which is carried out BEFORE the block is durable (a node that restarts in between
+    writes the block again, and creating a channel twice is creating it once).
     """
 
     block: Block
@@ -151,9 +142,9 @@ class Write:
 class Repost:
     """Append this record to the chain's own log.
 
-    AFTER every `Repost` before it is acknowledged: a copy that stands behind a copy of a later
-    record counts as read already, and its transaction would be lost. Acknowledged BEFORE any later
-    `Write` is durable: a node that starts again behind that block does not post it again.
+    AFTER every earlier `Repost` is acknowledged: a copy that follows the copy of a later record is
+    ignored as read already, and its transaction would be lost. Acknowledged BEFORE any later
+    `Write` is durable: a node that restarts behind that block does not post the copy again.
     """
 
     raw: bytes
@@ -163,8 +154,8 @@ class Repost:
 class Refuse:
     """Count and log a transaction that is not ordered here.
 
-    Not always its end: one that is REPLAYED stands in a block or will, and of a stale one that is
-    INVALID another node's judge may say otherwise.
+    The transaction may still be ordered: a REPLAYED one is in a block or will be, and another node
+    may find a stale one valid that is INVALID here.
     """
 
     transaction: str
@@ -174,7 +165,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Count a record that says nothing to this chain."""
+    """Count a record that means nothing to this chain."""
 
     reason: str
     counted_as: Cause
@@ -183,107 +174,41 @@ class Ignore:
 Action = Write | Repost | Refuse | Ignore
 
 
-@dataclass(slots=True)
-class ChainState:
-    """A chain right behind a block.
-
-    `place` is the block's. `window`: (ID, block, index) of the newest transactions, oldest first.
-    """
-
-    height: int
-    previous_hash: bytes
-    last_config: int
-    place: StreamPosition
-    last_original: int
-    last_resubmitted_config: int
-    window: tuple[tuple[str, int, int], ...]
-
-
-def state_from(newest_first: Iterable[Block], *, window_max: int = WINDOW_MAX) -> ChainState:
-    """Give a chain's state right behind its last block, from its blocks, the last one first.
-
-    Takes no more blocks than the window needs. Raises `ValueError` where they end too soon: such a
-    node would order again what the others refuse. Raises `CorruptMetadata`.
-    """
-    last, oldest = None, 0
-    window: list[tuple[str, int, int]] = []
-    for block in newest_first:
-        number = block.header.number
-        if last is not None and number != oldest - 1:
-            raise ValueError(f"block {number} is not the one before block {oldest}")
-        last, oldest = block if last is None else last, number
-        data = block.data.data
-        window += [(transaction_id(data[i]), number, i) for i in reversed(range(len(data)))]
-        if len(window) >= window_max:
-            break
-    if last is None:
-        raise ValueError("a chain begins with its genesis block")
-    if oldest and len(window) < window_max:
-        raise ValueError(f"{len(window)} transactions from block {oldest} on; {window_max} needed")
-    consenter = consenter_of(last)
-    return ChainState(
-        height=last.header.number + 1,
-        previous_hash=header_hash(last.header),
-        last_config=last_config_of(last),
-        place=StreamPosition(consenter.last_offset_persisted, consenter.cursor.decode()),
-        last_original=consenter.last_original_offset_processed,
-        last_resubmitted_config=consenter.last_resubmitted_config_offset,
-        window=tuple(reversed(window[:window_max])),
-    )
-
-
-class Rest(NamedTuple):
-    """Where a chain stands behind its last block, with nothing pending.
-
-    What was read since that block left no trace but these, so it need not be read again.
-    """
-
-    height: int
-    previous_hash: bytes
-    place: StreamPosition
-    last_original: int
-    last_resubmitted_config: int
-
-    def within(self, state: ChainState) -> ChainState:
-        """Give the state at this place; the one that is given where it is of other blocks."""
-        if (self.height, self.previous_hash) != (state.height, state.previous_hash):
-            return state
-        return replace(
-            state,
-            place=self.place,
-            last_original=self.last_original,
-            last_resubmitted_config=self.last_resubmitted_config,
-        )
-
-
-class _Marks(NamedTuple):
+class _ResubmissionCursors(NamedTuple):
     last_original: int
     last_resubmitted_config: int
 
 
 class Chain:
-    """One chain at one node. `window_max` must be the same at all nodes, for the chain's life."""
+    """One chain at one node. `window_max` is the same at all nodes, for the life of the chain."""
 
     def __init__(self, rules: Rules, state: ChainState, *, window_max: int = WINDOW_MAX) -> None:
-        self._take(rules)
+        self._apply(rules)
         self.height = state.height
         self._previous_hash = state.previous_hash
         self._last_config = state.last_config
-        self._place = state.place
-        self._marks = _Marks(state.last_original, state.last_resubmitted_config)
+        self._position = state.position
+        self._resubmission_cursors = _ResubmissionCursors(
+            state.last_original, state.last_resubmitted_config
+        )
         self._window_max = window_max
-        self._window = OrderedDict((name, (block, at)) for name, block, at in state.window)
+        self._window = OrderedDict((name, (block, index)) for name, block, index in state.window)
         self._cutter = BlockCutter()
         self._pending: dict[str, None] = {}  # the IDs of what the cutter holds, in its order
-        self._begun = 0  # position of the first pending record
+        self._first_pending = 0  # the number of the first pending record
         self._actions: list[Action] = []
 
-    def _take(self, rules: Rules) -> None:
+    def _apply(self, rules: Rules) -> None:
         self.rules = rules
         parameters = rules.parameters
         self._limits = BatchLimits(parameters.messages_max, parameters.bytes_preferred)
         self._sequence = parameters.sequence
         self._resubmission = parameters.resubmission
+
+    @property
+    def position(self) -> StreamPosition:
+        """Behind the newest record that was stepped."""
+        return self._position
 
     @property
     def pending(self) -> int:
@@ -292,172 +217,191 @@ class Chain:
 
     @property
     def ingress_open(self) -> bool:
-        """Whether to accept transactions: no config that was posted again is still on its way."""
-        return self._marks.last_resubmitted_config <= self._marks.last_original
+        """Whether to accept transactions: no reposted config is still on its way."""
+        return (
+            self._resubmission_cursors.last_resubmitted_config
+            <= self._resubmission_cursors.last_original
+        )
 
     @property
     def wanted_cut(self) -> tuple[int, int] | None:
-        """The block that waits to be cut, and the position of its first record; None: none waits.
+        """The number of the pending block, and that of its first record; None: nothing is pending.
 
-        A `TimeToCut` of this block is wanted `timeout_s` after this value first appeared, and is
-        wanted until it goes: a post that failed is posted again.
+        A `TimeToCut` of this block is due `timeout_s` after this value first appeared, and is
+        needed until the value changes: a post that failed is posted again.
         """
-        return (self.height, self._begun) if self._pending else None
+        return (self.height, self._first_pending) if self._pending else None
 
-    def at_rest(self) -> Rest | None:
-        """Give where the chain stands, where nothing is pending; None where something is.
+    def idle_checkpoint(self) -> IdleCheckpoint | None:
+        """Give where the chain stands; None where something is pending.
 
-        With the blocks it is the whole state: `Rest.within` gives it.
+        The blocks and the checkpoint are the whole state: `IdleCheckpoint.advance` restores it.
         """
         if self._pending:
             return None
-        return Rest(self.height, self._previous_hash, self._place, *self._marks)
+        return IdleCheckpoint(
+            self.height, self._previous_hash, self._position, *self._resubmission_cursors
+        )
 
     def find(self, transaction: str) -> tuple[int, int] | None:
         """Give block and index of a transaction in the window. From any thread."""
         return self._window.get(transaction)
 
     def step(
-        self, place: StreamPosition, raw: bytes | None, *, spans: bool = False
+        self, position: StreamPosition, raw: bytes | None, *, spans: bool = False
     ) -> tuple[Action, ...]:
-        """Take the next record. `spans`: it stands in a log of several chains."""
-        assert place.position == max(self._place.position, 0) + 1, "a record was left out"
+        """Take the next record. `position` is behind it; `spans`: its log is of several chains."""
+        assert position.number == max(self._position.number, 0) + 1, "a record was left out"
         try:
             record = decode(raw)
         except Unparseable as error:
             self._ignore(str(error), Cause.UNPARSEABLE)
         else:
             if isinstance(record, Regular):
-                self._regular(place, record, spans=spans)
+                self._regular(position, record, spans=spans)
             elif isinstance(record, TimeToCut):
-                self._time_to_cut(place, record.block)
+                self._time_to_cut(position, record.block)
             elif isinstance(record, Connect):
                 self._ignore("a CONNECT record", Cause.CONNECT)
-        self._place = place
+        self._position = position
         actions = tuple(self._actions)
         self._actions.clear()
         return actions
 
-    def _time_to_cut(self, place: StreamPosition, block: int) -> None:
+    def _time_to_cut(self, position: StreamPosition, block: int) -> None:
         if block < self.height:
             self._ignore(f"block {block} is already cut", Cause.CUT_STALE)
         elif block > self.height:
-            self._ignore(f"block {block} is far; {self.height} is next", Cause.CUT_FUTURE)
+            self._ignore(f"block {block} is not the next one, {self.height}", Cause.CUT_FUTURE)
         elif not self._pending:
             self._ignore(f"nothing is pending for block {block}", Cause.CUT_EMPTY)
         else:
-            self._write(self._cutter.cut(), place, self._marks)
+            self._write(self._cutter.cut(), position, self._resubmission_cursors)
 
-    def _regular(self, place: StreamPosition, record: Regular, *, spans: bool) -> None:
+    def _regular(self, position: StreamPosition, record: Regular, *, spans: bool) -> None:
         try:
-            reading = read(record.payload)
+            facts = read(record.payload)
         except Malformed as error:
             self._refuse("", str(error), Cause.MALFORMED)
             return
-        kind = self._kind(place, record, reading, spans=spans)
-        marks = self._marks
+        kind = self._kind(position, record, facts, spans=spans)
+        cursors = self._resubmission_cursors
         original = record.original
         if kind is None:
-            said = f"class {record.kind.name}, type {reading.type}, original {original}"
+            header = f"class {record.kind.name}, type {facts.type}, original {original}"
             where = "a log of several chains" if spans else "the chain's log"
-            reason = f"{said}, channel {reading.channel!r} in {where}"
-            self._refuse(reading.transaction, reason, Cause.MISPLACED)
-        elif 0 < original <= marks.last_original:
+            reason = f"{header}, channel {facts.channel!r} in {where}"
+            self._refuse(facts.transaction, reason, Cause.MISPLACED)
+        elif 0 < original <= cursors.last_original:
             self._ignore(f"a copy of record {original}", Cause.COPY)
         else:
             if original:
-                # Whatever becomes of it, no later copy counts, and ingress waits for none.
+                # Whether it is ordered or not: later copies are ignored, and ingress opens again.
                 resubmitted = original if kind is RegularKind.CONFIG else 0
-                marks = _Marks(original, max(resubmitted, marks.last_resubmitted_config))
-            self._marks = self._decide(place, record, reading, kind, marks)
+                cursors = _ResubmissionCursors(
+                    original, max(resubmitted, cursors.last_resubmitted_config)
+                )
+            self._resubmission_cursors = self._decide(position, record, facts, kind, cursors)
 
     def _kind(
-        self, place: StreamPosition, record: Regular, reading: EnvelopeFacts, *, spans: bool
+        self, position: StreamPosition, record: Regular, facts: EnvelopeFacts, *, spans: bool
     ) -> RegularKind | None:
-        """Give a transaction's class; None where none of ours would have posted it so."""
-        if not 0 <= record.original < place.position or spans != reading.spans:
+        """Give a transaction's class; None where no correct node would have posted it so."""
+        if not 0 <= record.original < position.number or spans != facts.spans:
             return None
         if spans and (record.kind is not RegularKind.NORMAL or record.original):
             return None
-        if reading.type == _CONFIG_UPDATE:
+        if facts.type == _CONFIG_UPDATE:
             return None
-        configs = reading.type in (_CONFIG, _ORDERER_TRANSACTION)
+        configs = facts.type in (_CONFIG, _ORDERER_TRANSACTION)
         kind = RegularKind.CONFIG if configs else RegularKind.NORMAL
-        told = self._resubmission or spans  # without the capability, the type alone tells
-        return kind if record.kind in (kind, RegularKind.UNKNOWN) or not told else None
+        class_counts = self._resubmission or spans  # without the capability the type decides alone
+        fits = record.kind in (kind, RegularKind.UNKNOWN)
+        return kind if fits or not class_counts else None
 
     def _decide(
         self,
-        place: StreamPosition,
+        position: StreamPosition,
         record: Regular,
-        reading: EnvelopeFacts,
+        facts: EnvelopeFacts,
         kind: RegularKind,
-        marks: _Marks,
-    ) -> _Marks:
-        """Order a transaction, post it again or refuse it. Gives the marks behind it."""
-        transaction = reading.transaction
+        cursors: _ResubmissionCursors,
+    ) -> _ResubmissionCursors:
+        """Order a transaction, repost or refuse it. Gives the cursors behind its record."""
+        transaction = facts.transaction
         if transaction in self._window or transaction in self._pending:
             self._refuse(transaction, "it was ordered before", Cause.REPLAYED)
-            return marks
+            return cursors
         try:
-            if not reading.spans:
+            if not facts.spans:
                 if record.kind is RegularKind.UNKNOWN or not self._resubmission:
-                    # It is ordered at once, so no clock may have a say: class UNKNOWN tells so.
-                    # What the judge makes of a config is this node's own: all order what is here.
+                    # It is ordered here and now, so its verdict must not depend on a clock: class
+                    # UNKNOWN says so. A config that the judge makes anew is signed by this node
+                    # alone; the one in the record is ordered, because all nodes have it.
                     self.rules.judge(record.payload, RegularKind.UNKNOWN)
                 elif record.config_seq < self._sequence:
-                    return self._repost(place, record, marks)
+                    return self._repost(position, record, cursors)
             if kind is RegularKind.CONFIG:
-                self._config(place, record.payload, reading, marks)
+                self._config(position, record.payload, facts, cursors)
             else:
-                self._normal(place, record.payload, reading, marks)
+                self._normal(position, record.payload, facts, cursors)
         except Invalid as error:
             self._refuse(transaction, str(error), Cause.INVALID)
-        return marks
+        return cursors
 
-    def _repost(self, place: StreamPosition, record: Regular, marks: _Marks) -> _Marks:
+    def _repost(
+        self, position: StreamPosition, record: Regular, cursors: _ResubmissionCursors
+    ) -> _ResubmissionCursors:
         envelope = self.rules.judge(record.payload, record.kind)
-        again = Regular(envelope, self._sequence, record.kind, place.position)
+        again = Regular(envelope, self._sequence, record.kind, position.number)
         self._actions.append(Repost(encode(again)))
         if record.kind is RegularKind.CONFIG:
-            return marks._replace(last_resubmitted_config=place.position)
-        return marks
+            return cursors._replace(last_resubmitted_config=position.number)
+        return cursors
 
     def _normal(
-        self, place: StreamPosition, envelope: bytes, reading: EnvelopeFacts, marks: _Marks
+        self,
+        position: StreamPosition,
+        envelope: bytes,
+        facts: EnvelopeFacts,
+        cursors: _ResubmissionCursors,
     ) -> None:
-        batches, pending = self._cutter.ordered(envelope, reading.size, self._limits)
+        batches, pending = self._cutter.ordered(envelope, facts.size, self._limits)
         if len(batches) == 2 or (batches and pending):
-            # The message is not in the first batch: what starts again there reads it again.
-            self._write(batches[0], self._place, self._marks)
+            # The message is not in the first batch: a node that resumes there reads it again.
+            self._write(batches[0], self._position, self._resubmission_cursors)
             batches = batches[1:]
         if not self._pending:
-            self._begun = place.position
-        self._pending[reading.transaction] = None
+            self._first_pending = position.number
+        self._pending[facts.transaction] = None
         for batch in batches:
-            self._write(batch, place, marks)
+            self._write(batch, position, cursors)
 
     def _config(
-        self, place: StreamPosition, envelope: bytes, reading: EnvelopeFacts, marks: _Marks
+        self,
+        position: StreamPosition,
+        envelope: bytes,
+        facts: EnvelopeFacts,
+        cursors: _ResubmissionCursors,
     ) -> None:
         rules = self.rules.after(envelope)
         if self._pending:
-            self._write(self._cutter.cut(), self._place, self._marks)
-        self._take(rules)
-        if reading.type == _CONFIG:
+            self._write(self._cutter.cut(), self._position, self._resubmission_cursors)
+        self._apply(rules)
+        if facts.type == _CONFIG:
             self._last_config = self.height
-        self._pending[reading.transaction] = None
-        self._write((envelope,), place, marks, kind=reading.type)
+        self._pending[facts.transaction] = None
+        self._write((envelope,), position, cursors, kind=facts.type)
 
     def _write(
         self,
         data: Sequence[bytes],
-        place: StreamPosition,
-        marks: _Marks,
+        position: StreamPosition,
+        cursors: _ResubmissionCursors,
         *,
         kind: int | None = None,
     ) -> None:
-        """Write the pending transactions, all of them, as the next block."""
+        """Write all pending transactions as the next block."""
         assert len(data) == len(self._pending), "the cutter holds what is pending"
         block = new_block(self.height, self._previous_hash, data)
         transactions = tuple(self._pending)
@@ -470,7 +414,7 @@ class Chain:
         self._actions.append(
             Write(
                 block,
-                _consenter(place, marks),
+                _consenter(position, cursors),
                 self._last_config,
                 kind == _CONFIG,
                 kind == _ORDERER_TRANSACTION,
@@ -487,11 +431,11 @@ class Chain:
         self._actions.append(Ignore(reason, counted_as))
 
 
-def _consenter(place: StreamPosition, marks: _Marks) -> bytes:
+def _consenter(position: StreamPosition, cursors: _ResubmissionCursors) -> bytes:
     raw: bytes = KafkaMetadata(
-        last_offset_persisted=place.position,
-        last_original_offset_processed=marks.last_original,
-        last_resubmitted_config_offset=marks.last_resubmitted_config,
-        cursor=str(place.cursor).encode(),
+        last_offset_persisted=position.number,
+        last_original_offset_processed=cursors.last_original,
+        last_resubmitted_config_offset=cursors.last_resubmitted_config,
+        cursor=str(position.cursor).encode(),
     ).SerializeToString()
     return raw

@@ -1,12 +1,11 @@
-"""The records of a chain's log: Fabric's `KafkaMessage`, its bytes and its three kinds.
+"""Encodes and decodes the records of a chain's log: Fabric's `KafkaMessage`, of three kinds.
 
-Goes in: raw bytes of one record of the log. Comes out: what it says, or `Unparseable`. No I/O, no
-clock.
-
-    Regular    a transaction (an envelope), under the config it was found valid under
+    Regular    a transaction (an envelope), with the sequence of the config that found it valid
     TimeToCut  "cut block number `block` here, if it is the next one and something is pending"
-    Connect    says nothing; Fabric's orderer posts it, ours skips it
+    Connect    no content, and in no block: Fabric's orderer posts it at its start, ours as a probe
     position   a record's number in its chain's order stream, from 1; 0 stands for "none"
+
+No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from ordering_osn.protos import DecodeError, KafkaMessage
 class RegularKind(enum.IntEnum):
     """The class of a regular record; the numbers are Fabric's."""
 
-    UNKNOWN = 0  # written by an orderer that knows no classes: judged where it is consumed
+    UNKNOWN = 0  # by an orderer without classes: the record is judged where it is consumed
     NORMAL = 1
     CONFIG = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Regular:
-    """A transaction. `original`: the position of the record that this one re-submits, or 0."""
+    """A transaction. `original`: the position of the record that this one reposts, or 0."""
 
     payload: bytes
     config_seq: int
@@ -37,7 +36,7 @@ class Regular:
 
 @dataclass(frozen=True, slots=True)
 class TimeToCut:
-    """The time-out of block number `block` ran out somewhere."""
+    """The batch time-out of block number `block` is over at some node."""
 
     block: int
 
@@ -51,14 +50,14 @@ Record = Regular | TimeToCut | Connect
 
 
 class Unparseable(ValueError):
-    """The bytes are no record of a chain."""
+    """The bytes are not a record of a chain; the text says why."""
 
 
 _KINDS = dict(enumerate(RegularKind))
 
 
 def encode(record: Record) -> bytes:
-    """Write a record; `decode` reads back an equal one."""
+    """Serialize a record; `decode` gives an equal one."""
     if isinstance(record, Regular):
         regular = {
             "payload": record.payload,
@@ -76,19 +75,19 @@ def encode(record: Record) -> bytes:
 
 
 def decode(raw: bytes | None) -> Record:
-    """Read a record; raises `Unparseable` for anything else, an empty value among it."""
+    """Read a record; raises `Unparseable` for anything else, including an empty value."""
     if raw is None:
         raise Unparseable("a record without a value")
     try:
         message = KafkaMessage.FromString(raw)
     except DecodeError as error:
-        raise Unparseable(f"no KafkaMessage: {error}") from error
+        raise Unparseable(f"not a KafkaMessage: {error}") from error
     which = message.WhichOneof("Type")
     if which == "regular":
         regular = message.regular
         kind = _KINDS.get(getattr(regular, "class"))
         if kind is None:
-            raise Unparseable(f"a regular message of class {getattr(regular, 'class')}")
+            raise Unparseable(f"a regular message of unknown class {getattr(regular, 'class')}")
         return Regular(regular.payload, regular.config_seq, kind, regular.original_offset)
     if which == "time_to_cut":
         return TimeToCut(message.time_to_cut.block_number)

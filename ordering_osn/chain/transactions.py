@@ -1,17 +1,16 @@
-"""A transaction's envelope, as far as ordering looks at it: ID, channel, type, size.
-
-Goes in: a serialized `common.Envelope`. Comes out: a `EnvelopeFacts`, or `Malformed`. No I/O, no
-clock; no signature is checked here.
+"""What ordering reads of a transaction's envelope: its ID, channel, type and size.
 
     transaction ID   hex. The channel header's `tx_id` where it is the SHA-256 of nonce and creator,
-                     as Fabric's clients make it; else the SHA-256 of the payload. So nobody can
-                     take another's ID, and a payload signed twice has one ID. A config has the
-                     ID of the update that it was made of.
-    several chains   a channel ID of chain names, sorted and joined by "+" (no channel's name has
-                     one). Nodes no longer accept such transactions, and order those that stand in
-                     a log already as they always did. The ID of such a transaction is followed by
-                     "@" and this channel ID: then two transactions of one ID never count as one at
-                     some of their chains only.
+                     as Fabric's clients make it; otherwise the SHA-256 of the payload. So nobody
+                     can take the ID of another's transaction, and a payload that is signed twice
+                     has one ID. A config has the ID of the update from which it was made.
+    several chains   a channel ID of chain names, sorted and joined by "+", which no channel's name
+                     contains. Nodes no longer accept such transactions, but order those that are in
+                     a log already. The ID of such a transaction is followed by "@" and this channel
+                     ID: otherwise two transactions with one ID could be duplicates at some of their
+                     chains only.
+
+No I/O, no clock; no signature is checked here.
 """
 
 from __future__ import annotations
@@ -20,25 +19,17 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from ordering_osn.protos import (
-    ChannelHeader,
-    ConfigEnvelope,
-    DecodeError,
-    Envelope,
-    HeaderType,
-    Payload,
-    SignatureHeader,
-)
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
+from ordering_osn.protos import ConfigEnvelope, Envelope, HeaderType
 
 JOIN = "+"
 _CONFIG = int(HeaderType.CONFIG)
-_CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
 _ORDERER_TRANSACTION = int(HeaderType.ORDERER_TRANSACTION)
 _WRAPPINGS_MAX = 2  # ORDERER_TRANSACTION holds a CONFIG, a CONFIG the CONFIG_UPDATE it is made of
 
 
 class Malformed(ValueError):
-    """The bytes are no envelope with a payload and a channel header."""
+    """The bytes are not an envelope with a payload and a channel header; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,58 +50,56 @@ class EnvelopeFacts:
         return JOIN in self.channel
 
 
-def read(envelope: bytes) -> EnvelopeFacts:
-    """Read an envelope; raises `Malformed`."""
+def read(raw: bytes) -> EnvelopeFacts:
+    """Read a serialized envelope; raises `Malformed`."""
+    envelope = ParsedEnvelope(raw)
     try:
-        parsed = Envelope.FromString(envelope)
-        payload = Payload.FromString(parsed.payload)
-        header = _header(payload)
-        transaction = _transaction(parsed.payload, payload, header, _WRAPPINGS_MAX)
-    except DecodeError as error:
-        raise Malformed(f"the envelope cannot be decoded: {error}") from error
+        header = _header(envelope)
+        transaction = _transaction(envelope, _WRAPPINGS_MAX)
+    except BadEnvelope as error:
+        raise Malformed(str(error)) from error
     channel = header.channel_id
     if JOIN in channel:
         transaction = f"{transaction}@{channel}"
-    size = len(parsed.payload) + len(parsed.signature)
-    return EnvelopeFacts(transaction, channel, header.type, size)
+    return EnvelopeFacts(transaction, channel, header.type, envelope.size_bytes)
 
 
-def transaction_id(envelope: bytes) -> str:
-    """Give the ID of a transaction; raises `Malformed`."""
-    return read(envelope).transaction
+def transaction_id(raw: bytes) -> str:
+    """Give the ID of the transaction in a serialized envelope; raises `Malformed`."""
+    return read(raw).transaction
 
 
-def channel_header(envelope: bytes) -> ChannelHeader:
-    """Give the channel header of an envelope; raises `Malformed`."""
+def channel_header(raw: bytes) -> Any:
+    """Give the `ChannelHeader` of a serialized envelope; raises `Malformed`."""
     try:
-        return _header(Payload.FromString(Envelope.FromString(envelope).payload))
-    except DecodeError as error:
-        raise Malformed(f"the envelope cannot be decoded: {error}") from error
+        return _header(ParsedEnvelope(raw))
+    except BadEnvelope as error:
+        raise Malformed(str(error)) from error
 
 
-def _header(payload: Any) -> Any:
-    raw = payload.header.channel_header
-    if not raw:
+def _header(envelope: ParsedEnvelope) -> Any:
+    if not envelope.payload.header.channel_header:
         raise Malformed("the payload has no channel header")
-    return ChannelHeader.FromString(raw)
+    return envelope.header
 
 
-def _transaction(raw: bytes, payload: Any, header: Any, wrappings: int) -> str:
-    inner = _wrapped(payload.data, header.type) if wrappings else b""
-    if inner:
-        update = Payload.FromString(inner)
-        return _transaction(inner, update, _header(update), wrappings - 1)
-    signer = SignatureHeader.FromString(payload.header.signature_header)
-    made = hashlib.sha256(signer.nonce + signer.creator).hexdigest()
-    return made if header.tx_id == made else hashlib.sha256(raw).hexdigest()
+def _transaction(envelope: ParsedEnvelope, wrappings: int) -> str:
+    header = _header(envelope)
+    inner = _wrapped(envelope) if wrappings else None
+    if inner is not None and inner.message.payload:
+        return _transaction(inner, wrappings - 1)
+    signer = envelope.signature_header
+    bound = hashlib.sha256(signer.nonce + signer.creator).hexdigest()
+    if header.tx_id == bound:
+        return bound
+    return hashlib.sha256(envelope.message.payload).hexdigest()
 
 
-def _wrapped(data: bytes, header_type: int) -> bytes:
-    """Give the payload that a CONFIG or an ORDERER_TRANSACTION was made of, or nothing."""
-    if header_type == _CONFIG:
-        raw: bytes = ConfigEnvelope.FromString(data).last_update.payload
-    elif header_type == _ORDERER_TRANSACTION:
-        raw = Envelope.FromString(data).payload
-    else:
-        return b""
-    return raw
+def _wrapped(envelope: ParsedEnvelope) -> ParsedEnvelope | None:
+    """Give the envelope from which a CONFIG or an ORDERER_TRANSACTION was made."""
+    data = envelope.payload.data
+    if envelope.header.type == _CONFIG:
+        return ParsedEnvelope.of(decoded(ConfigEnvelope, data, "the config envelope").last_update)
+    if envelope.header.type == _ORDERER_TRANSACTION:
+        return ParsedEnvelope.of(decoded(Envelope, data, "the wrapped envelope"))
+    return None

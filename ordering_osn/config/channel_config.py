@@ -17,9 +17,9 @@ from typing import Any
 
 from multicast.errors import UsageError
 from ordering_osn.chain.chain import Invalid, Parameters
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
 from ordering_osn.config.capabilities import CapabilitySet
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id, propose, validate
-from ordering_osn.config.envelopes import BadEnvelope, decoded, header_of, payload_of
 from ordering_osn.config.policies import MalformedPolicy, Policies
 from ordering_osn.identity import MalformedMsp, Msp, Msps
 from ordering_osn.protos import (
@@ -34,7 +34,6 @@ from ordering_osn.protos import (
     ConfigEnvelope,
     ConsensusType,
     Consortium,
-    Envelope,
     HashingAlgorithm,
     HeaderType,
     KafkaBrokers,
@@ -223,11 +222,11 @@ def config_of(envelope: bytes) -> tuple[str, Any]:
 
     Raises `BadEnvelope`.
     """
-    payload = payload_of(decoded(Envelope, envelope, "the envelope"))
-    header = header_of(payload)
+    parsed = ParsedEnvelope(envelope)
+    header = parsed.header
     if header.type != HeaderType.CONFIG:
         raise BadEnvelope(f"its header type is {header.type}, not CONFIG")
-    return header.channel_id, decoded(ConfigEnvelope, payload.data, "the config envelope")
+    return header.channel_id, decoded(ConfigEnvelope, parsed.payload.data, "the config envelope")
 
 
 def duration_s(text: str) -> float:

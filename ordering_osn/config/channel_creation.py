@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, config_of
 from ordering_osn.config.configtx import InvalidUpdate, update_of
-from ordering_osn.config.envelopes import BadEnvelope, canonical, decoded, header_of, payload_of
 from ordering_osn.protos import (
     Config,
     ConfigGroup,
     ConfigPolicy,
     Consortium,
-    Envelope,
     HeaderType,
     Policy,
 )
@@ -32,7 +31,7 @@ from ordering_osn.protos import (
 def proposed_channel(system: ChannelConfig, update: Any) -> tuple[str, Any]:
     """Give the name and the first `ConfigEnvelope` of the channel that a CONFIG_UPDATE asks for."""
     try:
-        name = header_of(payload_of(update)).channel_id
+        name = ParsedEnvelope.of(update).header.channel_id
         wanted = update_of(update)
     except BadEnvelope as error:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
@@ -53,11 +52,11 @@ def created_channel(envelope: bytes) -> tuple[str, bytes] | None:
 
     None where the system channel's envelope is no ORDERER_TRANSACTION.
     """
-    payload = payload_of(decoded(Envelope, envelope, "the envelope"))
-    if header_of(payload).type != HeaderType.ORDERER_TRANSACTION:
+    parsed = ParsedEnvelope(envelope)
+    if parsed.header.type != HeaderType.ORDERER_TRANSACTION:
         return None
-    name, _ = config_of(payload.data)
-    return name, bytes(payload.data)
+    name, _ = config_of(parsed.payload.data)
+    return name, bytes(parsed.payload.data)
 
 
 def check_creation(system: ChannelConfig, envelope: bytes) -> None:

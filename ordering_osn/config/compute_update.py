@@ -12,7 +12,7 @@ from typing import Any
 
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import Signer
-from ordering_osn.config.envelopes import canonical, signed_envelope
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.protos import (
     Config,
     ConfigGroup,

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from multicast.errors import UsageError
-from ordering_osn.config.envelopes import BadEnvelope, canonical, decoded, header_of, payload_of
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
 from ordering_osn.config.policies import PolicyNotMet, SignedData, resolve
 from ordering_osn.protos import (
     Config,
@@ -148,11 +148,11 @@ def _walk(path: tuple[str, ...], group: Any) -> Iterator[tuple[Key, Any]]:
 
 
 def _update_envelope_of(envelope: Any) -> Any:
-    payload = payload_of(envelope)
-    kind = header_of(payload).type
+    parsed = ParsedEnvelope.of(envelope)
+    kind = parsed.header.type
     if kind != HeaderType.CONFIG_UPDATE:
         raise BadEnvelope(f"its header type is {kind}, not CONFIG_UPDATE")
-    return decoded(ConfigUpdateEnvelope, payload.data, "the config update envelope")
+    return decoded(ConfigUpdateEnvelope, parsed.payload.data, "the config update envelope")
 
 
 def _signed(envelope: Any) -> list[SignedData]:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from multicast.errors import AmcastError, UsageError
+from ordering_osn.chain.envelopes import ParsedEnvelope
 from ordering_osn.identity import BadSignature, Identity, Msps, UntrustedIdentity
 from ordering_osn.protos import (
     ConfigGroup,
@@ -54,6 +55,12 @@ class SignedData(NamedTuple):
     data: bytes
     creator: bytes
     signature: bytes
+
+    @classmethod
+    def of(cls, envelope: ParsedEnvelope) -> SignedData:
+        """Give an envelope's signature over its payload; raises `BadEnvelope`."""
+        message = envelope.message
+        return cls(message.payload, envelope.signature_header.creator, message.signature)
 
 
 def resolve(group_path: str, mod_policy: str) -> str:

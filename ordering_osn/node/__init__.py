@@ -1,1 +1,1 @@
-"""One node: its chains, its clients' envelopes, its peers."""
+"""One node of the ordering service: its chains, its clients' envelopes, its peers."""

@@ -1,12 +1,12 @@
-"""Blocks that this node's log no longer holds, from a node that has them.
+"""Verifies blocks that a peer gives, for a node whose records the log no longer holds.
 
-Goes in: serialized blocks, as a peer delivers them, and what this node knows already: the header
-of its newest block and the config in force. Comes out: the same blocks, each one verified.
+The input is serialized blocks, the header of the node's newest block, and the config in force. A
+block is
 
-    verified   its number, previous hash and data hash continue the chain, and its signatures
-               satisfy the policy /Channel/Orderer/BlockValidation of the config in force before it
+    verified   if its number, previous hash and data hash continue the chain, and its signatures
+               satisfy the policy /Channel/Orderer/BlockValidation of the config before it
 
-A peer can so withhold blocks, and cannot make one up.
+So a peer can withhold blocks, but cannot forge them.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ POLICY = "/Channel/Orderer/BlockValidation"
 
 
 class NoPeer(AmcastError):
-    """No other node gave the blocks that are missing; asked again later, one may."""
+    """No peer gave the missing blocks; a later attempt may succeed."""
 
     retriable = True
     exit_code = 4
 
 
 class ForgedBlock(AmcastError):
-    """A peer gave a block that does not continue this chain, or that nobody entitled signed."""
+    """A peer gave a block that does not continue this chain, or that no orderer of it signed."""
 
 
 class Peers(Protocol):
-    """The other nodes, as far as one that lost blocks needs them."""
+    """The other nodes, as a source of blocks."""
 
     def blocks(self, channel: str, start: int) -> Iterator[bytes]:
-        """Give a chain's serialized blocks from number `start` to the newest there is.
+        """Give a chain's serialized blocks from number `start` to the newest that a peer has.
 
-        Blocks the calling thread, within bounds. Raises `NoPeer` where nobody gives any.
+        Blocks the calling thread, within bounds. Raises `NoPeer` where no peer gives any.
         """
 
 
-class Alone:
-    """A node that knows no other."""
+class NoPeers:
+    """The peers of a node that was given none."""
 
     def blocks(self, channel: str, start: int) -> Iterator[bytes]:
         """Raise `NoPeer`."""
@@ -57,7 +57,7 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedBlock:
     """A block that may be appended to the ledger, and the config in force after it."""
 
     number: int
@@ -66,7 +66,9 @@ class Verified:
     config: ChannelConfig
 
 
-def verified(raws: Iterable[bytes], *, previous: Any, config: ChannelConfig) -> Iterator[Verified]:
+def verified(
+    raws: Iterable[bytes], *, previous: Any, config: ChannelConfig
+) -> Iterator[VerifiedBlock]:
     """Verify blocks one after the other; `previous` is the header before the first.
 
     Raises `ForgedBlock` at the first that is not genuine.
@@ -76,15 +78,16 @@ def verified(raws: Iterable[bytes], *, previous: Any, config: ChannelConfig) -> 
         try:
             block = Block.FromString(raw)
             check_next(block, previous)
-            signed = [
-                SignedData(one.message, one.creator, one.signature) for one in signed_bytes(block)
+            signatures = [
+                SignedData(signed.message, signed.creator, signed.signature)
+                for signed in signed_bytes(block)
             ]
-            config.policies.evaluate(POLICY, signed)
+            config.policies.evaluate(POLICY, signatures)
             if last_config_of(block) == number:
                 config = ChannelConfig.from_block(raw)
         except (DecodeError, ValueError, PolicyNotMet) as error:
             raise ForgedBlock(
                 f"the peer's block {number} of {config.channel_id} is not genuine: {error}"
             ) from error
-        yield Verified(number, raw, block, config)
+        yield VerifiedBlock(number, raw, block, config)
         previous = block.header

@@ -1,47 +1,83 @@
-"""Where a chain stood when nothing was pending, in a file beside its ledger.
+"""The idle checkpoint of a chain, in a file beside its ledger.
 
-Goes in and comes out: a `chain.Rest`. The ledger's last block says where the log is read on, and
-that is enough for as long as the log holds what follows. An idle chain has records behind its last
-block that led to no block (a time-to-cut that came late, a replay); the log drops them one day,
-and then only this file knows that nothing was missed.
+The newest block says from where the log is read on. That is enough while the log still holds what
+follows. An idle chain reads records that lead to no block (a late time-to-cut, a replay); once the
+log has dropped these, only this file shows that the node missed nothing.
 
-A file that is torn, missing, or of other blocks says nothing, and does no harm.
+A file that is torn, missing, or of other blocks has no effect, and does no harm.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import time
 from pathlib import Path
 
-from ordering_osn.chain.chain import Rest, StreamPosition
+from ordering_osn.chain.chain import Chain
+from ordering_osn.chain.state import IdleCheckpoint, StreamPosition
 from topology.documents import json_object
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the file; a file of another version has no effect
+_log = logging.getLogger("amcast.osn")
 
 
-def write_rest(file: Path, rest: Rest) -> None:
-    """Write the file anew, whole or not at all."""
+class CheckpointFile:
+    """The file with one chain's idle checkpoint. For the chain's thread only."""
+
+    def __init__(self, chain: str, path: Path) -> None:
+        self._chain = chain
+        self._path = path
+        self._saved_number: int | None = None  # the position that this process wrote last
+        self._saved_at = 0.0
+
+    def read(self) -> IdleCheckpoint | None:
+        """Read the file; None where it says nothing."""
+        return read_checkpoint(self._path)
+
+    def save(self, chain: Chain, *, every_s: float) -> None:
+        """Write the position of a chain where nothing is pending and it has moved.
+
+        Writes no more often than every `every_s` seconds. A failure to write is logged only:
+        without the file more of the log is read again.
+        """
+        now = time.monotonic()
+        checkpoint = chain.idle_checkpoint()
+        if checkpoint is None or now - self._saved_at < every_s:
+            return
+        number = checkpoint.position.number
+        if number == self._saved_number:
+            return
+        try:
+            write_checkpoint(self._path, checkpoint)
+        except OSError as error:
+            _log.warning("chain %s: %s: %s", self._chain, self._path, error)
+        self._saved_number, self._saved_at = number, now
+
+
+def write_checkpoint(path: Path, checkpoint: IdleCheckpoint) -> None:
+    """Replace the file, as a whole or not at all. Raises `OSError`."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "height": rest.height,
-        "previous_hash": rest.previous_hash.hex(),
-        "position": rest.place.position,
-        "cursor": str(rest.place.cursor),
-        "last_original": rest.last_original,
-        "last_resubmitted_config": rest.last_resubmitted_config,
+        "height": checkpoint.height,
+        "previous_hash": checkpoint.previous_hash.hex(),
+        "position": checkpoint.position.number,
+        "cursor": str(checkpoint.position.cursor),
+        "last_original": checkpoint.last_original,
+        "last_resubmitted_config": checkpoint.last_resubmitted_config,
     }
-    unfinished = file.with_suffix(".unfinished")
+    unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(document), encoding="utf-8")
-    unfinished.replace(file)
+    unfinished.replace(path)
 
 
-def read_rest(file: Path) -> Rest | None:
+def read_checkpoint(path: Path) -> IdleCheckpoint | None:
     """Read the file; None where it says nothing."""
     try:
-        document = json_object(file.read_bytes())
+        document = json_object(path.read_bytes())
         if document["schema_version"] != SCHEMA_VERSION:
             return None
-        return Rest(
+        return IdleCheckpoint(
             int(document["height"]),
             bytes.fromhex(document["previous_hash"]),
             StreamPosition(int(document["position"]), str(document["cursor"])),

@@ -1,4 +1,4 @@
-"""What the loop of a chain needs of its node: everything that it does not do itself."""
+"""What the loop of a chain needs of its node."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from multicast.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import Signer
-from ordering_osn.chain.chain import WINDOW_MAX
+from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.catch_up import Peers
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
-from ordering_osn.node.outbox import Done
+from ordering_osn.node.outbox import OnOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Dependencies:
 
     signer: Signer
     rules: Callable[[ChannelConfig], ChannelRules]
-    connect: Callable[[], None]  # reaches the log, so that `post` works; may raise
+    connect: Callable[[], None]  # reaches Kafka, so that `post` works; may raise
     consumer: Callable[[str, str], Consumer]  # of a chain, from a cursor
-    post: Callable[[bytes, str, Done], None]  # a record to one chain's log
+    post: Callable[[bytes, str, OnOutcome], None]  # a record to one chain's log
     created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
     peers: Peers
     metrics: Metrics

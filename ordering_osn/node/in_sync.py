@@ -1,10 +1,9 @@
-"""Whether enough replicas of a log are in sync for it to take records: asked, never tried.
+"""Asks whether enough replicas of a log are in sync for it to take records; never writes to try.
 
-Goes in: Kafka partitions. Comes out: a sentence for each that takes no records now, because fewer
-replicas are in sync than its topic's `min.insync.replicas`.
+A log takes no records while fewer replicas are in sync than its topic's `min.insync.replicas`.
 
-Brokers know that from the controllers. Where most of these are away, a broker that is left goes on
-telling what it heard last: then nobody knows, and that is said instead.
+Brokers know the replicas in sync from the controllers. While no controller leads, a broker still
+answers with what it knew last. Its answer may be out of date then, and `doubt` says so.
 """
 
 from __future__ import annotations
@@ -17,29 +16,32 @@ from multicast.errors import AmcastError, ClusterUnreachable
 
 
 class Replicas(Admin):
-    """The part of Kafka's administration that a health check needs."""
+    """The part of Kafka's admin API that a health check needs."""
 
-    def short(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        """Say which of these lack replicas in sync; raises `ClusterUnreachable`."""
-        topics = sorted({one.topic for one in partitions})
+    def out_of_sync(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Give those partitions with too few replicas in sync, each with a reason.
+
+        Raises `ClusterUnreachable` and `AccessDenied`.
+        """
+        topics = sorted({partition.topic for partition in partitions})
         settings = self.topic_settings(topics)
-        found = {}
+        reasons = {}
         for name, topic in self._topics(topics).items():
             needed = int(settings[name]["min.insync.replicas"])
-            for partition in topic["partitions"]:
-                place = TopicPartition(name, int(partition["partition_index"]))
-                in_sync = len(partition["isr_nodes"])
-                if place in partitions and in_sync < needed:
-                    ids = " ".join(str(one) for one in sorted(partition["replica_nodes"]))
-                    found[place] = (
+            for metadata in topic["partitions"]:
+                partition = TopicPartition(name, int(metadata["partition_index"]))
+                in_sync = len(metadata["isr_nodes"])
+                if partition in partitions and in_sync < needed:
+                    ids = " ".join(str(node_id) for node_id in sorted(metadata["replica_nodes"]))
+                    reasons[partition] = (
                         f"[replica ids: [{ids}]]: {in_sync} are in sync, {needed} are needed"
                     )
-        return found
+        return reasons
 
-    def unknown(self) -> str | None:
+    def doubt(self) -> str | None:
         """Say why nobody knows which replicas are in sync; None: a controller leads.
 
-        None, too, where this client may not ask.
+        None also where this client lacks the right to ask.
         """
         try:
             self.controller_time_ms()

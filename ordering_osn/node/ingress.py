@@ -1,17 +1,21 @@
-"""What a node does with a client's envelope: look at it, and put it into the log.
+"""Takes clients' envelopes from Broadcast: applies the filters, and appends them to the log.
 
-Goes in: serialized envelopes, from Broadcast. Comes out: Fabric's status for each, and a sentence
-where it is not 200. On the event loop; what looks at an envelope does not wait, so envelopes are
-judged and posted in the order in which they came.
+Each envelope is decoded once, and handed on to the filters in that form; only a config update is
+read again where it is applied (`configtx.py`). Each gets one of Fabric's statuses, with a sentence
+where that is not 200:
 
     200   all in-sync replicas hold the record
-    503   the chain does not take envelopes now, or Kafka said nothing in time
+    503   the chain does not take envelopes now, or Kafka did not answer in time
+
+Runs on the event loop. Filtering never waits, so the envelopes of a chain are filtered and posted
+in the order in which they came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,8 +25,8 @@ from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import Signer
+from ordering_osn.chain.envelopes import ParsedEnvelope
 from ordering_osn.chain.records import Regular, RegularKind, encode
-from ordering_osn.chain.transactions import channel_header
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.filters import (
     EnvelopeClass,
@@ -36,6 +40,9 @@ from ordering_osn.node.outbox import Posts, explained
 from ordering_osn.protos import HeaderType
 from topology.tree import Plan
 
+# How long an envelope waits while a reposted config is on its way through the log: a moment as a
+# rule. Where a chain is in trouble nobody waits. Ten times less would answer 503 after a slow
+# append.
 READY_S = 30.0
 _HEADER_TYPES = frozenset(HeaderType.values())
 _UNKNOWN = "UNKNOWN"
@@ -43,15 +50,15 @@ _UNKNOWN = "UNKNOWN"
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A record that passed the filters, and the chain that it goes to."""
+    """A record that passed the filters, and the chain to whose log it goes."""
 
     record: bytes
     chain: ChainNode
-    creates: str | None = None  # the channel that it makes
+    creates: str | None = None  # the channel that it creates
 
 
 class Ingress:
-    """The way of envelopes into the log."""
+    """Filters and posts the envelopes for the chains of one node."""
 
     def __init__(
         self,
@@ -73,53 +80,62 @@ class Ingress:
         self._clock = clock
         self._plan = plan
         self._ready_s = ready_s
+        # By chain: clients' envelopes are posted in the order in which they came.
+        self._posting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def submit(self, envelope: bytes) -> tuple[int, str]:
-        """Do what Broadcast does with one envelope; its status, and why where it is not 200."""
+    async def submit(self, raw: bytes) -> tuple[int, str]:
+        """Filter one envelope and append it to its chain's log; bounded in time.
+
+        Gives the status, and a sentence where that is not 200. An envelope that is refused for its
+        content is refused before the first wait.
+        """
         channel, kind = "", _UNKNOWN
         status, info = Status.SUCCESS, ""
         began = time.monotonic()
-        judged_s = None
+        filtered_s = None
+        envelope = ParsedEnvelope(raw)
         try:
-            found, channel = route(envelope)
-            kind = _type_name(channel_header(envelope).type)
-            admitted = self._admit(found, channel, envelope)
-            judged_s = time.monotonic() - began
+            envelope_class, channel = route(envelope)
+            kind = _type_name(envelope.header.type)
+            admitted = self._admit(envelope_class, channel, envelope)
+            filtered_s = time.monotonic() - began
             await self._post(admitted)
         except Refusal as refusal:
             status, info = Status(refusal.status), refusal.info
         labels = (channel if channel in self._chains else "", kind, status.name)
         ended = time.monotonic()
-        told_s = ended - began if judged_s is None else judged_s
-        self._metrics.broadcast_validate_duration.labels(*labels).observe(told_s)
-        if judged_s is not None:
-            posting_s = ended - began - judged_s
+        validate_s = ended - began if filtered_s is None else filtered_s
+        self._metrics.broadcast_validate_duration.labels(*labels).observe(validate_s)
+        if filtered_s is not None:
+            posting_s = ended - began - filtered_s
             self._metrics.broadcast_enqueue_duration.labels(*labels).observe(posting_s)
         self._metrics.broadcast_processed_count.add(*labels)
         return int(status), info
 
-    # -- judging: nothing here waits ----------------------------------------------------------
+    # -- filtering: nothing here waits --------------------------------------------------------
 
-    def _admit(self, found: EnvelopeClass, name: str, envelope: bytes) -> _Admitted:
-        if found is EnvelopeClass.CONFIG_UPDATE:
+    def _admit(
+        self, envelope_class: EnvelopeClass, name: str, envelope: ParsedEnvelope
+    ) -> _Admitted:
+        if envelope_class is EnvelopeClass.CONFIG_UPDATE:
             return self._admit_update(name, envelope)
         chain = self._chain(name)
         sequence = admit_normal(chain.config, envelope, now=self._clock())
-        return _Admitted(encode(Regular(envelope, sequence, RegularKind.NORMAL)), chain)
+        return _Admitted(encode(Regular(envelope.raw, sequence, RegularKind.NORMAL)), chain)
 
-    def _admit_update(self, name: str, envelope: bytes) -> _Admitted:
+    def _admit_update(self, name: str, update: ParsedEnvelope) -> _Admitted:
         chain = self._chains.get(name)
         now = self._clock()
         if chain is None:
             self._refuse_closed(name)
             chain = self._system_chain(name)
             made, sequence = admit_creation(
-                chain.config, envelope, now=now, signer=self._signer, channels=len(self._chains)
+                chain.config, update, now=now, signer=self._signer, channels=len(self._chains)
             )
             return _Admitted(
                 encode(Regular(made, sequence, RegularKind.CONFIG)), chain, creates=name
             )
-        made, sequence = admit_update(chain.config, envelope, now=now, signer=self._signer)
+        made, sequence = admit_update(chain.config, update, now=now, signer=self._signer)
         return _Admitted(encode(Regular(made, sequence, RegularKind.CONFIG)), chain)
 
     def _chain(self, name: str) -> ChainNode:
@@ -145,7 +161,7 @@ class Ingress:
 
     async def _post(self, admitted: _Admitted) -> None:
         chain = admitted.chain
-        async with chain.turn_to_post:
+        async with self._posting[chain.name]:
             await self._ready(chain)
             if admitted.creates is not None:
                 await self._refuse_undeclared(admitted.creates)
@@ -161,7 +177,7 @@ class Ingress:
         chain.order.stored(outcome.offset)
 
     async def _refuse_undeclared(self, name: str) -> None:
-        """Raise `Refusal` where there is no partition for a new channel."""
+        """Raise `Refusal` where the plan has no partition for a new channel."""
         try:
             plan = await asyncio.to_thread(self._plan)
         except AmcastError as error:
@@ -176,12 +192,12 @@ class Ingress:
 
     async def _ready(self, chain: ChainNode) -> None:
         """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
-        if await chain.ready(self._ready_s):
+        if await chain.status.ready(self._ready_s):
             return
-        why = chain.trouble() or "a config update is judged again, and takes long"
-        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {chain.name}: {why}")
+        reason = chain.status.trouble() or "a config update is judged again, and takes long"
+        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {chain.name}: {reason}")
 
 
 def _type_name(number: int) -> str:
-    """Name a header type for the metrics; clients may send any number, so others share a name."""
+    """Give the metrics' label of a header type. All unknown numbers share one label."""
     return HeaderType.Name(number) if number in _HEADER_TYPES else _UNKNOWN

@@ -1,7 +1,7 @@
-"""The folder of a node's chains: how one comes to stand in it.
+"""The folder of a node's chains: puts a chain's genesis block there, and names its files.
 
-Goes in: genesis blocks. Comes out: `FOLDER/NAME/genesis.block`, whole or not at all; what is done
-twice is done once. The chain is started from there, by `registrar.py`, in this process or another.
+`FOLDER/NAME/genesis.block` is written as a whole or not at all; to put it there twice is the same
+as once. `registrar.py` starts the chain from there, in this process or another.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ GENESIS = "genesis.block"
 
 
 def join(folder: Path, raw: bytes) -> str:
-    """Put the chain of this genesis block into a node's folder; give its name.
+    """Put the chain of this genesis block into a node's folder; give the chain's name.
 
-    Raises `UsageError` for what is no genesis block of a channel, or a folder that cannot be
-    written, and `Conflict` where the folder has the chain with another one.
+    Raises `UsageError` where `raw` is not the genesis block of a channel or the folder cannot be
+    written, and `Conflict` where the folder has this chain with another genesis block.
     """
     try:
         block = Block.FromString(raw)
@@ -50,7 +50,7 @@ def place_created(folder: Path, name: str, envelope: bytes) -> None:
 
 def joined(folder: Path) -> list[str]:
     """List the chains of a node's folder, sorted."""
-    return sorted(found.parent.name for found in folder.glob(f"*/{GENESIS}"))
+    return sorted(genesis.parent.name for genesis in folder.glob(f"*/{GENESIS}"))
 
 
 def genesis_of(folder: Path, name: str) -> bytes:
@@ -59,30 +59,30 @@ def genesis_of(folder: Path, name: str) -> bytes:
 
 
 def ledger_folder(folder: Path, name: str) -> Path:
-    """Say where a chain's blocks are."""
+    """Give the folder of a chain's blocks."""
     return folder / name / "ledger"
 
 
-def rest_file(folder: Path, name: str) -> Path:
-    """Say where it stands how far an idle chain has read (`checkpoint.py`)."""
+def checkpoint_file(folder: Path, name: str) -> Path:
+    """Give the file of a chain's idle checkpoint (`checkpoint.py`)."""
     return folder / name / "rest.json"
 
 
 def _place(folder: Path, name: str, raw: bytes) -> None:
-    place = folder / name / GENESIS
-    if place.exists():
-        if place.read_bytes() != raw:
-            raise Conflict(f"chain {name} stands in {folder} with another genesis block")
+    genesis = folder / name / GENESIS
+    if genesis.exists():
+        if genesis.read_bytes() != raw:
+            raise Conflict(f"{folder} has the chain {name} with another genesis block")
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = place.with_suffix(".unfinished")
+    genesis.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = genesis.with_suffix(".unfinished")
     with unfinished.open("wb") as out:
         out.write(raw)
         out.flush()
         os.fsync(out.fileno())
-    unfinished.replace(place)
-    for held in (place.parent, folder):  # the names, too, are to outlive a loss of power
-        handle = os.open(held, os.O_RDONLY)
+    unfinished.replace(genesis)
+    for parent in (genesis.parent, folder):  # the file names, too, must survive a loss of power
+        handle = os.open(parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

@@ -1,6 +1,6 @@
-"""The log as one node reaches it: a driver opened when it is first needed, and what is made of it.
+"""One node's connection to Kafka: a driver, opened at first use, and the clients made from it.
 
-Any thread may call. What asks the cluster blocks for the driver's request time-out at most.
+Any thread may call. A request to the cluster blocks for the driver's request time-out at most.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from multicast.producer import Producer
 from ordering_osn.node.in_sync import Replicas
 from topology.tree import Plan
 
+# Where some logs do not answer, each is asked on its own for this long in total: two request
+# time-outs of 5 s. The chains that were not asked by then get the common reason.
 _ASK_S = 10.0
+# How old the answers of the controllers may be. The registrar asks about the logs once a second;
+# this question costs three more requests.
 _REPLICAS_EVERY_S = 5.0
+# How old the plan may be by which the health check finds a chain's logs. A chain that a new plan
+# adds is checked 30 s later at most. Plans change rarely, and each read opens the control topic.
 _PLAN_EVERY_S = 30.0
-# A block takes longer than this to fill. With 5 ms the client's thread (librdkafka 2.16) took more
-# of the CPU while requests were unanswered: three nodes at 750/s 1.1 cores instead of 0.75, and a
-# p99 of 3.5 s instead of 0.16 (python -m bench.orderer.osn latency).
+# A block takes longer than this to fill. With 5 ms the client's thread (librdkafka 2.16) used more
+# CPU while requests were unanswered: three nodes at 750/s 1.1 cores instead of 0.75, and a p99 of
+# 3.5 s instead of 0.16 (python -m bench.orderer.osn latency).
 _LINGER_MS = 20
 
 
-class After:
-    """The cursor right after a delivered record; its text is made only when a block needs it."""
+class CursorAfter:
+    """The cursor right behind a delivered record; its text is made only when a block needs it."""
 
     __slots__ = ("_batch", "_next")
 
@@ -43,9 +49,10 @@ class After:
 
 
 class KafkaConnection:
-    """A way to one topic. What opens may raise `ClusterUnreachable`, and is called again.
+    """The connection to the cluster of one topic.
 
-    Without `open_replicas` nobody looks whether replicas are in sync.
+    `open_driver` and `open_replicas` may raise `ClusterUnreachable`, and are called again then.
+    Without `open_replicas` it is not checked whether replicas are in sync.
     """
 
     def __init__(
@@ -58,27 +65,28 @@ class KafkaConnection:
     ) -> None:
         self.topic = topic
         self.doubt: str | None = None  # why the log may take no records, although it answers
-        self.ends: Mapping[str, Mapping[str, int]] = {}  # by chain and log, when last asked
+        # The last stable offsets by chain and log, as of the last call of `troubles`.
+        self.ends: Mapping[str, Mapping[str, int]] = {}
         self._open_driver = open_driver
         self._open_replicas = open_replicas
         self._announce = announce
         self._driver: Driver | None = None
         self._replicas: Replicas | None = None
-        self._short: Mapping[TopicPartition, str] = {}
-        self._short_at = 0.0
+        self._too_few_in_sync: Mapping[TopicPartition, str] = {}
+        self._replicas_asked_at = 0.0
         self._plan: Plan | None = None
         self._plan_at = 0.0
         self._lock = threading.Lock()
 
     def driver(self) -> Driver:
-        """Give the driver, opened where it was not yet."""
+        """Give the driver; open it where it is not open yet."""
         with self._lock:
             if self._driver is None:
                 self._driver = self._open_driver()
             return self._driver
 
     def producer(self) -> Producer:
-        """Open a producer that never waits for room; records go together, which costs less."""
+        """Open a producer that never blocks for buffer space, and collects records for 20 ms."""
         return Producer(
             topic=self.topic,
             driver=self.driver(),
@@ -88,7 +96,7 @@ class KafkaConnection:
         )
 
     def consumer(self, chain: str, cursor: str) -> Consumer:
-        """Open a consumer of one chain, from a cursor; without one, from the chain's beginning."""
+        """Open a consumer of one chain, from a cursor; if that is empty, from the beginning."""
         return Consumer(
             topic=self.topic,
             interest=(chain,),
@@ -98,7 +106,7 @@ class KafkaConnection:
         )
 
     def plan(self) -> Plan:
-        """Read the topology that is in force now."""
+        """Read the plan that is in force now."""
         control = ControlReader(self.driver(), self.topic)
         try:
             return control.refresh().plan()
@@ -106,35 +114,35 @@ class KafkaConnection:
             control.close()
 
     def troubles(self, chains: Sequence[str]) -> dict[str, str]:
-        """Say for which chains the log takes no records, and why. Asks, and writes nothing.
+        """Give the chains whose logs take no records, each with the reason. Writes nothing.
 
-        Afterwards `ends` says how far the logs of the chains reach. For one thread.
+        Afterwards `ends` holds the last stable offsets of the chains' logs. For one thread.
         """
         try:
             logs = self._logs(chains)
             driver = self.driver()
         except AmcastError as error:
             return dict.fromkeys(chains, str(error))
-        every = sorted({at for places in logs.values() for at in places.values()})
+        partitions = sorted({log for chain_logs in logs.values() for log in chain_logs.values()})
         silent: dict[str, str] = {}
         try:
-            ends = driver.last_stable_offsets(every)
+            ends = driver.last_stable_offsets(partitions)
             self.ends = {
-                chain: {log: ends[at] for log, at in places.items()}
-                for chain, places in logs.items()
+                chain: {name: ends[partition] for name, partition in chain_logs.items()}
+                for chain, chain_logs in logs.items()
             }
         except AmcastError as error:
-            silent = self._asked_singly(driver, logs, str(error))
+            silent = self._ask_each(driver, logs, str(error))
             if len(silent) == len(logs):
                 return silent
-        short = self._lacking(every)
-        lacking = {
-            chain: f"log {at.topic}/{at.partition} {short[at]}"
-            for chain, places in logs.items()
-            for at in places.values()
-            if at in short
+        reasons = self._out_of_sync(partitions)
+        out_of_sync = {
+            chain: f"log {log.topic}/{log.partition} {reasons[log]}"
+            for chain, chain_logs in logs.items()
+            for log in chain_logs.values()
+            if log in reasons
         }
-        return lacking | silent
+        return out_of_sync | silent
 
     def close(self) -> None:
         """Close what was opened."""
@@ -148,7 +156,7 @@ class KafkaConnection:
     # -- inside -----------------------------------------------------------------------------
 
     def _logs(self, chains: Sequence[str]) -> dict[str, dict[str, TopicPartition]]:
-        """Give the logs that each chain reads, by name; a chain without a partition is left out."""
+        """Give the logs that each chain reads, by name; chains without a partition are left out."""
         now = time.monotonic()
         if self._plan is None or now - self._plan_at > _PLAN_EVERY_S:
             self._plan, self._plan_at = self.plan(), now
@@ -160,31 +168,34 @@ class KafkaConnection:
         }
 
     @staticmethod
-    def _asked_singly(
-        driver: Driver, logs: Mapping[str, Mapping[str, TopicPartition]], why: str
+    def _ask_each(
+        driver: Driver, logs: Mapping[str, Mapping[str, TopicPartition]], common_reason: str
     ) -> dict[str, str]:
-        """Find out which chains' logs do not answer, where some do not; `why` for the last ones."""
-        found = {}
+        """Give the chains whose logs do not answer, where at least one log does not.
+
+        Chains that are not asked in time get the common reason.
+        """
+        silent = {}
         deadline = time.monotonic() + _ASK_S
-        for chain, places in logs.items():
+        for chain, chain_logs in logs.items():
             if time.monotonic() > deadline:
-                found[chain] = why
+                silent[chain] = common_reason
                 continue
             try:
-                driver.last_stable_offsets(list(places.values()))
+                driver.last_stable_offsets(list(chain_logs.values()))
             except AmcastError as error:
-                found[chain] = str(error)
-        return found
+                silent[chain] = str(error)
+        return silent
 
-    def _lacking(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+    def _out_of_sync(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
         now = time.monotonic()
-        if self._open_replicas is not None and now - self._short_at > _REPLICAS_EVERY_S:
+        if self._open_replicas is not None and now - self._replicas_asked_at > _REPLICAS_EVERY_S:
             try:
                 if self._replicas is None:
                     self._replicas = self._open_replicas()
-                self._short = self._replicas.short(partitions)
-                self.doubt = self._replicas.unknown()
+                self._too_few_in_sync = self._replicas.out_of_sync(partitions)
+                self.doubt = self._replicas.doubt()
             except AmcastError as error:
-                self._short = dict.fromkeys(partitions, f"cannot be asked about: {error}")
-            self._short_at = now
-        return self._short
+                self._too_few_in_sync = dict.fromkeys(partitions, f"cannot be asked about: {error}")
+            self._replicas_asked_at = now
+        return self._too_few_in_sync

@@ -1,36 +1,46 @@
-"""Whether a chain's order moves: what stands in its logs comes back in its order stream, soon.
+"""Detects whether a chain's order moves: whether stored records appear in its order stream soon.
 
-Goes in: offsets that the logs hold, how far the chain's consumer came, the time. Comes out: what is
-wrong, in a sentence, and when to post a probe. No I/O, no clock.
+The input is the offsets up to which the chain's logs hold records, how far the chain's consumer is,
+and the time; the result is what is wrong, in a sentence, and when to post a probe. No I/O, no
+clock.
 
-    stored    a log holds a record at this offset: this node stored something there, or the log
-              ended behind it when it was asked
+    stored    a log holds a record at this offset: this node stored it, or a request for the end of
+              the log showed it
     ordered   the consumer is past this offset
     waiting   stored, and not ordered
-    stalled   a log has something waiting, and was not ordered further for more than `STALLED_S`
+    stalled   a log has something waiting, and none of it was ordered for more than `STALLED_S`
     probe     a record without content (Fabric's CONNECT) that a node posts to see it come back
     proven    a probe came back since the node started. Only a chain that a collector orders needs
-              this: a collector that does not run is noticed by nobody until it has something to do
+              this: while there is nothing to order, a collector that does not run is not noticed
 
-A chain takes envelopes where it is proven and not stalled. It is idle and well where nothing is
-waiting; then a probe is posted every `PROBE_S`, so that a collector that is gone is noticed before
-an envelope is accepted. All nodes of a chain read each other's probes: one probe serves them all.
+A chain takes envelopes while it is proven and not stalled. While nothing is waiting, a probe is
+posted every `PROBE_S`, so that a missing collector is noticed before an envelope is accepted. All
+nodes of a chain read each other's probes, so one probe serves them all.
 
-Invariant: a probe is wanted at most once at a time, and never where no collector orders the chain.
+Invariant: at most one probe is on its way, and none where no collector orders the chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+# Longer than the order stands still by itself: a standby takes over 0.2 s after the primary's last
+# record, a killed instance leaves the group after 6 s (docs/operating.md). Ten times more would
+# answer 200 for 100 s to envelopes that nobody orders.
 STALLED_S = 10.0
+# A missing collector is noticed within PROBE_S x 1.5 + STALLED_S = 55 s (docs/ordering.md says 60);
+# an idle chain stores one record of a few bytes in this time. Ten times less is ten times the
+# records.
 PROBE_S = 30.0
+_LOOK_EVERY_S = (
+    0.2  # below this a human sees no difference; each look asks the consumer for offsets
+)
 
 
 class OrderWatch:
     """Watches the order of one chain. `log` is the chain's own log, where envelopes and probes go.
 
-    `stored` and `grown` may be called from another thread each, the rest by the chain's alone.
+    `stored` and `grown` may be called from one other thread each, the rest from the chain's only.
     """
 
     def __init__(self, log: str, *, stalled_s: float = STALLED_S, probe_s: float = PROBE_S) -> None:
@@ -47,11 +57,12 @@ class OrderWatch:
         self._probing = False  # a probe is on its way into the log
         self._moved_at = 0.0  # when the chain's own log was last seen to be ordered further
         self._stood_at: dict[str, float] = {}  # since when a log waits and is not ordered further
+        self._look_at = 0.0  # when to look again
         self.stalled = False
         self.trouble: str | None = None
 
     def stored(self, offset: int) -> None:
-        """Note that an envelope of this node stands in the chain's own log."""
+        """Note that an envelope of this node is stored in the chain's own log."""
         self._envelopes_end = max(self._envelopes_end, offset + 1)
 
     def grown(self, ends: Mapping[str, int]) -> None:
@@ -59,22 +70,30 @@ class OrderWatch:
         self._ends = ends
 
     def posted(self, offset: int) -> None:
-        """Note that a record that the chain itself posted stands in its log."""
+        """Note that a record that the chain itself posted is stored in its log."""
         self._posts_end = max(self._posts_end, offset + 1)
 
     def probe_stored(self, offset: int) -> None:
-        """Note that a probe stands in the chain's own log."""
+        """Note that a probe is stored in the chain's own log."""
         self.posted(offset)
         self._probes_end, self._probing = offset + 1, False
 
     def probe_lost(self) -> None:
-        """Note that a probe that was to be posted may not be."""
+        """Note that a probe that was to be posted is no longer on its way."""
         self._probing = False
 
-    def look(self, ordered: Mapping[str, int], now: float, *, by_collector: bool) -> bool:
-        """Judge how far the consumer came by `now`; say whether a probe is to be posted.
+    def due(self, now: float) -> bool:
+        """Say whether to look now; if so, the next time is 0.2 s later."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_EVERY_S
+        return True
 
-        `by_collector`: a collector orders the chain, else its log is its own order.
+    def look(self, ordered: Mapping[str, int], now: float, *, by_collector: bool) -> bool:
+        """Judge how far the consumer is at `now`; say whether a probe is to be posted.
+
+        `ordered` gives the next offset of each log. `by_collector`: a collector orders the chain;
+        otherwise its log is its own order. Afterwards `trouble` and `stalled` hold the judgement.
         """
         if by_collector != self._by_collector:
             self._by_collector, self._proven = by_collector, not by_collector
@@ -88,7 +107,7 @@ class OrderWatch:
         }
         self._ordered = dict(ordered)
         self._proven = self._proven or 0 < self._probes_end <= ordered.get(self._log, 0)
-        held_up = [at for at, since in self._stood_at.items() if now - since > self._stalled_s]
+        held_up = [log for log, since in self._stood_at.items() if now - since > self._stalled_s]
         self.stalled = bool(held_up)
         self.trouble = self._trouble(held_up)
         wanted = self._probe_wanted(now)
@@ -96,9 +115,9 @@ class OrderWatch:
         return wanted
 
     def _end(self, log: str) -> int:
-        """Say up to where a log holds what must be ordered."""
+        """Say up to which offset a log holds records that must be ordered."""
         own = max(self._envelopes_end, self._posts_end) if log == self._log else 0
-        # The end of a log that is its own order may be a marker, which nobody delivers.
+        # The last record of a log that is its own order may be a marker, which nobody delivers.
         return max(own, self._ends.get(log, 0)) if self._by_collector else own
 
     def _trouble(self, held_up: Sequence[str]) -> str | None:

@@ -1,16 +1,16 @@
-"""What a node puts into the log: its clients' envelopes, and what its chains post themselves.
+"""Appends a node's records to the logs: its clients' envelopes, and what its chains post.
 
-Goes in: serialized records and the chains they are for. Comes out: what Kafka said of each.
+A record is
 
     posted     handed to the producer
-    stored     all in-sync replicas hold it
-    unknown    Kafka did not say in time; the record may stand in the log, once (the producer is
+    stored     on all in-sync replicas
+    unknown    Kafka did not answer in time: the record is in the log once (the producer is
                idempotent), or not at all
 
-`Posts` is one producer for a whole node; `Outbox` holds what one chain must have in its log, and
-posts it again until it is stored or no longer needed.
+`Posts` is one producer for a whole node. `Outbox` holds the records that one chain must have in its
+log, and posts each again until it is stored or no longer needed.
 
-Invariant of an outbox: of a record that it holds, at most one posting is on its way.
+Invariant of an outbox: at most one posting of each record is on its way.
 """
 
 from __future__ import annotations
@@ -27,20 +27,27 @@ from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producer import Producer
 from topology.tree import Plan
 
-_AGAIN_S = 0.2
+# A failed posting is repeated after this time: soon enough that a time-to-cut adds little to a
+# batch time-out (2 s by default), and no more than five attempts a second while a broker is away.
+_RETRY_S = 0.2
+# Both are below the bounds of the driver's appender (100,000 records, 64 MiB), so that its buffer
+# never fills and never refuses a record.
 _IN_FLIGHT_MAX = 20_000
-_IN_FLIGHT_BYTES_MAX = 48 << 20  # below the producer's own bound, so that its buffer never fills
-Done = Callable[[AppendOutcome], None]
+_IN_FLIGHT_BYTES_MAX = 48 << 20
+# At a stop, clients' envelopes in flight get this long; then they are answered 503. A request to a
+# live broker takes milliseconds, and SIGTERM must stop a node within seconds.
+_FLUSH_S = 2.0
+OnOutcome = Callable[[AppendOutcome], None]
 
 
 class Posts:
-    """A node's producer. `open` may fail and be called again; nothing else opens anything."""
+    """A node's producer. `open` may fail, and then be called again; no other method opens it."""
 
     def __init__(self, open_producer: Callable[[], Producer]) -> None:
         self._open_producer = open_producer
         self._producer: Producer | None = None
         self._opening = threading.Lock()
-        # What came back, for the event loop: woken once for all that came since it last looked.
+        # Outcomes for the event loop, which is woken once for all that came since it last looked.
         self._settled: deque[tuple[asyncio.Future[AppendOutcome], int, AppendOutcome]] = deque()
         self._waking = threading.Lock()
         self._woken = False
@@ -49,9 +56,9 @@ class Posts:
         self._freed = asyncio.Event()
 
     def open(self) -> None:
-        """Have a producer; raises `ClusterUnreachable` and the like.
+        """Open the producer where it is not open yet; raises `ClusterUnreachable` and the like.
 
-        It looks for a newer plan by itself where it is asked for what it does not know.
+        The producer looks for a newer plan by itself where a destination is unknown to it.
         """
         with self._opening:
             if self._producer is None:
@@ -59,20 +66,20 @@ class Posts:
 
     @property
     def plan(self) -> Plan | None:
-        """The topology that destinations are looked up in; None before the log was reached."""
+        """The plan in which destinations are looked up; None before Kafka was reached."""
         return None if self._producer is None else self._producer.plan
 
-    def post(self, raw: bytes, to: Iterable[str], done: Done) -> None:
-        """Post one record from any thread; `done` is called once, from any thread.
+    def post(self, raw: bytes, to: Iterable[str], on_outcome: OnOutcome) -> None:
+        """Post one record from any thread; `on_outcome` is called once, from any thread.
 
-        Raises `ClusterUnreachable` before the log was reached, and what `Producer.multicast` does.
+        Raises `ClusterUnreachable` before Kafka was reached, and what `Producer.multicast` raises.
         """
         if self._producer is None:
             raise ClusterUnreachable("the log has not been reached yet")
-        self._producer.multicast(raw, to=to, done=done)
+        self._producer.multicast(raw, to=to, done=on_outcome)
 
     async def start(self, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
-        """Post one record from the event loop as soon as there is room; give its outcome to come.
+        """Post one record from the event loop as soon as there is room; give its future outcome.
 
         Raises `UndeclaredDestination`, `UsageError`, `ClusterUnreachable`, `BufferFull`.
         """
@@ -81,25 +88,25 @@ class Posts:
             await self._freed.wait()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[AppendOutcome] = loop.create_future()
-        done = partial(self._came, loop, future, len(raw))
+        on_outcome = partial(self._settle, loop, future, len(raw))
         self._count += 1
         self._bytes += len(raw)
         try:
             if self.plan is None or self.plan.cover(frozenset(to)) is not None:
-                self.post(raw, to, done)
-            else:  # the producer looks for a newer plan, which takes a while
-                await asyncio.to_thread(self.post, raw, to, done)
+                self.post(raw, to, on_outcome)
+            else:  # the producer looks for a newer plan, which blocks
+                await asyncio.to_thread(self.post, raw, to, on_outcome)
         except AmcastError:
             self._release(len(raw))
             raise
         return future
 
     def close(self) -> None:
-        """Flush for a moment, then give up what is left; nothing may be posted after."""
+        """Flush for 2 s at most, then give up what is left. Nothing may be posted afterwards."""
         with self._opening:
             producer, self._producer = self._producer, None
         if producer is not None:
-            producer.close(2.0)
+            producer.close(_FLUSH_S)
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -113,14 +120,14 @@ class Posts:
         self._bytes -= size
         self._freed.set()
 
-    def _came(
+    def _settle(
         self,
         loop: asyncio.AbstractEventLoop,
         future: asyncio.Future[AppendOutcome],
         size: int,
         outcome: AppendOutcome,
     ) -> None:
-        """Note an outcome, in the driver's thread; wake the event loop unless it is awake."""
+        """Note an outcome, in the driver's thread; wake the event loop where it is not awake."""
         self._settled.append((future, size, outcome))
         with self._waking:
             woken, self._woken = self._woken, True
@@ -139,32 +146,36 @@ class Posts:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A record that must come to stand in the log: while `needed` says so, or in any case."""
+    """A record to store: while `needed` says so; without `needed`, in any case."""
 
     raw: bytes
-    told: Done
+    on_outcome: OnOutcome
     needed: Callable[[], bool] | None
-    again_at: float = 0.0
+    post_at: float = 0.0
     on_its_way: bool = False
     stored: bool = False
     outcome: AppendOutcome | None = None
 
 
 class Outbox:
-    """What one chain must have in its log. Used by that chain's thread alone."""
+    """The records that one chain must have in its log. For that chain's thread only."""
 
-    def __init__(self, post: Callable[[bytes, Done], None], *, again_s: float = _AGAIN_S) -> None:
+    def __init__(
+        self, post: Callable[[bytes, OnOutcome], None], *, retry_s: float = _RETRY_S
+    ) -> None:
         self._post = post
-        self._again_s = again_s
+        self._retry_s = retry_s
         self._held: list[_Held] = []
-        self._came = threading.Event()
+        self._settled = threading.Event()
 
-    def put(self, raw: bytes, told: Done, *, needed: Callable[[], bool] | None = None) -> None:
-        """Have a record posted, again and again until it is stored, or `needed()` says no.
+    def put(
+        self, raw: bytes, on_outcome: OnOutcome, *, needed: Callable[[], bool] | None = None
+    ) -> None:
+        """Add a record, which is posted until it is stored, or until `needed()` is false.
 
-        `told` is called with the outcome of each posting, by `turn`.
+        `post_due` posts it, and calls `on_outcome` with the outcome of each posting.
         """
-        self._held.append(_Held(raw, told, needed))
+        self._held.append(_Held(raw, on_outcome, needed))
 
     @property
     def owes(self) -> bool:
@@ -172,11 +183,11 @@ class Outbox:
         return any(held.needed is None for held in self._held)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the outcome of any posting, at most so long."""
-        self._came.wait(timeout_s)
-        self._came.clear()
+        """Wait for the outcome of any posting, for `timeout_s` at most."""
+        self._settled.wait(timeout_s)
+        self._settled.clear()
 
-    def turn(self, now: float) -> float | None:
+    def post_due(self, now: float) -> float | None:
         """Post what is due; say when something will be due next, None: nothing waits for time."""
         if not self._held:
             return None
@@ -185,33 +196,33 @@ class Outbox:
             if outcome is not None:
                 held.outcome, held.on_its_way = None, False
                 held.stored = isinstance(outcome, Appended)
-                held.again_at = now + self._again_s
-                held.told(outcome)
+                held.post_at = now + self._retry_s
+                held.on_outcome(outcome)
         self._held = [held for held in self._held if held.on_its_way or _lacks(held)]
-        # A copy that stood behind a later record's copy would count for nothing and be lost: so of
-        # what is needed in any case, one is on its way at a time, in their order.
+        # A copy that is stored behind a later record's copy is ignored, and its transaction lost.
+        # So of the records that are needed in any case one is on its way at a time, in their order.
         ready, owed = [], False
         for held in self._held:
             if held.needed is not None or not owed:
                 ready.append(held)
             owed = owed or held.needed is None
         for held in ready:
-            if not held.on_its_way and held.again_at <= now:
+            if not held.on_its_way and held.post_at <= now:
                 self._start(held, now)
-        return min((held.again_at for held in ready if not held.on_its_way), default=None)
+        return min((held.post_at for held in ready if not held.on_its_way), default=None)
 
     def _start(self, held: _Held, now: float) -> None:
-        def done(outcome: AppendOutcome) -> None:
+        def settle(outcome: AppendOutcome) -> None:
             held.outcome = outcome
-            self._came.set()
+            self._settled.set()
 
         held.on_its_way = True
         try:
-            self._post(held.raw, done)
+            self._post(held.raw, settle)
         except AmcastError as error:
             held.on_its_way = False
-            held.again_at = now + self._again_s
-            held.told(AppendFailed(error))
+            held.post_at = now + self._retry_s
+            held.on_outcome(AppendFailed(error))
 
 
 def _lacks(held: _Held) -> bool:
@@ -219,7 +230,7 @@ def _lacks(held: _Held) -> bool:
 
 
 def explained(outcome: AppendFailed) -> str:
-    """Say why an envelope was not stored, and what that means to its client."""
+    """Say why an envelope was not stored, and what that means for its client."""
     if outcome.error.definite:
         return str(outcome.error)
     return f"{outcome.error} It may be ordered all the same; sent again, it is ordered once."

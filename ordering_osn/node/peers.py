@@ -1,7 +1,6 @@
-"""The other nodes, asked over the wire for blocks that this node lost (`catch_up.Peers`).
+"""Fetches blocks from other nodes over gRPC (`catch_up.Peers`); nobody has verified them yet.
 
-Goes in: their addresses, this node's identity. Comes out: serialized blocks, which nobody has
-verified yet. The asking runs on the node's event loop; who asks is a chain's thread, and waits.
+A chain's thread calls and waits; the requests run on the node's event loop.
 """
 
 from __future__ import annotations
@@ -17,13 +16,18 @@ from ordering_osn.api.seek import seek_envelope
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.node.catch_up import NoPeer
 
+# The blocks of one round are held in memory. Below this a round costs one more request for every
+# few blocks; ten times more would be a third of a gigabyte for each chain that catches up. At least
+# one block comes in a round, however large it is (100 MiB at most, `grpc_server.py`).
 _ROUND_BYTES = 32 << 20
+# A peer that has the next block sends it at once; one that is silent for this long is passed over.
 _ANSWER_S = 10.0
+# 32 MiB in 60 s is 0.5 MiB/s: a slower peer is given up for now.
 _ROUND_S = 60.0
 
 
 class PeerNodes:
-    """Other nodes by their addresses, "host:port". The first that has the blocks serves."""
+    """Other nodes by their addresses, "host:port". The first one that has the blocks serves."""
 
     def __init__(
         self,
@@ -34,7 +38,7 @@ class PeerNodes:
         tls: TlsFiles | None = None,
         name: str = "",
     ) -> None:
-        """`name`: what the peers' certificates say, where that is not their host's name."""
+        """`name`: the name in the peers' certificates, where that is not their host's name."""
         self._addresses = list(addresses)
         self._signer = signer
         self._loop = loop
@@ -43,38 +47,40 @@ class PeerNodes:
 
     def blocks(self, channel: str, start: int) -> Iterator[bytes]:
         """Give a chain's blocks from `start` to the newest that a peer has."""
-        said = []
+        reasons = []
         for address in self._addresses:
             try:
                 first = self._round(address, channel, start)
             except AmcastError as error:
-                said.append(str(error))
+                reasons.append(str(error))
                 continue
             if not first:
-                said.append(f"{address} has no block {start} of {channel}")
+                reasons.append(f"{address} has no block {start} of {channel}")
                 continue
-            found = first
-            while found:
-                yield from found
-                start += len(found)
-                found = self._round(address, channel, start)
+            blocks = first
+            while blocks:
+                yield from blocks
+                start += len(blocks)
+                blocks = self._round(address, channel, start)
             return
         raise NoPeer(
             f"no peer gave block {start} of {channel}, which the log no longer holds: "
-            + ("; ".join(said) or "none is named (--peer HOST:PORT)")
+            + ("; ".join(reasons) or "none is named (--peer HOST:PORT)")
         )
 
     def _round(self, address: str, channel: str, start: int) -> list[bytes]:
         """Get as many blocks as fit into one round; none where the peer has no more."""
-        asked = asyncio.run_coroutine_threadsafe(self._ask(address, channel, start), self._loop)
+        request = asyncio.run_coroutine_threadsafe(
+            self._request(address, channel, start), self._loop
+        )
         try:
-            return asked.result(_ROUND_S)
+            return request.result(_ROUND_S)
         except NotInTime:
-            asked.cancel()
+            request.cancel()
             raise NoPeer(f"{address} gave no blocks of {channel} within {_ROUND_S:g} s") from None
 
-    async def _ask(self, address: str, channel: str, start: int) -> list[bytes]:
-        # Best effort: a peer whose log is away has blocks all the same.
+    async def _request(self, address: str, channel: str, start: int) -> list[bytes]:
+        # Best effort: a peer that cannot reach its log still has blocks.
         request = seek_envelope(
             self._signer,
             channel,
@@ -83,7 +89,7 @@ class PeerNodes:
             best_effort=True,
             tls_hash=self._tls.tls_hash if self._tls else b"",
         )
-        found: list[bytes] = []
+        blocks: list[bytes] = []
         size = 0
         async with NodeClient(address, tls=self._tls, name=self._name) as client:
             async for answer in client.deliver(request, timeout_s=_ANSWER_S):
@@ -91,8 +97,8 @@ class PeerNodes:
                     if answer not in (Status.SUCCESS, Status.NOT_FOUND):
                         raise NoPeer(f"{address} answers {answer} for blocks of {channel}")
                     break
-                found.append(answer)
+                blocks.append(answer)
                 size += len(answer)
                 if size >= _ROUND_BYTES:
                     break
-        return found
+        return blocks

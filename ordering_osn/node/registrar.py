@@ -1,14 +1,14 @@
-"""A node's chains: which ones it has, and what its clients may do with them.
+"""The chains of a node: starts them, checks their logs, and passes clients' calls to them.
 
-Goes in: a folder with a genesis block for each chain, a log, envelopes from clients. Comes out:
-`channels.Channels`, which the wire serves. The folder holds, for each chain,
+`Registrar` is the `channels.Channels` that the gRPC server serves. The node's folder holds, for
+each chain,
 
     NAME/genesis.block    put there by `join`, or when the system channel creates the chain
     NAME/ledger/          the blocks; block 0 is the genesis block
-    NAME/rest.json        where the log is read on, if not behind the last block (`checkpoint.py`)
+    NAME/rest.json        the idle checkpoint (`checkpoint.py`)
 
-A genesis block that appears in the folder of a running node is started within a second. What opens
-the log, and again and again where it is away, is each chain's own thread.
+A chain whose genesis block appears in the folder of a running node is started within a second. Each
+chain's own thread connects to Kafka, and tries again while Kafka cannot be reached.
 """
 
 from __future__ import annotations
@@ -25,27 +25,41 @@ from typing import Literal
 from multicast.errors import AmcastError, Conflict, UsageError
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import CorruptMetadata, Signer
-from ordering_osn.chain.chain import WINDOW_MAX
+from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger
-from ordering_osn.node.catch_up import Alone, Peers
+from ordering_osn.node.catch_up import NoPeers, Peers
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.ingress import READY_S, Ingress
-from ordering_osn.node.joining import genesis_of, joined, ledger_folder, place_created, rest_file
+from ordering_osn.node.joining import (
+    checkpoint_file,
+    genesis_of,
+    joined,
+    ledger_folder,
+    place_created,
+)
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
 from ordering_osn.node.outbox import Posts
 from ordering_osn.protos import SerializedIdentity
 
 _log = logging.getLogger("amcast.osn")
+# How often the folder and the logs are looked at. A health check sees a lost log one second late at
+# most; ten times as often would be ten requests a second to the brokers from every node.
 _LOOK_S = 1.0
-_AGAIN_S = 10.0
+# A chain that cannot be opened is tried again after this time: a person must repair the folder
+# first, and each attempt logs the error where it is a new one.
+_REOPEN_S = 10.0
+_JOIN_S = 10.0  # this thread ends after its request to Kafka, which takes 5 s at most
+# Two nodes that probe at the same moment both store a record where one would do: each node of a
+# chain waits for its own random time in this range, so one of them comes first and serves all.
+_PROBE_SPREAD = (1.0, 1.5)
 
 
-class StrangeSigner(UsageError):
-    """A channel has no orderers of this node's organisation."""
+class UnknownSigner(UsageError):
+    """A channel does not know the organisation of this node's signer as an orderer."""
 
 
 def _utc_now() -> datetime:
@@ -74,7 +88,7 @@ class Registrar:
         self._folder = folder
         self._cluster = cluster
         self._signer = signer
-        self._peers = peers or Alone()
+        self._peers = peers or NoPeers()
         self.metrics = metrics or Metrics()
         self._fsync = fsync
         self._clock = clock
@@ -85,8 +99,8 @@ class Registrar:
         self._probe_s = probe_s
         self._chains: dict[str, ChainNode] = {}
         self._failed: dict[str, str] = {}  # chains whose ledger cannot be opened, and why
-        self._strange: dict[str, StrangeSigner] = {}
-        self._again_at: dict[str, float] = {}
+        self._unknown_signers: dict[str, UnknownSigner] = {}
+        self._reopen_at: dict[str, float] = {}
         self._ingress = Ingress(
             self._chains,
             self._posts,
@@ -99,14 +113,15 @@ class Registrar:
         )
         self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._look_after, name="osn-registrar", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="osn-registrar", daemon=True)
 
     # -- its life -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start every chain of the folder; then look for new ones, and at the log.
+        """Start every chain of the folder; afterwards look for new ones, and check the logs.
 
-        Raises `UsageError` where the folder cannot be used, or no chain knows this node's MSP ID.
+        Raises `UsageError` where the folder cannot be used, or where there are chains and none of
+        them knows this node's MSP ID.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -115,14 +130,14 @@ class Registrar:
         except OSError as error:
             raise UsageError(f"{self._folder} cannot be made: {error.strerror}") from error
         self._start_joined()
-        if self._strange and not self._chains:
-            raise self._strange[min(self._strange)]
-        for strange in self._strange.values():
-            _log.error("%s", strange)
+        if self._unknown_signers and not self._chains:
+            raise self._unknown_signers[min(self._unknown_signers)]
+        for unknown in self._unknown_signers.values():
+            _log.error("%s", unknown)
         self._thread.start()
 
     def stop(self) -> None:
-        """End all loops, then release the log; blocks for seconds at most."""
+        """Stop all loops, then disconnect from Kafka; blocks for seconds at most."""
         self._stopping = True
         self._wake.set()
         for chain in list(self._chains.values()):
@@ -131,10 +146,10 @@ class Registrar:
             chain.join()
         self._posts.close()
         if self._thread.ident is not None:
-            self._thread.join(10.0)
+            self._thread.join(_JOIN_S)
         self._cluster.close()
 
-    def _look_after(self) -> None:
+    def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(self._look_s)
             self._wake.clear()
@@ -142,62 +157,63 @@ class Registrar:
                 return
             try:
                 self._start_joined()
-                self._ask_the_log()
+                self._check_logs()
                 self._failed.pop("", None)
-            except Exception as error:  # noqa: BLE001 - looked at again, and seen by who looks
-                _log.exception("looking after the chains failed")
-                self._failed[""] = f"looking after the chains failed: {error}"
+            except Exception as error:  # noqa: BLE001 - done again, and shown by the health check
+                _log.exception("starting or checking the chains failed")
+                self._failed[""] = f"starting or checking the chains failed: {error}"
 
     def _start_joined(self) -> None:
         now = time.monotonic()
         for name in joined(self._folder):
-            if name not in self._chains and now >= self._again_at.get(name, 0.0):
-                self._again_at[name] = now + _AGAIN_S  # where it cannot be opened
+            if name not in self._chains and now >= self._reopen_at.get(name, 0.0):
+                self._reopen_at[name] = now + _REOPEN_S  # where it cannot be opened
                 self._start_chain(name)
 
     def _start_chain(self, name: str) -> None:
         try:
-            chain = self._opened(name)
+            chain = self._open(name)
         except (AmcastError, InvalidConfig, CorruptMetadata, OSError) as error:
-            starts = self._thread.ident is None and isinstance(error, StrangeSigner)
-            if self._failed.get(name) != str(error) and not starts:
+            # While the node starts, `start` raises or logs this one itself.
+            reported_later = self._thread.ident is None and isinstance(error, UnknownSigner)
+            if self._failed.get(name) != str(error) and not reported_later:
                 _log.error("chain %s cannot be started: %s", name, error)
             self._failed[name] = str(error)
-            if isinstance(error, StrangeSigner):
-                self._strange[name] = error
+            if isinstance(error, UnknownSigner):
+                self._unknown_signers[name] = error
             return
         self._failed.pop(name, None)
         self._chains[name] = chain
         chain.start()
 
-    def _opened(self, name: str) -> ChainNode:
+    def _open(self, name: str) -> ChainNode:
         genesis = genesis_of(self._folder, name)
         ledger = Ledger.open(ledger_folder(self._folder, name), fsync=self._fsync)
         try:
             self.metrics.torn_tails.add(name, amount=float(ledger.torn_bytes > 0))
             if ledger.height == 0:
                 ledger.append(0, genesis)
-            chain = ChainNode(name, ledger, rest_file(self._folder, name), self._surroundings())
-            _refuse_strange(self._signer, chain.config)
+            checkpoint = checkpoint_file(self._folder, name)
+            chain = ChainNode(name, ledger, checkpoint, self._dependencies())
+            _refuse_unknown_signer(self._signer, chain.config)
         except BaseException:
             ledger.close()
             raise
         return chain
 
-    def _surroundings(self) -> Dependencies:
+    def _dependencies(self) -> Dependencies:
         return Dependencies(
             signer=self._signer,
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
-            post=lambda raw, chain, done: self._posts.post(raw, (chain,), done),
+            post=lambda raw, chain, on_outcome: self._posts.post(raw, (chain,), on_outcome),
             created=self._create,
             peers=self._peers,
             metrics=self.metrics,
             window_max=self._window_max,
             stalled_s=self._stalled_s,
-            # Nodes that all post at the same moment would each post for nothing.
-            probe_s=self._probe_s * random.uniform(1.0, 1.5),  # noqa: S311
+            probe_s=self._probe_s * random.uniform(*_PROBE_SPREAD),  # noqa: S311
         )
 
     def _rules(self, config: ChannelConfig) -> ChannelRules:
@@ -206,65 +222,66 @@ class Registrar:
         )
 
     def _create(self, name: str, envelope: bytes) -> None:
-        """Make a chain that a block of the system channel creates; on that chain's thread."""
+        """Create a chain that a block of the system channel holds; on that chain's thread."""
         try:
             place_created(self._folder, name, envelope)
         except Conflict:
-            # Two creations of one channel may both be admitted before either is ordered.
+            # Two creations of one channel can both pass the filters before either is ordered.
             _log.warning("channel %s exists already: its second creation is ignored", name)
             return
         self._wake.set()
 
-    def _ask_the_log(self) -> None:
-        """Tell each chain whether the log answers."""
+    def _check_logs(self) -> None:
+        """Report to each chain whether its log answers, and how far its logs reach."""
         chains = list(self._chains.values())
-        told = self._cluster.troubles([chain.name for chain in chains])
+        troubles = self._cluster.troubles([chain.name for chain in chains])
         for chain in chains:
-            chain.log_answers(told.get(chain.name))
+            chain.status.log_answers(troubles.get(chain.name))
             chain.order.grown(self._cluster.ends.get(chain.name, {}))
 
-    # -- what the wire asks -------------------------------------------------------------------
+    # -- what the API calls -------------------------------------------------------------------
 
     def get(self, name: str) -> ChainNode | None:
-        """Look a chain up."""
+        """Give the chain of that name, or None."""
         return self._chains.get(name)
 
     def names(self) -> list[str]:
-        """List the chains that run or ran, sorted."""
+        """List the chains that were started, sorted."""
         return sorted(self._chains)
 
     def health(self) -> list[tuple[str, str]]:
         """List what is wrong, as (component, reason), under Fabric's names for components."""
-        found = [(f"{name}/0" if name else "node", why) for name, why in list(self._failed.items())]
+        problems = [
+            (f"{name}/0" if name else "node", reason) for name, reason in list(self._failed.items())
+        ]
         for name, chain in list(self._chains.items()):
-            # A doubt keeps nobody out: where only controllers are away, the log goes on.
-            why = chain.unhealthy() or self._cluster.doubt
-            if why is not None:
-                found.append((f"{name}/0", why))
-        return sorted(found)
+            # A doubt is shown here, but refuses no envelope: without controllers, logs still work.
+            reason = chain.status.unhealthy() or self._cluster.doubt
+            if reason is not None:
+                problems.append((f"{name}/0", reason))
+        return sorted(problems)
 
     async def submit(self, envelope: bytes) -> tuple[int, str]:
-        """Do what Broadcast does with one envelope; its status, and why where it is not 200."""
+        """Filter one envelope and append it to its chain's log; see `Ingress.submit`."""
         return await self._ingress.submit(envelope)
 
     async def receipt(
         self, channel: str, transaction: str, timeout_s: float
     ) -> tuple[int, int] | None:
-        """Say in which block of a chain a transaction stands, and where in it: (number, index).
+        """Wait until a transaction is in a block of a chain; give the block's number and its index.
 
-        Waits for it; None where time ran out. Transactions older than the chain's window are not
-        found any more.
+        None where time ran out. Transactions older than the chain's window are not found any more.
         """
         chain = self._chains.get(channel)
-        return None if chain is None else await chain.receipt(transaction, timeout_s)
+        return None if chain is None else await chain.receipts.place_of(transaction, timeout_s)
 
 
-def _refuse_strange(signer: Signer, config: ChannelConfig) -> None:
-    """Raise `StrangeSigner` where nobody would accept a block that this node signs."""
+def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:
+    """Raise `UnknownSigner` where no peer would accept a block that this node signs."""
     msp_id = SerializedIdentity.FromString(signer.creator).mspid
     known = config.orderer_msp_ids
     if known and msp_id not in known:
-        raise StrangeSigner(
+        raise UnknownSigner(
             f"channel {config.channel_id} knows no orderers of the MSP ID {msp_id!r}, only of "
             f"{', '.join(known)}: give the --msp and --msp-id of one of these"
         )

@@ -1,7 +1,6 @@
-"""A whole node as a process: its chains, the wire, its operations, from start to SIGTERM.
+"""Runs a node in this process: its chains, the gRPC server and the operations server.
 
-Goes in: options. Comes out: addresses, as soon as clients may come. Which chains run is the
-folder's business; the node serves with none, too.
+The folder of the node decides which chains run; the node also serves with none.
 """
 
 from __future__ import annotations
@@ -27,14 +26,18 @@ from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.peers import PeerNodes
 from ordering_osn.node.registrar import Registrar
 
+# How long a request to Kafka may take. A chain's loop blocks for as long, so a node stops and
+# reports a lost broker within seconds. Kafka's own default is 30 s.
 _REQUEST_S = 5.0
+# How long the producer retries an append, two requests; then the client gets 503. Kafka's own
+# default is 120 s: a client would wait that long for its answer.
 _DELIVERY_S = 10.0
 Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a node is told on its command line."""
+    """The options of `amcast osn run`. Without `operations` there is no operations server."""
 
     folder: Path
     listen: Address
@@ -49,11 +52,11 @@ class Options:
 
 
 async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
-    """Run a node until SIGTERM or SIGINT; `started` is told each address that it listens at."""
+    """Run a node until SIGTERM or SIGINT; `started` is called with each address it listens at."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, over.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, over.set)
     metrics = Metrics()
     logging.getLogger("amcast").addHandler(CountingHandler(metrics))
     cluster = KafkaConnection(
@@ -88,7 +91,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
     server = Server(registrar, host=host, port=port, tls=options.tls, metrics=metrics)
     async with contextlib.AsyncExitStack() as opened:
         opened.push_async_callback(asyncio.to_thread, registrar.stop)
-        # Before the wire: what this node has must not be answered 404 while it starts.
+        # Before the server: requests for a chain of this node must not be answered 404.
         await asyncio.to_thread(registrar.start)
         await server.start()
         opened.push_async_callback(server.stop)
@@ -98,16 +101,16 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
             opened.callback(operations.stop)
             scheme = "https" if operations.tls else "http"
             started(f"operations: {scheme}://{operations.host}:{operations.port}")
-        # What was imported stays: the collector of garbage need not look through it again.
+        # Imported modules stay for good: the garbage collector need not scan them again.
         gc.collect()
         gc.freeze()
         await over.wait()
 
 
 def _operations(
-    registrar: Registrar, metrics: Metrics, options: Options, at: Address
+    registrar: Registrar, metrics: Metrics, options: Options, address: Address
 ) -> Operations:
-    host, port = at
+    host, port = address
     operations = Operations(registrar, metrics, host=host, port=port, tls=options.operations_tls)
     operations.start()
     return operations

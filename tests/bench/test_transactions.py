@@ -11,7 +11,7 @@ from multicast.errors import UsageError
 from ordering_osn.chain.blocks import check_next
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.node.filters import Refusal, admit_normal
+from ordering_osn.node.filters import Refusal
 from ordering_osn.protos import (
     Block,
     ChannelHeader,
@@ -21,6 +21,7 @@ from ordering_osn.protos import (
     SignatureHeader,
     Transaction,
 )
+from tests.ordering_osn.helpers.filters import admit_normal
 
 GENESIS = (FOLDER / "chain-a.block").read_bytes()
 

@@ -14,8 +14,8 @@ from ordering_osn.api.grpc_server import ConnectionLost, NodeClient
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.responses import block_answer, read_answer, read_status, status_answer
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.chain.transactions import transaction_id
-from ordering_osn.config.envelopes import canonical
 from ordering_osn.protos import (
     Block,
     BroadcastResponse,

@@ -8,7 +8,7 @@ import pytest
 
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import ENDLESS, seek_envelope
-from ordering_osn.config.envelopes import canonical
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.policies import PolicyNotMet
 from ordering_osn.protos import (
     Block,

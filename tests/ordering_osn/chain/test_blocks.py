@@ -77,12 +77,12 @@ def genesis_of(chain):
 
 
 def envelopes(chain):
-    raw, found, at = (FABRIC / f"{chain}.envelopes").read_bytes(), [], 0
-    while at < len(raw):
-        (length,) = struct.unpack_from(">I", raw, at)
-        found.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    return found
+    raw, envelopes_read, offset = (FABRIC / f"{chain}.envelopes").read_bytes(), [], 0
+    while offset < len(raw):
+        (length,) = struct.unpack_from(">I", raw, offset)
+        envelopes_read.append(raw[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    return envelopes_read
 
 
 def sealed_next(chain="chain-a"):
@@ -216,11 +216,11 @@ def test_a_sealed_blocks_signature_verifies_against_the_orderers_certificate():
 def test_what_is_signed_is_last_config_and_consenter_metadata():
     block = sealed_next()
     value = Metadata.FromString(block.metadata.metadata[SIGNATURES]).value
-    said = OrdererBlockMetadata.FromString(value)
+    signed = OrdererBlockMetadata.FromString(value)
 
-    assert said.HasField("last_config"), "also where the index is 0"
-    assert said.consenter_metadata == block.metadata.metadata[ORDERER]
-    kafka = KafkaMetadata.FromString(Metadata.FromString(said.consenter_metadata).value)
+    assert signed.HasField("last_config"), "also where the index is 0"
+    assert signed.consenter_metadata == block.metadata.metadata[ORDERER]
+    kafka = KafkaMetadata.FromString(Metadata.FromString(signed.consenter_metadata).value)
     assert kafka == consenter_of(block)
     assert kafka.last_offset_persisted == 5
     assert kafka.cursor == b"here"
@@ -297,7 +297,7 @@ def test_an_orderer_slot_that_is_not_what_was_signed_is_corrupt():
     other = KafkaMetadata(last_offset_persisted=99).SerializeToString()
     block.metadata.metadata[ORDERER] = Metadata(value=other).SerializeToString()
 
-    with pytest.raises(CorruptMetadata, match="not what is signed"):
+    with pytest.raises(CorruptMetadata, match="differs from the signed value"):
         consenter_of(block)
 
 
@@ -333,7 +333,7 @@ def test_a_block_follows_the_one_before_it():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda block: setattr(block.header, "number", 2), "block 2 stands where block 1 must"),
+        (lambda block: setattr(block.header, "number", 2), "block 2 is in the place of block 1"),
         (lambda block: setattr(block.header, "previous_hash", b"\1" * 32), "follows 0101"),
         (lambda block: setattr(block.header, "previous_hash", b""), "follows nothing, not"),
         (lambda block: setattr(block.header, "data_hash", b"\1" * 32), "has data hash 0101"),
@@ -350,7 +350,7 @@ def test_a_block_that_does_not_follow_is_told_in_words(change, sentence):
 
 
 def test_only_a_genesis_block_stands_first():
-    with pytest.raises(BrokenChain, match="block 1 stands where block 0 must"):
+    with pytest.raises(BrokenChain, match="block 1 is in the place of block 0"):
         check_next(sealed_next(), None)
     late = genesis_of("chain-a")
     late.header.previous_hash = b"\1" * 32

@@ -3,7 +3,7 @@
 import pytest
 
 from ordering_osn.chain.blocks import consenter_of, header_hash, is_config
-from ordering_osn.chain.chain import Cause, Chain, Ignore, Refuse, state_from
+from ordering_osn.chain.chain import Cause, Chain, Ignore, Refuse
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -13,6 +13,7 @@ from ordering_osn.chain.records import (
     decode,
     encode,
 )
+from ordering_osn.chain.state import state_from
 from ordering_osn.protos import KafkaMessage
 from tests.ordering_osn.helpers.cores import (
     Stepped,
@@ -93,8 +94,8 @@ def test_k6_the_metadata_of_the_last_block_are_where_a_chain_starts_again():
 
     state = state_from([block, genesis()])
 
-    assert (state.place.position, state.last_original, state.last_resubmitted_config) == (5, 3, 4)
-    assert state.place.cursor == "cursor 5"
+    assert (state.position.number, state.last_original, state.last_resubmitted_config) == (5, 3, 4)
+    assert state.position.cursor == "cursor 5"
     assert state.height == 2
     assert state.previous_hash == header_hash(block.header)
 
@@ -102,7 +103,7 @@ def test_k6_the_metadata_of_the_last_block_are_where_a_chain_starts_again():
 def test_k6_a_genesis_block_has_position_minus_three():
     state = state_from([genesis()])
 
-    assert (state.place.position, state.last_original, state.last_resubmitted_config) == (-3, 0, 0)
+    assert (state.position.number, state.last_original, state.last_resubmitted_config) == (-3, 0, 0)
     assert state.height == 1
     assert Chain(rules(), state).ingress_open
 
@@ -238,8 +239,8 @@ def test_the_metadata_hold_the_cursor_of_the_record_that_they_name():
 def test_ingress_is_closed_at_start_iff_a_config_is_on_its_way(
     last_original, resubmitted, expected
 ):
-    marks = {"last_original": last_original, "last_resubmitted_config": resubmitted}
-    assert Stepped(position=9, **marks).chain.ingress_open is expected
+    cursors = {"last_original": last_original, "last_resubmitted_config": resubmitted}
+    assert Stepped(position=9, **cursors).chain.ingress_open is expected
 
 
 # -- section 3: time-to-cut -------------------------------------------------------------------

@@ -1,69 +1,70 @@
-"""Where an idle chain stood is noted: a node that goes on from the note writes the same blocks."""
+"""A node that resumes from an idle checkpoint writes the same blocks as one that does not."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain.chain import Chain, Rest, StreamPosition, state_from
-from ordering_osn.node.checkpoint import read_rest, write_rest
+from ordering_osn.chain.chain import Chain
+from ordering_osn.chain.state import IdleCheckpoint, StreamPosition, state_from
+from ordering_osn.node.checkpoint import read_checkpoint, write_checkpoint
 from tests.ordering_osn.chain.test_restarts import WINDOW, Node, World, fresh
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules
 
 
-class Resting(Node):
-    """A node that a crash leaves the blocks and the newest note."""
+class Checkpointing(Node):
+    """A node that has its blocks and its newest checkpoint after a crash."""
 
-    rest = None
+    checkpoint = None
 
     def restart(self):
         super().restart()
-        if self.rest is not None:
-            state = self.rest.within(state_from(reversed(self.blocks), window_max=WINDOW))
+        if self.checkpoint is not None:
+            state = self.checkpoint.advance(state_from(reversed(self.blocks), window_max=WINDOW))
             self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
-            self.position = max(state.place.position, 0)
+            self.position = max(state.position.number, 0)
 
     def step(self, *, crash_at=None):
         super().step(crash_at=crash_at)
-        rest = self.chain.at_rest()
-        if crash_at is None and rest is not None and not self.owed:
-            self.rest = rest
+        checkpoint = self.chain.idle_checkpoint()
+        if crash_at is None and checkpoint is not None and not self.owed:
+            self.checkpoint = checkpoint
 
 
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_nodes_that_go_on_from_their_notes_write_the_same_blocks(seed):
+def test_nodes_that_resume_from_their_checkpoints_write_the_same_blocks(seed):
     world = World(seed, old=20)
-    world.nodes[1:] = [Resting(world.log), Resting(world.log)]
+    world.nodes[1:] = [Checkpointing(world.log), Checkpointing(world.log)]
     world.run()
     first, *others = world.nodes
     for node in others:
-        assert node.said == first.said
+        assert node.serialized == first.serialized
         node.restart()
-        assert node.chain.at_rest() == first.chain.at_rest()
-    assert fresh(world.log).said == first.said
+        assert node.chain.idle_checkpoint() == first.chain.idle_checkpoint()
+    assert fresh(world.log).serialized == first.serialized
 
 
-def test_a_note_is_taken_only_where_nothing_is_pending_and_says_the_marks():
+def test_a_checkpoint_is_taken_only_where_nothing_is_pending_and_holds_the_cursors():
     stepped = Stepped(rules(messages_max=2))
-    assert stepped.chain.at_rest().place.position == -3
+    assert stepped.chain.idle_checkpoint().position.number == -3
     stepped.normal("a")
-    assert stepped.chain.at_rest() is None
+    assert stepped.chain.idle_checkpoint() is None
     stepped.normal("b")
-    rest = stepped.chain.at_rest()
-    assert (rest.height, rest.place.position, rest.last_original) == (2, 2, 0)
+    checkpoint = stepped.chain.idle_checkpoint()
+    assert (checkpoint.height, checkpoint.position.number, checkpoint.last_original) == (2, 2, 0)
     stepped.normal("b")  # a replay: no block, but it was read
-    assert stepped.chain.at_rest().place == StreamPosition(3, "cursor 3")
+    assert stepped.chain.idle_checkpoint().position == StreamPosition(3, "cursor 3")
 
 
-def test_a_note_of_other_blocks_says_nothing():
+def test_a_checkpoint_of_other_blocks_has_no_effect():
     state = state_from([genesis()])
-    here = Rest(state.height, state.previous_hash, StreamPosition(7, "c"), 5, 6)
-    assert here.within(state).place == StreamPosition(7, "c")
+    here = IdleCheckpoint(state.height, state.previous_hash, StreamPosition(7, "c"), 5, 6)
+    assert here.advance(state).position == StreamPosition(7, "c")
     for other in (here._replace(height=2), here._replace(previous_hash=b"other")):
-        assert other.within(state) is state
+        assert other.advance(state) is state
 
 
-def test_a_note_reads_back_as_it_was_written(tmp_path):
-    rest = Rest(3, b"\xff" * 32, StreamPosition(9, "1/K1/4/0/17"), 5, 6)
-    write_rest(tmp_path / "rest.json", rest)
-    assert read_rest(tmp_path / "rest.json") == rest
-    assert read_rest(tmp_path / "missing.json") is None
+def test_a_checkpoint_reads_back_as_it_was_written(tmp_path):
+    checkpoint = IdleCheckpoint(3, b"\xff" * 32, StreamPosition(9, "1/K1/4/0/17"), 5, 6)
+    write_checkpoint(tmp_path / "rest.json", checkpoint)
+    assert read_checkpoint(tmp_path / "rest.json") == checkpoint
+    assert read_checkpoint(tmp_path / "missing.json") is None

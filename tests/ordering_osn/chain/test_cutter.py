@@ -109,16 +109,16 @@ FILLS = {
 def test_a_block_fills_from_its_first_message_to_its_cut(row):
     (messages_max, preferred), sizes, expected = FILLS[row]
     stepped = Stepped(rules(messages_max=messages_max, bytes_preferred=preferred))
-    times, found = FillTimes(), []
+    times, fill_times = FillTimes(), []
 
     for now, size in enumerate(sizes):
         before = len(stepped.writes)
         stepped.normal(f"t{now}", envelope=sized(f"t{now}", size))
         cut = [write.block.header.number for write in stepped.writes[before:]]
         wanted = stepped.chain.wanted_cut
-        found += times.observe(cut, wanted and wanted[0], float(now))
+        fill_times += times.observe(cut, wanted and wanted[0], float(now))
 
-    assert found == expected
+    assert fill_times == expected
 
 
 def test_bc7_no_orderer_config_is_fatal():
@@ -170,7 +170,7 @@ def test_the_limits_are_read_with_each_message():
 def test_bc18_the_batches_are_the_messages_and_keep_the_limits(
     sizes, messages_max, preferred, cuts
 ):
-    cutter, limits, found = BlockCutter(), BatchLimits(messages_max, preferred), []
+    cutter, limits, cut = BlockCutter(), BatchLimits(messages_max, preferred), []
 
     for number, size in enumerate(sizes):
         before = cutter.pending
@@ -181,15 +181,15 @@ def test_bc18_the_batches_are_the_messages_and_keep_the_limits(
             assert not pending
             assert batches[1] == (b"%d" % number,)
             assert before
-        found += batches
+        cut += batches
         if number in cuts and pending:
-            found.append(cutter.cut())
-    if rest := cutter.cut():
-        found.append(rest)
+            cut.append(cutter.cut())
+    if last := cutter.cut():
+        cut.append(last)
 
-    assert [message for batch in found for message in batch] == [
+    assert [message for batch in cut for message in batch] == [
         b"%d" % number for number in range(len(sizes))
     ]
-    for batch in found:
+    for batch in cut:
         assert 1 <= len(batch) <= messages_max
         assert len(batch) == 1 or sum(sizes[int(message)] for message in batch) <= preferred

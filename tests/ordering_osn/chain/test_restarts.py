@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordering_osn.chain.blocks import check_next, last_config_of
-from ordering_osn.chain.chain import Chain, Repost, StreamPosition, Write, state_from
+from ordering_osn.chain.chain import Chain, Repost, Write
 from ordering_osn.chain.records import Connect, Regular, RegularKind, TimeToCut, encode
+from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import KafkaMessage
 from tests.ordering_osn.helpers.cores import (
     config,
@@ -42,7 +43,7 @@ class Node:
     def restart(self):
         state = state_from(reversed(self.blocks), window_max=WINDOW)
         self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
-        self.position = max(state.place.position, 0)
+        self.position = max(state.position.number, 0)
         self.owed = []  # what is to be posted again, and is not yet
 
     def flush(self):
@@ -57,8 +58,8 @@ class Node:
         """Step a record and carry out its actions; crash before action `crash_at`."""
         raw, spans = self._log[self.position]
         self.position += 1
-        place = StreamPosition(self.position, f"cursor {self.position}")
-        for number, action in enumerate(self.chain.step(place, raw, spans=spans)):
+        position = StreamPosition(self.position, f"cursor {self.position}")
+        for number, action in enumerate(self.chain.step(position, raw, spans=spans)):
             if number == crash_at:
                 break
             if isinstance(action, Write):
@@ -88,7 +89,7 @@ class Node:
         return chain.height, chain.pending, chain.wanted_cut, chain.ingress_open
 
     @property
-    def said(self):
+    def serialized(self):
         """Headers, data and metadata."""
         return [block.SerializeToString() for block in self.blocks]
 
@@ -146,7 +147,7 @@ class World:
         of = update(f"c{next(self.count)}", **changes)
         self.post(encode(Regular(config(seq + 1, of), seq, RegularKind.CONFIG)))
 
-    def one(self):
+    def act(self):
         node = self.chance.choice(self.nodes)
         what = self.chance.randint(0, 20)
         if what < 8:
@@ -171,7 +172,7 @@ class World:
 
     def run(self):
         for _ in range(self.chance.randint(0, 120)):
-            self.one()
+            self.act()
         while any(node.behind or node.owed or node.chain.wanted_cut for node in self.nodes):
             for node in self.nodes:
                 while node.behind:
@@ -197,8 +198,8 @@ def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
 
     first, *others = world.nodes
     for node in others:
-        assert node.said == first.said
-    assert fresh(world.log).said == first.said
+        assert node.serialized == first.serialized
+    assert fresh(world.log).serialized == first.serialized
     assert all(node.chain.ingress_open for node in world.nodes)
 
 
@@ -266,4 +267,4 @@ def test_bc18_any_split_of_a_record_stream_gives_the_same_blocks(seed):
         while node.position < len(world.log):
             node.step()
             assert node.looks == seen[node.position]
-        assert node.said == whole.said
+        assert node.serialized == whole.serialized

@@ -3,8 +3,9 @@
 import pytest
 
 from ordering_osn.chain.blocks import header_hash
-from ordering_osn.chain.chain import Cause, Ignore, Repost, state_from
+from ordering_osn.chain.chain import Cause, Ignore, Repost
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, decode
+from ordering_osn.chain.state import state_from
 from tests.ordering_osn.helpers.cores import (
     Stepped,
     config,

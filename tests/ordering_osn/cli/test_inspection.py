@@ -6,9 +6,9 @@ import pytest
 
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import data_hash, header_hash, new_block, seal
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.cli.inspection import BlockFile, describe, opened, verify
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.ledger import segments
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import (

@@ -2,13 +2,13 @@
 
 import pytest
 
+from ordering_osn.chain.envelopes import signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, duration_s
 from ordering_osn.config.compute_update import (
     group_at,
     set_value,
 )
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
-from ordering_osn.config.envelopes import signed_envelope
 from ordering_osn.protos import (
     BatchSize,
     Block,

@@ -2,16 +2,10 @@
 
 import pytest
 
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig, config_of
 from ordering_osn.config.compute_update import group_at, make_creation, update_envelope
-from ordering_osn.config.envelopes import canonical
-from ordering_osn.node.filters import (
-    Refusal,
-    admit_creation,
-    admit_normal,
-    admit_update,
-    created_channel,
-)
+from ordering_osn.node.filters import Refusal, created_channel
 from ordering_osn.protos import (
     ChannelHeader,
     Envelope,
@@ -37,6 +31,7 @@ from tests.ordering_osn.helpers.configs import (
     transaction,
     update,
 )
+from tests.ordering_osn.helpers.filters import admit_creation, admit_normal, admit_update
 from tests.ordering_osn.helpers.pki import assert_one_sentence
 
 

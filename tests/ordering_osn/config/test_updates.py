@@ -3,6 +3,7 @@
 import pytest
 
 from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import (
     NothingChanged,
@@ -13,7 +14,6 @@ from ordering_osn.config.compute_update import (
     update_envelope,
 )
 from ordering_osn.config.configtx import InvalidUpdate, propose, validate
-from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.protos import (
     BatchSize,
     Config,

@@ -132,20 +132,22 @@ def test_k31_s2_s5_blocks_flow_on_when_the_leader_dies_and_when_all_brokers_were
     async def read():
         """Read ten blocks on one stream; the leader dies after the fifth."""
         request = seek_envelope(configs.org_user(), "chain-b", start, start + 9, best_effort=True)
-        found = []
+        blocks = []
         async with NodeClient(net.nodes.addresses[1]) as client:
             stream = client.deliver(request, timeout_s=PATIENCE_S)
-            for number, one in enumerate([*first, *then]):
+            for number, envelope in enumerate([*first, *then]):
                 if number == 5:
                     dead.append(leader(net, "chain-b"))
                     await asyncio.to_thread(net.cluster.kill, dead[0])
-                await asyncio.to_thread(taken, net, 0, one)
-                found.append(Block.FromString(await anext(stream)))
-            assert [one async for one in stream] == [200]
-        return found
+                await asyncio.to_thread(taken, net, 0, envelope)
+                blocks.append(Block.FromString(await anext(stream)))
+            assert [status async for status in stream] == [200]
+        return blocks
 
-    found = asyncio.run(read())
-    assert [list(block.data.data) for block in found] == [[one] for one in [*first, *then]]
+    blocks = asyncio.run(read())
+    assert [list(block.data.data) for block in blocks] == [
+        [envelope] for envelope in [*first, *then]
+    ]
     # Of two brokers the one that leads is left: it goes on telling that enough are in sync.
     net.nodes.wait_healthy(PATIENCE_S)
     left = leader(net, "chain-b")
@@ -162,15 +164,15 @@ def test_k31_s2_s5_blocks_flow_on_when_the_leader_dies_and_when_all_brokers_were
 
 def test_s4_without_the_leader_all_goes_on_with_one_broker_nothing_and_with_two_again(net):
     before = ordered(net, "chain-b")
-    one = leader(net, "chain-b")
-    two = min(BROKERS - {one})
+    leading = leader(net, "chain-b")
+    following = min(BROKERS - {leading})
     sent = []
-    net.cluster.pause(one)
+    net.cluster.pause(leading)
     sent.append(taken(net, 0, transaction("chain-b")))
-    net.cluster.pause(two)
+    net.cluster.pause(following)
     doubtful = [blocked(net)]
-    net.cluster.resume(two)
+    net.cluster.resume(following)
     sent.append(taken(net, 1, transaction("chain-b")))
-    net.cluster.resume(one)
+    net.cluster.resume(leading)
     sent.append(taken(net, 2, transaction("chain-b")))
     settled(net, [*before, *sent], doubtful)

@@ -12,7 +12,7 @@ import pytest
 
 from ordering_osn.api.grpc_server import NodeClient
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.served import served, told
+from tests.ordering_osn.helpers.served import broadcast, served
 from tests.ordering_osn.helpers.small import (
     Nodes,
     blocks,
@@ -58,7 +58,7 @@ def test_s7_every_node_delivers_all_that_was_acknowledged(tmp_path, row):
         padding = b"x" * size
         sent = [transaction(chain, data=b"%d %d " % (number, n) + padding) for n in range(count)]
         async with NodeClient(address) as client:
-            assert await told(client, *sent) == [200] * count
+            assert await broadcast(client, *sent) == [200] * count
         return chain, sent
 
     async def traffic(running):

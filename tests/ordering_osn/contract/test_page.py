@@ -25,13 +25,13 @@ WITHOUT_A_TEST = ["500", "keepalive"]
 @cache
 def rows():
     """The page's tables: each row as (ID, what is demanded, what shows it)."""
-    found = []
+    table_rows = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and cells[0] != "row" and not cells[0].startswith("---"):
             assert len(cells) == 3, line
-            found.append(tuple(cells))
-    return found
+            table_rows.append(tuple(cells))
+    return table_rows
 
 
 @cache
@@ -75,10 +75,10 @@ def test_a_test_that_bears_a_rows_name_is_named_on_the_page():
     wrong = []
     for path in sorted((TESTS / "ordering_osn").rglob("test_*.py")):
         for test in sorted(names_in(path.relative_to(TESTS).as_posix())):
-            told = bears.match(test)
+            match = bears.match(test)
             here = (path.relative_to(TESTS).as_posix(), test)
-            if told is not None:
+            if match is not None:
                 wrong += [here] if here not in named else []
-                beside = told[1].strip("_").upper().split("_")
-                wrong += [(row, here) for row in beside if here not in shows.get(row, {here})]
+                named_rows = match[1].strip("_").upper().split("_")
+                wrong += [(row, here) for row in named_rows if here not in shows.get(row, {here})]
     assert not wrong, wrong

@@ -178,11 +178,11 @@ def test_k22_k33_readers_are_told_while_the_log_does_not_answer_and_no_longer_th
         node = osn.start("n1", quick(timeout="20ms"), driver=driver)
         healthy(node)
         chain = node.get("chain-a")
-        told = []
-        unwatch = chain.watch(lambda: told.append(chain.errored))
+        errored = []
+        unwatch = chain.watch(lambda: errored.append(chain.errored))
         driver.away = True
         until(lambda: chain.errored)
-        assert True in told
+        assert True in errored
         sent = written(osn)
         driver.away = False
         assert until_ordered(node, 1) == [sent]

@@ -10,7 +10,7 @@ from ordering_osn.api.grpc_server import ConnectionLost, NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.served import becomes, client_of, delivered, served, told
+from tests.ordering_osn.helpers.served import becomes, broadcast, client_of, delivered, served
 from tests.ordering_osn.helpers.small import (
     LONE,
     Nodes,
@@ -26,7 +26,7 @@ NORMAL, MAINTENANCE = ConsensusType.STATE_NORMAL, ConsensusType.STATE_MAINTENANC
 
 
 def consensus(chain, kind="solo", **named):
-    """Make an update of a chain's consensus type; `state` is NORMAL unless told."""
+    """Make an update of a chain's consensus type; `state` is NORMAL unless given."""
     return configs.update(chain.config, lambda new: configs.set_consensus(new, kind, **named))
 
 
@@ -42,27 +42,29 @@ def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path
 
         async def go():
             async with client_of(node) as client:
-                assert await told(client, transaction()) == [200]
-                assert await told(client, consensus(chain, "etcdraft")) == [400]
-                assert await told(client, consensus(chain, "etcdraft", state=MAINTENANCE)) == [400]
-                assert await told(client, consensus(chain, state=MAINTENANCE)) == [200]
+                assert await broadcast(client, transaction()) == [200]
+                assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
+                assert await broadcast(client, consensus(chain, "etcdraft", state=MAINTENANCE)) == [
+                    400
+                ]
+                assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
                 await becomes(lambda: chain.config.maintenance)
                 # No transaction comes in, whoever sends it, and only orderers' people read.
-                assert await told(client, transaction()) == [503]
+                assert await broadcast(client, transaction()) == [503]
                 assert await delivered(client, "chain-a", 0, 0) == [403]
-                found = await delivered(client, "chain-a", 0, 2, signer=admin)
-                assert [one.header.number for one in found[:-1]] == [0, 1, 2]
+                blocks = await delivered(client, "chain-a", 0, 2, signer=admin)
+                assert [block.header.number for block in blocks[:-1]] == [0, 1, 2]
                 # The type changes now; out of maintenance it does not change once more.
-                assert await told(client, consensus(chain, "etcdraft")) == [400]
+                assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
                 moved = consensus(chain, "etcdraft", state=MAINTENANCE)
-                assert await told(client, moved) == [200]
+                assert await broadcast(client, moved) == [200]
                 await becomes(lambda: chain.config.sequence == 2)
-                assert await told(client, consensus(chain, "solo")) == [400]
-                assert await told(client, consensus(chain, "etcdraft")) == [200]
+                assert await broadcast(client, consensus(chain, "solo")) == [400]
+                assert await broadcast(client, consensus(chain, "etcdraft")) == [200]
                 await becomes(lambda: not chain.config.maintenance)
-                assert await told(client, transaction()) == [200]
-                *found, status = await delivered(client, "chain-a", 0, 5)
-                assert ([one.header.number for one in found], status) == ([*range(6)], 200)
+                assert await broadcast(client, transaction()) == [200]
+                *blocks, status = await delivered(client, "chain-a", 0, 5)
+                assert ([block.header.number for block in blocks], status) == ([*range(6)], 200)
 
         asyncio.run(go())
 
@@ -78,11 +80,11 @@ def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of
                 request = seek_envelope(configs.org_user(), "chain-a", 0, ENDLESS)
                 stream = client.deliver(request, timeout_s=60.0)
                 await anext(stream)
-                assert await told(client, consensus(chain, state=MAINTENANCE)) == [200]
+                assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
                 assert [answer async for answer in stream][-1] == 403
-                assert await told(client, consensus(chain)) == [200]
+                assert await broadcast(client, consensus(chain)) == [200]
                 await becomes(lambda: not chain.config.maintenance)
-                assert await told(client, transaction()) == [200]
+                assert await broadcast(client, transaction()) == [200]
                 assert (await delivered(client, "chain-a", 3, 3))[-1] == 200
 
         asyncio.run(go())
@@ -97,12 +99,12 @@ def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
 
         async def go():
             async with client_of(node) as client:
-                assert await told(client, consensus(chain, state=MAINTENANCE)) == [200]
+                assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
                 await becomes(lambda: chain.config.maintenance)
-                assert await told(client, configs.creation()) == [503]
-                assert await told(client, consensus(chain)) == [200]
+                assert await broadcast(client, configs.creation()) == [503]
+                assert await broadcast(client, consensus(chain)) == [200]
                 await becomes(lambda: not chain.config.maintenance)
-                assert await told(client, configs.creation()) == [200]
+                assert await broadcast(client, configs.creation()) == [200]
                 await becomes(lambda: node.names() == ["new-channel", "system"])
 
         asyncio.run(go())
@@ -129,10 +131,10 @@ def test_d13_k22_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path
                 driver.away = True
                 assert [answer async for answer in strict] == [503]
                 assert await delivered(client, "chain-a", 0, 0) == [503]
-                assert await told(client, transaction()) == [503]
+                assert await broadcast(client, transaction()) == [503]
                 driver.away = False
                 await asyncio.to_thread(healthy, node)
-                assert await told(client, transaction()) == [200]
+                assert await broadcast(client, transaction()) == [200]
                 found = [answer async for answer in patient]
                 assert (len(found), found[-1]) == (2, 200)
 
@@ -187,7 +189,7 @@ class Parties:
 
     async def send(self, name, some):
         async with NodeClient(self.addresses[name]) as client:
-            assert await told(client, *some) == [200] * len(some)
+            assert await broadcast(client, *some) == [200] * len(some)
 
 
 @pytest.mark.parametrize("seed", [None, 5], ids=["in turn", "at random"])

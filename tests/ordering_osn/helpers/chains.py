@@ -13,9 +13,9 @@ from bench.orderer.transactions import FOLDER as FABRIC
 from ordering_osn.api.grpc_server import NodeClient, Server, TlsFiles
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import header_hash, new_block, seal
+from ordering_osn.chain.envelopes import ParsedEnvelope, signed_envelope
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.envelopes import signed_envelope
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.filters import Refusal, admit_normal, route
@@ -49,12 +49,12 @@ USER_TLS = TlsFiles.read(
 
 def envelopes(chain="chain-a"):
     """The genuine transactions of a chain."""
-    raw, found = (FABRIC / f"{chain}.envelopes").read_bytes(), []
+    raw, envelopes_read = (FABRIC / f"{chain}.envelopes").read_bytes(), []
     while raw:
         length = int.from_bytes(raw[:4], "big")
-        found.append(raw[4 : 4 + length])
+        envelopes_read.append(raw[4 : 4 + length])
         raw = raw[4 + length :]
-    return found
+    return envelopes_read
 
 
 def transaction(data=b"x", *, chain="chain-a", signer=USER, kind=HeaderType.ENDORSER_TRANSACTION):
@@ -150,11 +150,12 @@ class SmallChannels:
     async def submit(self, envelope):
         self.submitted.append(envelope)
         try:
-            _, name = route(envelope)
+            parsed = ParsedEnvelope(envelope)
+            _, name = route(parsed)
             if name not in self._channels:
                 return 404, f"no channel {name}"
             channel = self._channels[name]
-            admit_normal(channel.config, envelope, now=datetime.now(UTC))
+            admit_normal(channel.config, parsed, now=datetime.now(UTC))
         except Refusal as refusal:
             return refusal.status, refusal.info
         if channel.errored:

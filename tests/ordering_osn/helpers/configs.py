@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cache
 
 from bench.orderer.transactions import FOLDER as FABRIC
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import (
     copy_of,
@@ -15,7 +16,6 @@ from ordering_osn.config.compute_update import (
     set_value,
     update_envelope,
 )
-from ordering_osn.config.envelopes import canonical, signed_envelope
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.protos import (
@@ -94,12 +94,12 @@ class Member:
 
 def real_envelopes(channel="chain-a"):
     raw = (FABRIC / f"{channel}.envelopes").read_bytes()
-    found, at = [], 0
-    while at < len(raw):
-        (length,) = struct.unpack_from(">I", raw, at)
-        found.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    return found
+    envelopes, offset = [], 0
+    while offset < len(raw):
+        (length,) = struct.unpack_from(">I", raw, offset)
+        envelopes.append(raw[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    return envelopes
 
 
 def changed(config, change):

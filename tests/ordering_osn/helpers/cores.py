@@ -5,8 +5,9 @@ import json
 from dataclasses import dataclass, replace
 
 from ordering_osn.chain.blocks import new_block, seal
-from ordering_osn.chain.chain import Chain, Invalid, Parameters, StreamPosition, Write, state_from
+from ordering_osn.chain.chain import Chain, Invalid, Parameters, Write
 from ordering_osn.chain.records import Regular, RegularKind, encode
+from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import (
     ChannelHeader,
     Config,
@@ -157,23 +158,23 @@ def sealed(write):
 class Stepped:
     """A chain and its log: what is stepped is appended; what it writes is kept."""
 
-    def __init__(self, config=None, *, position=None, window_max=100, **marks):
+    def __init__(self, config=None, *, position=None, window_max=100, **cursors):
         state = state_from([genesis()], window_max=window_max)
         if position is not None:
-            state.place = StreamPosition(position, f"cursor {position}")
-        for name, value in marks.items():
+            state.position = StreamPosition(position, f"cursor {position}")
+        for name, value in cursors.items():
             assert hasattr(state, name)
             setattr(state, name, value)
         self.chain = Chain(config or rules(), state, window_max=window_max)
-        self.position = max(state.place.position, 0)
+        self.position = max(state.position.number, 0)
         self.writes = []
 
     def step(self, record, *, spans=False):
         """Step a record (or raw bytes); gives the actions."""
         self.position += 1
         raw = record if isinstance(record, bytes | None) else encode(record)
-        place = StreamPosition(self.position, f"cursor {self.position}")
-        actions = self.chain.step(place, raw, spans=spans)
+        position = StreamPosition(self.position, f"cursor {self.position}")
+        actions = self.chain.step(position, raw, spans=spans)
         self.writes += [action for action in actions if isinstance(action, Write)]
         return actions
 
@@ -210,9 +211,9 @@ def _name(envelope):
 
 def metadata(write):
     """What a `Write` says of the stream: position, last original, last config posted again."""
-    said = KafkaMetadata.FromString(write.consenter)
+    consenter = KafkaMetadata.FromString(write.consenter)
     return (
-        said.last_offset_persisted,
-        said.last_original_offset_processed,
-        said.last_resubmitted_config_offset,
+        consenter.last_offset_persisted,
+        consenter.last_original_offset_processed,
+        consenter.last_resubmitted_config_offset,
     )

@@ -30,7 +30,7 @@ async def client_of(node: Registrar):
         yield client
 
 
-async def told(client: NodeClient, *sent: bytes) -> list[int]:
+async def broadcast(client: NodeClient, *sent: bytes) -> list[int]:
     """Broadcast on one stream; give the statuses, as many as came."""
     return [status async for status, _ in client.broadcast(sent, timeout_s=60.0)]
 

@@ -15,7 +15,7 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendUnknown, ClusterUnreachable
 from ordering_osn.chain.blocks import new_block
-from ordering_osn.config.envelopes import canonical, signed_envelope
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
@@ -85,18 +85,18 @@ class Faulty(MemoryDriver):
         self.lost = 0  # how many postings to lose from now on
         self.held = None  # postings that are held back, where it is a list
         for name in ("log_start_offsets", "last_stable_offsets", "high_watermarks", "topic_ids"):
-            setattr(self, name, self._asked(getattr(self, name)))
+            setattr(self, name, self._refusable(getattr(self, name)))
 
     def _refuse(self):
         if self.away:
             raise ClusterUnreachable("no broker answered within 0 s")
 
-    def _asked(self, call):
-        def asked(*arguments):
+    def _refusable(self, call):
+        def request(*arguments):
             self._refuse()
             return call(*arguments)
 
-        return asked
+        return request
 
     def _append(self, append):
         if self.away or self.lost > 0:

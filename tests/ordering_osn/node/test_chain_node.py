@@ -10,10 +10,10 @@ import pytest
 from ordering_osn.chain.blocks import consenter_of, last_config_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.chain.transactions import transaction_id
-from ordering_osn.node.filters import admit_update
 from ordering_osn.protos import ConsensusType
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.filters import admit_update
 from tests.ordering_osn.helpers.small import (
     LONE,
     Nodes,
@@ -174,15 +174,15 @@ def test_a_transaction_that_is_sent_again_stands_once_and_both_are_told_success(
     with Nodes(LONE, tmp_path) as osn:
         nodes = [osn.start(name, quick()) for name in ("n1", "n2")]
         healthy(*nodes)
-        one = transaction()
-        accepted(nodes[0], one, one)
-        accepted(nodes[1], one)
+        repeated = transaction()
+        accepted(nodes[0], repeated, repeated)
+        accepted(nodes[1], repeated)
         until_ordered(nodes[0], 1)
-        accepted(nodes[1], one)
+        accepted(nodes[1], repeated)
         other = transaction()
         accepted(nodes[1], other)
         for node in nodes:
-            assert until_ordered(node, 2) == [one, other]
+            assert until_ordered(node, 2) == [repeated, other]
             until(lambda: counted(node, "transactions_refused", "chain-a", "replayed") == 3)  # noqa: B023
         until_alike(*nodes)
 
@@ -191,35 +191,35 @@ def test_a_replay_is_refused_after_a_restart_too(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         node = osn.start("n1", quick())
         healthy(node)
-        one = transaction()
-        accepted(node, one)
+        repeated = transaction()
+        accepted(node, repeated)
         until_ordered(node, 1)
         osn.stop("n1")
         again = osn.start("n1")
         healthy(again)
         other = transaction()
-        accepted(again, one, other)
-        assert until_ordered(again, 2) == [one, other]
+        accepted(again, repeated, other)
+        assert until_ordered(again, 2) == [repeated, other]
 
 
 def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         node, other = (osn.start(name, quick()) for name in ("n1", "n2"))
         healthy(node, other)
-        one = transaction()
+        envelope = transaction()
 
         async def go():
             waits = [
-                asyncio.create_task(each.receipt("chain-a", transaction_id(one), 60.0))
+                asyncio.create_task(each.receipt("chain-a", transaction_id(envelope), 60.0))
                 for each in (node, node, other)
             ]
-            assert await node.receipt("chain-a", transaction_id(one), 0.01) is None
-            assert (await node.submit(one))[0] == 200
+            assert await node.receipt("chain-a", transaction_id(envelope), 0.01) is None
+            assert (await node.submit(envelope))[0] == 200
             return await asyncio.gather(*waits)
 
         assert asyncio.run(go()) == [(1, 0)] * 3
-        assert asyncio.run(other.receipt("chain-a", transaction_id(one), 0.0)) == (1, 0)
-        assert asyncio.run(other.receipt("chain-x", transaction_id(one), 0.0)) is None
+        assert asyncio.run(other.receipt("chain-a", transaction_id(envelope), 0.0)) == (1, 0)
+        assert asyncio.run(other.receipt("chain-x", transaction_id(envelope), 0.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_p
         for update in (batch_of(config, 3), longer):
             osn.small.log.write(log_of(osn), configured(config, update))
         until(lambda: driver.held)
-        until(lambda: not node.get("chain-a").ingress_open)
+        until(lambda: not node.get("chain-a").status.ingress_open)
         ((status, info),) = submit(node, transaction())
         assert status == 503
         assert "judged again" in info

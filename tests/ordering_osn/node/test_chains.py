@@ -53,24 +53,24 @@ def test_what_an_earlier_version_accepted_for_two_chains_stands_in_both_in_one_o
         sent = {"chain-a": [], "chain-b": [], "chain-a+chain-b": []}
         for number in range(120):
             to = chance.choice(list(sent))
-            one = transaction(to)
-            sent[to].append(one)
+            envelope = transaction(to)
+            sent[to].append(envelope)
             if to in nodes[0].names():
-                accepted(nodes[number % 2], one)
+                accepted(nodes[number % 2], envelope)
             else:
-                stored = encode(Regular(one, 0, RegularKind.NORMAL))
+                stored = encode(Regular(envelope, 0, RegularKind.NORMAL))
                 osn.small.log.write(log_of(osn, "chain-a", "chain-b"), stored)
         both = sent["chain-a+chain-b"]
         late = osn.start("n3", *raws)  # reads all that the others wrote blocks of
         for name in ("chain-a", "chain-b"):
-            found = until_ordered(nodes[0], len(both) + len(sent[name]), name)
-            assert [one for one in found if one in set(both)] == both
-            assert [one for one in found if one in set(sent[name])] == sent[name]
-            until_ordered(late, len(found), name)
+            ordered = until_ordered(nodes[0], len(both) + len(sent[name]), name)
+            assert [envelope for envelope in ordered if envelope in set(both)] == both
+            assert [envelope for envelope in ordered if envelope in set(sent[name])] == sent[name]
+            until_ordered(late, len(ordered), name)
             until_alike(*nodes, late, chain=name)
-        one = transaction_id(both[3])
-        assert asyncio.run(nodes[1].receipt("chain-a", one, 60.0)) is not None
-        assert asyncio.run(nodes[1].receipt("chain-b", one, 60.0)) is not None
+        envelope = transaction_id(both[3])
+        assert asyncio.run(nodes[1].receipt("chain-a", envelope, 60.0)) is not None
+        assert asyncio.run(nodes[1].receipt("chain-b", envelope, 60.0)) is not None
 
 
 def test_a_chain_is_joined_while_the_node_runs(tmp_path):

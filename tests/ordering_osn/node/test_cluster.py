@@ -54,16 +54,16 @@ class Network:
 
     def send(self, number: int, *envelopes: bytes) -> list[int]:
         """Broadcast to a node, on one stream; give the statuses, as many as came."""
-        found = []
+        statuses = []
 
         async def go():
             async with NodeClient(self.nodes.addresses[number]) as client:
                 async for status, _ in client.broadcast(envelopes, timeout_s=PATIENCE_S):
-                    found.append(status)
+                    statuses.append(status)
 
         with suppress(AmcastError):  # the node was killed: what it answered counts
             asyncio.run(go())
-        return found
+        return statuses
 
     def send_all(self, number: int, *envelopes: bytes) -> None:
         """Broadcast to a node until it has accepted all; it may be in trouble for a while."""
@@ -81,12 +81,12 @@ class Network:
         async def go():
             request = seek_envelope(osn_configs.org_user(), chain, "oldest", "newest")
             async with NodeClient(self.nodes.addresses[number]) as client:
-                return [one async for one in client.deliver(request, timeout_s=PATIENCE_S)]
+                return [answer async for answer in client.deliver(request, timeout_s=PATIENCE_S)]
 
         def all_of_them():
-            *found, status = asyncio.run(go())
+            *blocks, status = asyncio.run(go())
             assert status in (200, 503)
-            return found if status == 200 else None
+            return blocks if status == 200 else None
 
         return until(all_of_them, PATIENCE_S, 0.1)
 
@@ -106,22 +106,22 @@ class Network:
 
     def until_ordered(self, chain: str, count: int) -> list[bytes]:
         """Wait until every node has so many transactions of a chain, in the same blocks."""
-        found = {}
+        blocks_of = {}
 
         def all_have_them():
             for number in range(3):
                 blocks = [Block.FromString(raw) for raw in self.deliver(number, chain)]
-                found[number] = blocks
-            return all(len(transactions(blocks)) >= count for blocks in found.values())
+                blocks_of[number] = blocks
+            return all(len(transactions(blocks)) >= count for blocks in blocks_of.values())
 
         until(all_have_them, PATIENCE_S, 0.1)
         first, *others = [
             [(b.header.SerializeToString(), b.data.SerializeToString()) for b in blocks]
-            for blocks in found.values()
+            for blocks in blocks_of.values()
         ]
         for other in others:
             assert other == first
-        ordered = transactions(found[0])
+        ordered = transactions(blocks_of[0])
         assert len(ordered) == count
         return ordered
 
@@ -376,10 +376,10 @@ def test_a_log_with_too_few_replicas_in_sync_is_named_with_their_ids(kafka_clust
     topic = f"short-{time.time_ns()}"
     with Replicas(kafka_cluster.bootstrap) as admin:
         admin.create_topics({topic: TopicSpec(2, settings={"min.insync.replicas": "9"})})
-        found = admin.short([TopicPartition(topic, 1)])
+        found = admin.out_of_sync([TopicPartition(topic, 1)])
         assert list(found) == [TopicPartition(topic, 1)]
         assert re.search(r"\[replica ids: \[[\d ]+\]\]", found[TopicPartition(topic, 1)])
-        assert admin.short([TopicPartition("__consumer_offsets", 0)]) == {}
+        assert admin.out_of_sync([TopicPartition("__consumer_offsets", 0)]) == {}
 
 
 def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigterm(
@@ -398,21 +398,23 @@ def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigt
         who = ("--node", net.nodes.addresses[0], "--msp", str(USER_MSP), "--msp-id", "Org1MSP")
         sent = [transaction("chain-b") for _ in range(12)]
         file = tmp_path / "chain-b.envelopes"
-        file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+        file.write_bytes(b"".join(len(raw).to_bytes(4, "big") + raw for raw in sent))
         done = amcast("osn", "broadcast", str(file), *who, "--wait")
         assert done.returncode == 0, done.stderr
-        places = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [one["transaction"] for one in places] == [transaction_id(one) for one in sent]
-        assert {one["chain"] for one in places} == {"chain-b"}
+        receipts = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [receipt["transaction"] for receipt in receipts] == [
+            transaction_id(envelope) for envelope in sent
+        ]
+        assert {receipt["chain"] for receipt in receipts} == {"chain-b"}
         done = amcast("osn", "deliver", *who, "--channel", "chain-b")
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        for one in places:
-            place = told[one["block"]]["transactions"][one["index"]]
-            assert place["transaction"] == one["transaction"]
-        for before, after in pairwise(told):
+        printed = [json.loads(line) for line in done.stdout.splitlines()]
+        for receipt in receipts:
+            transaction_printed = printed[receipt["block"]]["transactions"][receipt["index"]]
+            assert transaction_printed["transaction"] == receipt["transaction"]
+        for before, after in pairwise(printed):
             assert after["previous_hash"] == before["hash"]
         done = amcast("osn", "inspect", *home, "--channel", "chain-b", "--block", "1")
-        assert json.loads(done.stdout) == told[1]
+        assert json.loads(done.stdout) == printed[1]
         # The first envelope that is refused ends it, with a sentence and 1.
         file.write_bytes(b"\0\0\0\x03abc")
         done = amcast("osn", "broadcast", str(file), *who[:2])

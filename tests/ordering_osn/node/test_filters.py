@@ -4,16 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import group_at, set_value
-from ordering_osn.config.envelopes import canonical
-from ordering_osn.node.filters import (
-    EnvelopeClass,
-    Refusal,
-    admit_normal,
-    admit_update,
-    route,
-)
+from ordering_osn.node.filters import EnvelopeClass, Refusal
 from ordering_osn.protos import (
     ChannelHeader,
     ConfigEnvelope,
@@ -49,6 +43,7 @@ from tests.ordering_osn.helpers.configs import (
     with_organisation,
     with_signature,
 )
+from tests.ordering_osn.helpers.filters import admit_normal, admit_update, route
 from tests.ordering_osn.helpers.pki import (
     assert_one_sentence,
     by,
@@ -76,7 +71,7 @@ def refused(call, *args, **named):
 
 
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("kind", "envelope_class"),
     [
         (HeaderType.MESSAGE, EnvelopeClass.NORMAL),
         (HeaderType.ENDORSER_TRANSACTION, EnvelopeClass.NORMAL),
@@ -84,8 +79,8 @@ def refused(call, *args, **named):
         (77, EnvelopeClass.NORMAL),
     ],
 )
-def test_an_envelope_is_classed_by_its_header_type(kind, found):
-    assert route(transaction(kind=kind)) == (found, "chain-a")
+def test_an_envelope_is_classed_by_its_header_type(kind, envelope_class):
+    assert route(transaction(kind=kind)) == (envelope_class, "chain-a")
 
 
 @pytest.mark.parametrize("kind", [HeaderType.CONFIG, HeaderType.ORDERER_TRANSACTION])
@@ -98,6 +93,9 @@ HEADERLESS = {
     "garbage": b"\xff",
     "garbage in the payload": canonical(Envelope(payload=b"\xff")),
     "no header": canonical(Envelope(payload=canonical(Payload(data=b"x")))),
+    "no channel header": canonical(
+        Envelope(payload=canonical(Payload(header=Header(signature_header=b"x"))))
+    ),
     "garbage in the header": canonical(
         Envelope(payload=canonical(Payload(header=Header(channel_header=b"\xff"))))
     ),
@@ -356,10 +354,10 @@ TRANSITIONS = {
 
 @pytest.mark.parametrize("case", TRANSITIONS)
 def test_a_forbidden_transition_is_a_bad_request(config, case):
-    closed, change, said = TRANSITIONS[case]
+    closed, change, text = TRANSITIONS[case]
     start = in_maintenance(config) if closed else config
     raw = update(start, change, signers=[orderer_admin(), org_admin()])
-    with pytest.raises(Refusal, match=said) as caught:
+    with pytest.raises(Refusal, match=text) as caught:
         admit_update(start, raw, now=NOW, signer=orderer())
     assert caught.value.status == 400
 

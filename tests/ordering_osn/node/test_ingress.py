@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from ordering_osn.config.envelopes import canonical
+from ordering_osn.chain.envelopes import canonical
 from ordering_osn.protos import Envelope, HeaderType
-from tests.ordering_osn.helpers.served import client_of, told
+from tests.ordering_osn.helpers.served import broadcast, client_of
 from tests.ordering_osn.helpers.small import (
     LONE,
     Nodes,
@@ -28,8 +28,10 @@ def unsigned(raw):
 def test_header_types_without_a_name_are_ordered_where_signed_and_else_forbidden(tmp_path):
     async def ask(node, sent):
         async with client_of(node) as client:
-            accepted = await told(client, *sent)
-            refused = [await told(client, unsigned(transaction(kind=kind))) for kind in NAMELESS]
+            accepted = await broadcast(client, *sent)
+            refused = [
+                await broadcast(client, unsigned(transaction(kind=kind))) for kind in NAMELESS
+            ]
             return accepted, refused
 
     assert not set(NAMELESS) & set(HeaderType.values())

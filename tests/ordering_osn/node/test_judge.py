@@ -8,18 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of
 from ordering_osn.config.configtx import update_of
-from ordering_osn.config.envelopes import canonical, signed_envelope
-from ordering_osn.node.filters import (
-    Refusal,
-    admit_creation,
-    admit_normal,
-    admit_update,
-    created_channel,
-    route,
-)
+from ordering_osn.node.filters import Refusal, created_channel
 from ordering_osn.protos import (
     Envelope,
     HeaderType,
@@ -42,6 +35,7 @@ from tests.ordering_osn.helpers.configs import (
     update,
     with_organisation,
 )
+from tests.ordering_osn.helpers.filters import admit_creation, admit_normal, admit_update, route
 from tests.ordering_osn.helpers.pki import assert_one_sentence, root, years
 
 
@@ -191,10 +185,10 @@ def test_rubbish_is_invalid_where_it_is_consumed(config):
 
 
 def damaged(raw, edits):
-    found = bytearray(raw)
-    for at, value in edits:
-        found[at % len(found)] ^= value
-    return bytes(found)
+    changed = bytearray(raw)
+    for offset, value in edits:
+        changed[offset % len(changed)] ^= value
+    return bytes(changed)
 
 
 EDITS = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=3)

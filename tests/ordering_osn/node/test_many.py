@@ -49,7 +49,7 @@ def test_a_history_in_which_all_is_well_has_no_witness():
 
 
 @pytest.mark.parametrize(
-    ("chain", "said"),
+    ("chain", "witnesses"),
     [
         (DeliveredChain(GOOD_A.hashes, ["t1", "t4"]), ["lost in a at node 2: t2"]),
         (DeliveredChain(GOOD_A.hashes, ["t1", "t2", "t4", "t1"]), ["doubled in a at node 2: t1"]),
@@ -65,14 +65,14 @@ def test_a_history_in_which_all_is_well_has_no_witness():
         (DeliveredChain(GOOD_A.hashes, ["t1", "t2", "t4", "t3"]), ["strange in a at node 2: t3"]),
     ],
 )
-def test_each_fault_has_its_witness(chain, said):
-    assert judged(a=chain) == said
+def test_each_fault_has_its_witness(chain, witnesses):
+    assert judged(a=chain) == witnesses
 
 
 def test_what_was_never_acknowledged_is_strange_everywhere():
-    acknowledged = {one: chain for one, chain in ACKNOWLEDGED.items() if one != "t3"}
-    found = judged(acknowledged=acknowledged)
-    assert found == ["strange in b at node 1: t3", "strange in b at node 2: t3"]
+    acknowledged = {name: chain for name, chain in ACKNOWLEDGED.items() if name != "t3"}
+    witnesses = judged(acknowledged=acknowledged)
+    assert witnesses == ["strange in b at node 1: t3", "strange in b at node 2: t3"]
 
 
 def test_many_witnesses_of_one_fault_are_counted():

@@ -197,12 +197,12 @@ def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_ar
         healthy(node)
         osn.stop_collectors(running)
         assert node.health() == []
-        one = transaction()
-        accepted(node, one)
+        envelope = transaction()
+        accepted(node, envelope)
         until(lambda: "log chain-a holds records" in str(node.health()))
         assert submit(node, transaction())[0][0] == 503
         osn.collectors()
-        assert until_ordered(node, 1) == [one]
+        assert until_ordered(node, 1) == [envelope]
         healthy(node)
 
 

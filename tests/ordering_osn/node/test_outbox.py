@@ -24,57 +24,57 @@ class Log:
 
 def made():
     log = Log()
-    return log, Outbox(log.post, again_s=1.0)
+    return log, Outbox(log.post, retry_s=1.0)
 
 
-def told(outcome):
-    """Hear an outcome."""
+def ignore(outcome):
+    """Take an outcome, and do nothing."""
 
 
 def test_a_copy_is_posted_when_the_one_before_it_stands_and_not_before():
     log, outbox = made()
-    outbox.put(b"four", told)
-    outbox.put(b"five", told)
-    outbox.turn(0.0)
+    outbox.put(b"four", ignore)
+    outbox.put(b"five", ignore)
+    outbox.post_due(0.0)
     assert [raw for raw, _ in log.posted] == [b"four"]
     log.answer(0, stored=False)
-    assert outbox.turn(0.5) == 1.5
-    outbox.turn(1.4)
+    assert outbox.post_due(0.5) == 1.5
+    outbox.post_due(1.4)
     assert len(log.posted) == 1
-    outbox.turn(1.6)
+    outbox.post_due(1.6)
     assert [raw for raw, _ in log.posted] == [b"four", b"four"]
     log.answer(1, stored=True)
-    outbox.turn(1.7)
+    outbox.post_due(1.7)
     assert [raw for raw, _ in log.posted] == [b"four", b"four", b"five"]
     assert outbox.owes
     log.answer(2, stored=True)
-    assert outbox.turn(1.8) is None
+    assert outbox.post_due(1.8) is None
     assert not outbox.owes
 
 
 def test_a_time_to_cut_waits_for_no_copy_and_ends_with_its_need():
     log, outbox = made()
     needed = [True]
-    outbox.put(b"copy", told)
-    outbox.put(b"cut", told, needed=lambda: needed[0])
-    outbox.turn(0.0)
+    outbox.put(b"copy", ignore)
+    outbox.put(b"cut", ignore, needed=lambda: needed[0])
+    outbox.post_due(0.0)
     assert [raw for raw, _ in log.posted] == [b"copy", b"cut"]
     log.answer(1, stored=False)
-    outbox.turn(0.1)
-    outbox.turn(1.2)
+    outbox.post_due(0.1)
+    outbox.post_due(1.2)
     assert [raw for raw, _ in log.posted] == [b"copy", b"cut", b"cut"]
     needed[0] = False
     log.answer(2, stored=False)
-    outbox.turn(1.3)
-    outbox.turn(9.9)
+    outbox.post_due(1.3)
+    outbox.post_due(9.9)
     assert len(log.posted) == 3
 
 
 def test_what_finds_no_room_is_posted_again():
     log, outbox = made()
     log.refuses = True
-    outbox.put(b"copy", told)
-    assert outbox.turn(0.0) == 1.0
+    outbox.put(b"copy", ignore)
+    assert outbox.post_due(0.0) == 1.0
     log.refuses = False
-    outbox.turn(1.0)
+    outbox.post_due(1.0)
     assert [raw for raw, _ in log.posted] == [b"copy"]

@@ -95,13 +95,13 @@ def test_a_posting_without_an_answer_is_503_and_sent_again_is_ordered_once(tmp_p
         driver = osn.faulty()
         node = osn.start("n1", quick(timeout="30ms"), driver=driver)
         healthy(node)
-        one = transaction()
+        envelope = transaction()
         driver.lost = 1
-        ((status, info),) = submit(node, one)
+        ((status, info),) = submit(node, envelope)
         assert status == 503
         assert "sent again, it is ordered once" in info
-        accepted(node, one)
-        assert until_ordered(node, 1) == [one]
+        accepted(node, envelope)
+        assert until_ordered(node, 1) == [envelope]
 
 
 def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
@@ -145,10 +145,10 @@ class Peer:
     def __init__(self, node, change=lambda raw: raw):
         self.node = node
         self.change = change
-        self.asked = 0
+        self.calls = 0
 
     def blocks(self, channel, start):
-        self.asked += 1
+        self.calls += 1
         ledger = self.node.get(channel).ledger
         if start >= ledger.height:
             raise NoPeer("it has no more")
@@ -179,7 +179,7 @@ def test_a_node_that_the_log_left_behind_gets_the_blocks_from_a_peer_and_goes_on
         peer = Peer(full)
         node = osn.start("n2", peers=peer)
         healthy(node)
-        assert peer.asked
+        assert peer.calls
         until_alike(full, node)
         assert node.get("chain-a").config.sequence == 1
         accepted(node, *[transaction() for _ in range(6)])
@@ -234,22 +234,17 @@ def test_a_node_without_peers_says_what_helps(tmp_path):
 # -- the disk, and looking at health ----------------------------------------------------------
 
 
-class Full:
-    """A ledger whose disk is full for a while."""
+class FullDisk:
+    """The `append` of a ledger whose disk is full for a while."""
 
-    def __init__(self, ledger):
-        self._ledger = ledger
-        self.refused = 0
+    def __init__(self, append):
+        self._append = append
         self.full = True
 
-    def __getattr__(self, name):
-        return getattr(self._ledger, name)
-
-    def append(self, number, raw):
+    def __call__(self, number, raw):
         if self.full:
-            self.refused += 1
             raise LedgerFull("no space left on device")
-        self._ledger.append(number, raw)
+        self._append(number, raw)
 
 
 def test_a_node_whose_disk_is_full_lets_nothing_in_and_goes_on_when_there_is_room(tmp_path):
@@ -257,7 +252,7 @@ def test_a_node_whose_disk_is_full_lets_nothing_in_and_goes_on_when_there_is_roo
         node = osn.start("n1", quick())
         healthy(node)
         chain = node.get("chain-a")
-        chain.ledger = disk = Full(chain.ledger)
+        chain.ledger.append = disk = FullDisk(chain.ledger.append)
         sent = [transaction() for _ in range(10)]
         accepted(node, *sent)
         until(lambda: "no space left" in str(node.health()))
@@ -286,11 +281,11 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
     with Nodes(LONE, tmp_path) as osn:
         node = osn.start("n1", quick(timeout="30ms"))
         healthy(node)
-        one = transaction()
-        accepted(node, one)
+        repeated = transaction()
+        accepted(node, repeated)
         until_ordered(node, 1)
         # What follows leads to no block, and is not there any more when the node starts again.
-        accepted(node, one, one)
+        accepted(node, repeated, repeated)
         for _ in range(3):
             osn.small.log.write(log_of(osn), encode(TimeToCut(1)))
         until(lambda: counted(node, "records_ignored", "chain-a", "cut_stale") == 3)
@@ -300,7 +295,7 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
         )
         again = osn.start("n1")
         healthy(again)
-        accepted(again, transaction(), one)
+        accepted(again, transaction(), repeated)
         until_ordered(again, 2)
         assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 8
 

@@ -1,0 +1,128 @@
+"""Envelopes: the one decoder of a `common.Envelope`, and the maker of signed ones.
+
+    envelope   payload and signature; its bytes are what a block holds
+    payload    header (channel header, signature header) and data
+
+No I/O, no clock; no signature is checked here. The maker's bytes are deterministic but for the
+nonce and the signature: map entries are sorted by key.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from multicast.errors import AmcastError
+from ordering_osn.protos import (
+    ChannelHeader,
+    DecodeError,
+    Envelope,
+    Header,
+    Payload,
+    SignatureHeader,
+)
+
+if TYPE_CHECKING:
+    from ordering_osn.chain.blocks import Signer
+
+
+class BadEnvelope(AmcastError):
+    """An envelope, or a part of one, cannot be read; the text says which part and why."""
+
+
+def canonical(message: Any) -> bytes:
+    """Serialize a message; equal messages give the same bytes."""
+    raw: bytes = message.SerializeToString(deterministic=True)
+    return raw
+
+
+def decoded(kind: Any, raw: bytes, what: str) -> Any:
+    """Decode `raw` as a message of class `kind`; raises `BadEnvelope`, which names `what`."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise BadEnvelope(f"{what} cannot be decoded: {error}") from error
+
+
+class ParsedEnvelope:
+    """An envelope and its parts. Each part is decoded once, when it is first read.
+
+    Reading a part raises `BadEnvelope` where it cannot be decoded. For one thread.
+    """
+
+    __slots__ = ("_header", "_message", "_payload", "_signature_header", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._message: Any = None
+        self._payload: Any = None
+        self._header: Any = None
+        self._signature_header: Any = None
+
+    @classmethod
+    def of(cls, message: Any) -> ParsedEnvelope:
+        """Take an `Envelope` that is decoded already, as one inside another message."""
+        envelope = cls(canonical(message))
+        envelope._message = message
+        return envelope
+
+    @property
+    def message(self) -> Any:
+        """The `Envelope`."""
+        if self._message is None:
+            self._message = decoded(Envelope, self.raw, "the envelope")
+        return self._message
+
+    @property
+    def payload(self) -> Any:
+        """The `Payload`. A payload without a header is a `BadEnvelope`, too."""
+        if self._payload is None:
+            payload = decoded(Payload, self.message.payload, "the payload")
+            if not payload.HasField("header"):
+                raise BadEnvelope("the payload has no header")
+            self._payload = payload
+        return self._payload
+
+    @property
+    def header(self) -> Any:
+        """The `ChannelHeader`; one with defaults where the payload's header has none."""
+        if self._header is None:
+            raw = self.payload.header.channel_header
+            self._header = decoded(ChannelHeader, raw, "the channel header")
+        return self._header
+
+    @property
+    def signature_header(self) -> Any:
+        """The `SignatureHeader`: who signed the payload, and the nonce."""
+        if self._signature_header is None:
+            raw = self.payload.header.signature_header
+            self._signature_header = decoded(SignatureHeader, raw, "the signature header")
+        return self._signature_header
+
+    @property
+    def size_bytes(self) -> int:
+        """What counts against a batch's bytes: payload and signature."""
+        return len(self.message.payload) + len(self.message.signature)
+
+
+def signed_envelope(
+    kind: int, channel: str, data: bytes, *, signer: Signer, now: datetime, tls_hash: bytes = b""
+) -> bytes:
+    """Make an envelope of header type `kind` for `channel`, signed by `signer` with a fresh nonce.
+
+    `now` becomes the channel header's timestamp (whole seconds, as Fabric writes it). `tls_hash` is
+    the SHA-256 of the client's TLS certificate, for a server that binds requests to it.
+    """
+    channel_header = ChannelHeader(type=kind, channel_id=channel, tls_cert_hash=tls_hash)
+    channel_header.timestamp.seconds = int(now.timestamp())
+    signature_header = SignatureHeader(creator=signer.creator, nonce=signer.nonce())
+    payload = canonical(
+        Payload(
+            header=Header(
+                channel_header=canonical(channel_header),
+                signature_header=canonical(signature_header),
+            ),
+            data=data,
+        )
+    )
+    return canonical(Envelope(payload=payload, signature=signer.sign(payload)))

@@ -1,0 +1,173 @@
+"""The status of one chain: whether its loop runs, why not, and whether clients may submit.
+
+The chain's loop writes the status; clients, readers and the health check read it from any thread.
+
+    waiting    the loop waits for something that may pass: a broker, room on the disk, a peer
+    silent     the chain's log does not answer
+    dead       the loop ended with an error; only a restart of the node helps
+    errored    waiting, silent or dead: the blocks here may be behind those of other nodes
+    trouble    errored, or the order of the chain does not move
+
+Every change of what a reader can see is followed by a call of every watcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ordering_osn.node.order_watch import OrderWatch
+
+_log = logging.getLogger("amcast.osn")
+# No wait inside one turn is meant to be longer: a request to Kafka takes 5 s at most
+# (`serving.py`), a round of blocks from a peer 60 s (`peers.py`).
+_HUNG_S = 60.0
+
+
+class Stopped(Exception):
+    """The loop was told to stop while it waited."""
+
+
+class ChainStatus:
+    """The status of one chain, and the request that its loop stop."""
+
+    def __init__(self, name: str, order: OrderWatch) -> None:
+        self._name = name
+        self._order = order
+        self._dead: str | None = None
+        self._waiting: str | None = "it has not started yet"
+        self._silent: str | None = None
+        self._ingress_open = False
+        self._turned_at = time.monotonic()
+        self._stop = threading.Event()
+        self._watchers: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    # -- what others read -----------------------------------------------------------------------
+
+    @property
+    def errored(self) -> bool:
+        """Whether the chain does not follow its log now, so that strict readers are sent away.
+
+        False where only the order stands still: there every node has the same blocks.
+        """
+        return (self._dead or self._waiting or self._silent) is not None
+
+    @property
+    def ingress_open(self) -> bool:
+        """Whether the chain takes envelopes: no reposted config is still on its way."""
+        return self._ingress_open
+
+    def trouble(self) -> str | None:
+        """Say why an envelope submitted now may not be ordered soon; None: nothing is wrong."""
+        return self._dead or self._waiting or self._silent or self._order.trouble
+
+    def unhealthy(self) -> str | None:
+        """Say what is wrong with this chain; None where nothing is."""
+        silent_s = time.monotonic() - self._turned_at
+        if self._dead is None and silent_s > _HUNG_S:
+            return f"its loop has not turned for {silent_s:.0f} s"
+        return self.trouble()
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Wait until the chain takes envelopes; False where it is in trouble, or time ran out."""
+        if self._ingress_open or self.trouble() is not None:
+            return self.trouble() is None
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        unwatch = self.watch(lambda: _wake(loop, changed))
+        deadline = loop.time() + timeout_s
+        try:
+            while not self._ingress_open and self.trouble() is None:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+                changed.clear()
+        except TimeoutError:
+            return False
+        finally:
+            unwatch()
+        return self.trouble() is None
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called AFTER each change, from any thread. Gives the call that ends it.
+
+        The callback must not block.
+        """
+        with self._lock:
+            self._watchers.append(callback)
+
+        def unwatch() -> None:
+            with self._lock:
+                if callback in self._watchers:
+                    self._watchers.remove(callback)
+
+        return unwatch
+
+    # -- what the loop and the registrar write --------------------------------------------------
+
+    def log_answers(self, why_not: str | None) -> None:
+        """Note whether the log answers; None: it does. From any thread."""
+        if why_not != self._silent:
+            self._silent = why_not
+            _log.warning("chain %s: %s", self._name, why_not or "its log answers again")
+            self.changed()
+
+    def waits_for(self, reason: str | None) -> None:
+        """Note what the loop waits for; None: it runs."""
+        if reason != self._waiting:
+            self._waiting = reason
+            if reason is not None and not self.stopping:
+                _log.warning("chain %s: %s", self._name, reason)
+            self.changed()
+
+    def died(self, error: Exception) -> None:
+        """Note the error that ended the loop, with the current traceback in the log."""
+        self._dead = f"its loop ended: {error or type(error).__name__}"
+        _log.exception("chain %s is dead", self._name)
+        self.changed()
+
+    def set_ingress(self, *, is_open: bool) -> None:
+        """Note whether the chain takes envelopes."""
+        if is_open != self._ingress_open:
+            self._ingress_open = is_open
+            self.changed()
+
+    def changed(self) -> None:
+        """Call the watchers."""
+        with self._lock:
+            watchers = list(self._watchers)
+        for callback in watchers:
+            callback()
+
+    # -- the life of the loop -------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the loop to stop; returns at once."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the loop was asked to stop."""
+        return self._stop.is_set()
+
+    def turned(self) -> None:
+        """Note that the loop is alive."""
+        self._turned_at = time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Wait; no longer than until the loop is asked to stop."""
+        self._stop.wait(seconds)
+
+    def check_stop(self) -> None:
+        """Note that the loop is alive; raise `Stopped` where it was asked to stop."""
+        self.turned()
+        if self.stopping:
+            raise Stopped
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)

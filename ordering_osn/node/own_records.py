@@ -1,0 +1,100 @@
+"""The records that a chain's loop posts to the chain's own log.
+
+    repost        a stale transaction that is still valid; needed until it is stored
+    time-to-cut   needed until it is stored or its block is cut
+    probe         a CONNECT record that shows whether the order moves (`order_watch.py`)
+
+The outbox posts each of them again until it is stored or no longer needed. For the chain's thread
+only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from multicast.drivers.protocol import Appended, AppendOutcome
+from ordering_osn.api.metrics import Metrics
+from ordering_osn.chain.records import Connect, TimeToCut, encode
+from ordering_osn.node.chain_status import ChainStatus
+from ordering_osn.node.order_watch import OrderWatch
+from ordering_osn.node.outbox import OnOutcome, Outbox
+
+_log = logging.getLogger("amcast.osn")
+# How often a writer that waits for its reposts looks whether it is asked to stop: a human who stops
+# a node does not notice 0.1 s. Outcomes wake it earlier.
+_LOOK_S = 0.1
+
+
+class OwnRecords:
+    """What one chain posts to its own log, and what became of it."""
+
+    def __init__(
+        self,
+        chain: str,
+        post: Callable[[bytes, str, OnOutcome], None],
+        *,
+        order: OrderWatch,
+        metrics: Metrics,
+    ) -> None:
+        self._chain = chain
+        self._post = post
+        self._order = order
+        self._metrics = metrics
+        self._outbox = self._empty_outbox()
+
+    def reset(self) -> None:
+        """Drop what is not stored yet: the core is rebuilt from the ledger, and decides again."""
+        self._outbox = self._empty_outbox()
+        self._order.probe_lost()
+
+    def repost(self, raw: bytes) -> None:
+        """Post a transaction again until it is stored."""
+        self._metrics.records_reposted.add(self._chain)
+        self._outbox.put(raw, self._posted)
+
+    def time_to_cut(self, block: int, needed: Callable[[], bool]) -> None:
+        """Post a time-to-cut of this block until it is stored, or `needed()` is false."""
+        self._outbox.put(encode(TimeToCut(block)), self._cut_posted, needed=needed)
+
+    def probe(self) -> None:
+        """Post a probe until it is stored."""
+        self._outbox.put(encode(Connect()), self._probe_posted, needed=lambda: True)
+
+    def post_due(self, now: float) -> float | None:
+        """Post what is due; say when something will be due next, None: nothing waits for time."""
+        return self._outbox.post_due(now)
+
+    @property
+    def reposts_pending(self) -> bool:
+        """Whether a transaction to post again is not stored yet."""
+        return self._outbox.owes
+
+    def wait_for_reposts(self, status: ChainStatus) -> None:
+        """Block until every repost is stored. Raises `Stopped`."""
+        self._outbox.post_due(time.monotonic())
+        while self._outbox.owes:
+            self._outbox.wait(_LOOK_S)
+            self._outbox.post_due(time.monotonic())
+            status.check_stop()
+
+    def _empty_outbox(self) -> Outbox:
+        return Outbox(lambda raw, on_outcome: self._post(raw, self._chain, on_outcome))
+
+    def _cut_posted(self, outcome: AppendOutcome) -> None:
+        stored = isinstance(outcome, Appended)
+        self._metrics.timers_posted.add(self._chain, "stored" if stored else "failed")
+        self._posted(outcome)
+
+    def _probe_posted(self, outcome: AppendOutcome) -> None:
+        if isinstance(outcome, Appended):
+            self._order.probe_stored(outcome.offset)
+        self._posted(outcome)
+
+    def _posted(self, outcome: AppendOutcome) -> None:
+        """Note where the record is stored, or log the failure: the outbox posts it again."""
+        if isinstance(outcome, Appended):
+            self._order.posted(outcome.offset)
+        else:
+            _log.warning("chain %s posts again: %s", self._chain, outcome.error)

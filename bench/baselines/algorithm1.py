@@ -27,7 +27,7 @@ class Tagged(NamedTuple):
     partition: str
 
     def __str__(self) -> str:
-        """Give the form in which the counter-examples are written."""
+        """Return the form in which the counter-examples are written."""
         return f"{self.message_id}@{self.partition}"
 
 
@@ -41,7 +41,7 @@ class Merge:
         self.queues: list[deque[Tagged]] = [deque() for _ in range(streams)]  # 3
 
     def take(self, stream: int, message: Tagged) -> list[Tagged]:
-        """Take the next message of a stream; give what is sent now."""  # 4, 5
+        """Take the next message of a stream; return what is sent now."""  # 4, 5
         if self.counted[stream] == self.passed and message.partition not in self.shared:  # 6
             return [message]  # 7
         self.queues[stream].append(message)  # 9

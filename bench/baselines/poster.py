@@ -58,7 +58,7 @@ class PosterConsumer:
         self.close = self._reader.close
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what is ordered and received after one poll."""
+        """Yield what is ordered and received after one poll."""
         for fetched in self._reader.poll(_POLL_S):
             if fetched.partition == self._order:
                 for record in fetched.records:

@@ -304,7 +304,7 @@ class MessageSource(Protocol):
     """Where a consumer's messages come from."""
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what one poll brings."""
+        """Yield what one poll brings."""
 
     def rewind(self) -> None:
         """Read from the start again."""
@@ -322,7 +322,7 @@ class PlainSource:
         self.close = self._reader.close
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what one poll brings."""
+        """Yield what one poll brings."""
         for fetched in self._reader.poll(_POLL_S):
             yield fetched.records
 
@@ -339,7 +339,7 @@ class OrderedSource:
         self.close = self._consumer.close
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what one poll brings."""
+        """Yield what one poll brings."""
         for batch in self._consumer.poll(_POLL_S):
             yield batch.records
 

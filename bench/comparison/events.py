@@ -207,7 +207,7 @@ class OrderStamps:
         self.noted.clear()
 
     def at(self, log: int, offset: int) -> int | None:
-        """Give when the order record that names this offset had been read."""
+        """Return when the order record that names this offset had been read."""
         index = bisect_right(self._firsts.get(log, []), offset) - 1
         if index < 0:
             return None

@@ -85,7 +85,7 @@ class Spent:
                 self.seconds[role, name][at] += after[at] - earlier
 
     def by_message(self, messages: int) -> dict[str, Any]:
-        """Give microseconds a message: of each role, and of its threads that count."""
+        """Return microseconds a message: of each role, and of its threads that count."""
         roles: dict[str, Any] = {
             role: {"cpu": 0.0, "queued": 0.0, "threads": {}}
             for role in _ROLES
@@ -104,7 +104,7 @@ class Spent:
 def profile(
     workload: Workload, *, functions: bool, progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], str]:
-    """Run a workload's rounds on an own broker; give what each arm spent, and Kafka's version.
+    """Run a workload's rounds on an own broker; return what each arm spent, and Kafka's version.
 
     Raises `UsageError` for a share of plain Kafka's maximum, `AmcastError` where a message was
     lost, a process ended, or no samples can be taken.
@@ -289,7 +289,7 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Profile a workload and print it; give the exit code."""
+    """Profile a workload and print it; return the exit code."""
     parser = figures.parser("profile", __doc__, room="comparison")
     parser.add_argument("workload", help="a workload file, or the name of one that comes along")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", dest="changes")

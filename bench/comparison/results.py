@@ -50,5 +50,5 @@ def ratios(
 
 
 def middle(values: Sequence[float]) -> float:
-    """Give the median, rounded as all figures are."""
+    """Return the median, rounded as all figures are."""
     return round(statistics.median(values), 4)

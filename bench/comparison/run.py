@@ -61,7 +61,7 @@ def run(
     events: str | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure a workload on a cluster, one's own where none is named; give the document.
+    """Measure a workload on a cluster, one's own where none is named; return the document.
 
     With a name for its `events` clients write them after each round, and the topics stay. Raises
     `AmcastError` where a message was lost or a process ended.
@@ -79,7 +79,7 @@ def measure(
     events: str | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure a workload on these brokers; give the document. Raises as `run` does."""
+    """Measure a workload on these brokers; return the document. Raises as `run` does."""
     began = datetime.now(UTC)
     before = facts.machine()
     asked = workload
@@ -147,7 +147,7 @@ def _maximum(
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    """Give the workload at a rate that was found, with rounds that do not last too long."""
+    """Return the workload at a rate that was found, with rounds that do not last too long."""
     messages = max(1, min(workload.messages, int(rate * _SHARE_S)))
     warm_up = min(workload.warm_up, messages // 10)
     return replace(workload, load=rate, messages=messages, warm_up=warm_up)

@@ -28,7 +28,7 @@ unpack = _STAMP.unpack_from
 
 
 def padding(message_bytes: int, seed: int) -> bytes:
-    """Give the bytes after the stamp; they do not compress."""
+    """Return the bytes after the stamp; they do not compress."""
     rng = random.Random(seed)  # noqa: S311 - repeatable
     return rng.randbytes(message_bytes - STAMP_BYTES)
 

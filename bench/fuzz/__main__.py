@@ -10,7 +10,7 @@ from bench.fuzz.table import table
 
 
 def main() -> int:
-    """Fuzz; give the exit code: 1 where something came out that must not."""
+    """Fuzz; return the exit code: 1 where something came out that must not."""
     known = {target.name: target for target in table()}
     parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)

@@ -1,10 +1,10 @@
-"""A campaign that is guided by coverage: inputs that reach new code are kept and changed again.
+"""Coverage-guided fuzzing: inputs that reach new code are kept and mutated again.
 
     python -m bench.fuzz.guided --target 'control statement' --seconds 600 --corpus FOLDER
 
-Needs atheris, libFuzzer for Python, which is no dependency of this project: install it beside it
-(`pip install atheris`). What it finds is written to the current folder as `crash-…`; the command
-ends with an exit code other than 0 then. The same table says what may come out as in `campaign.py`.
+Needs atheris (libFuzzer for Python), which is not a dependency of this project: `pip install
+atheris`. A failing input is written to the current folder as `crash-…`, and the exit code is not 0.
+The targets and their allowed exceptions are the same as in `campaign.py`.
 """
 
 from __future__ import annotations

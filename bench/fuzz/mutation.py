@@ -160,7 +160,7 @@ def _field(rng: Random, raw: bytes, valid: Sequence[bytes], *, depth: int) -> by
 
 
 def _fields(raw: bytes) -> list[tuple[int, int, int, int]]:
-    """Give (start, start of the value, end, wire type) of each field; none: it is no message."""
+    """Return (start, start of the value, end, wire type) of each field; none: it is no message."""
     found: list[tuple[int, int, int, int]] = []
     at = 0
     try:

@@ -233,7 +233,7 @@ def _read_order(raw: bytes) -> None:
 
 
 def _judge_order(raw: bytes) -> None:
-    """Give the input to both readers of the rule, between the records of a stream."""
+    """Return the input to both readers of the rule, between the records of a stream."""
     stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
     reading = StreamReading(_RULES[0])
     for offset, each in enumerate((raw, _ORDERS[0], raw, _ORDERS[1], raw, _ORDERS[2], raw)):

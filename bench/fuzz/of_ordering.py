@@ -108,7 +108,7 @@ def _awaited(raw: bytes) -> None:
 
 
 def _stepped(world: _World, raw: bytes) -> None:
-    """Give the chain's core the input between genuine records."""
+    """Return the chain's core the input between genuine records."""
     genuine = [encode(Regular(one, 0, RegularKind.NORMAL, 0)) for one in world.envelopes[:2]]
     core = Chain(world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)

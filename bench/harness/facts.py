@@ -26,7 +26,7 @@ _PACKAGES = (
 
 @cache
 def at_start() -> Mapping[str, Any]:
-    """Give `machine` and `source` as they were at the first call: call it before measuring."""
+    """Return `machine` and `source` as they were at the first call: call it before measuring."""
     return {"machine": machine(), "source": source()}
 
 

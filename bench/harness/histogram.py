@@ -39,11 +39,11 @@ class Latencies:
         self._histogram.decode_and_add(encoded)
 
     def encoded(self) -> str:
-        """Give the histogram in HdrHistogram's own format."""
+        """Return the histogram in HdrHistogram's own format."""
         return str(self._histogram.encode().decode("ascii"))
 
     def percentile(self, percentiles: Iterable[float]) -> list[float]:
-        """Give the latencies at these percentiles, in milliseconds."""
+        """Return the latencies at these percentiles, in milliseconds."""
         found = self._histogram.get_value_at_percentile
         return [found(percentile) / 1000 for percentile in percentiles]
 
@@ -53,7 +53,7 @@ class Latencies:
         return int(self._histogram.get_total_count())
 
     def figures(self, name: str) -> dict[str, float]:
-        """Give average, quantiles and maximum in milliseconds, as `endToEndLatency50pct`."""
+        """Return average, quantiles and maximum in milliseconds, as `endToEndLatency50pct`."""
         if self.count == 0:
             return {}
         found = {

@@ -39,7 +39,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def busy_seconds() -> float:
-    """Give the CPU seconds of all processes of the machine so far."""
+    """Return the CPU seconds of all processes of the machine so far."""
     first = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()
     user, nice, system, _, _, irq, softirq = map(int, first[1:8])
     return (user + nice + system + irq + softirq) / _TICKS_PER_S
@@ -125,7 +125,7 @@ class CollectorProcesses:
                     yield history.work_line(process=name, log=log, records=records)
 
     def status(self, name: str) -> dict[str, Any]:
-        """Give the node's own description, empty while it does not run."""
+        """Return the node's own description, empty while it does not run."""
         log = (self._folder / f"{name}.log").read_text(errors="replace")
         address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
         if address is None:

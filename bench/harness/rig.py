@@ -46,7 +46,7 @@ class Rig:
         return self.plan.topic
 
     def collectors(self) -> CollectorProcesses:
-        """Give the collectors, not started: enter them, and wait until they are healthy."""
+        """Return the collectors, not started: enter them, and wait until they are healthy."""
         return CollectorProcesses(self.bootstrap, self.topic, "librdkafka", self.plan, self.folder)
 
     def fill(self, messages: int, message_bytes: int) -> None:

@@ -24,7 +24,7 @@ class Account(NamedTuple):
 
 
 def accounts(pid: int | str) -> Iterator[Account]:
-    """Give the accounts of the threads that run; of a process that has ended, none."""
+    """Yield the accounts of the threads that run; of a process that has ended, none."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:

@@ -26,7 +26,7 @@ _RECORD = bytes(60)
 
 
 def measure(rig: Rig, *, rounds: int, records: int) -> dict[str, float]:
-    """Give the medians of the rounds' p50s, in microseconds, and the spread of their ratios."""
+    """Return the medians of the rounds' p50s, in microseconds, and the spread of their ratios."""
     appender = rig.driver.appender()
     direct = rig.driver.direct_appender()
     assert direct is not None

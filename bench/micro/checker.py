@@ -35,7 +35,7 @@ LOGS = ("P1", "P2", "P3", "P4", "P5", "P1+P3", "P2+P5")  # 2.0 deliveries a mess
 
 
 def history_lines(messages: int, *, seed: int, fault: str) -> Iterator[str]:
-    """Give the lines of a correct history, or of one with that fault."""
+    """Yield the lines of a correct history, or of one with that fault."""
     choose = random.Random(seed)  # noqa: S311 - a workload, not a secret
     offsets = dict.fromkeys(LOGS, 0)
     sequences: dict[str, list[tuple[str, str]]] = {name: [] for name in INTERESTS}

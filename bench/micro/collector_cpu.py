@@ -28,7 +28,7 @@ _SETTLE_S = 2.0
 
 
 def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, float]:
-    """Run the three loads one after the other; give the figures."""
+    """Run the three loads one after the other; return the figures."""
     burst = [bytes(100)] * max(1, round(rate * _TICK_S))
     found: dict[str, float] = {}
     with rig.collectors() as collectors:
@@ -74,7 +74,7 @@ def _wait(seconds: float) -> int:
 
 
 def _share(pids: Sequence[int], what: Callable[[], int]) -> tuple[float, float]:
-    """Give the share of a core while `what` runs, and what it counted, a second."""
+    """Return the share of a core while `what` runs, and what it counted, a second."""
     before, began = cpu_seconds(pids), time.monotonic()
     counted = what()
     seconds = time.monotonic() - began

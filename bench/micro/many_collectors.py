@@ -135,7 +135,7 @@ class Hosting:
         self._log = log
 
     def status(self) -> dict[str, Any]:
-        """Give what `/status` says; nothing while it does not answer."""
+        """Return what `/status` says; nothing while it does not answer."""
         words = self._log.read_text(errors="replace").split()
         address = next((word for word in words if word.startswith("http://127.0.0.1:")), None)
         if address is None:
@@ -167,7 +167,7 @@ class Hosting:
         return sum(1 for _ in accounts(self.pid))
 
     def idle_percent(self, seconds: float) -> float:
-        """Give its share of a core over so long."""
+        """Return its share of a core over so long."""
         before, began = cpu_seconds([self.pid]), time.monotonic()
         pause(seconds)
         return 100 * (cpu_seconds([self.pid]) - before) / (time.monotonic() - began)
@@ -240,7 +240,7 @@ def delivered(driver: Driver, plan: Plan, each: int) -> tuple[int, int]:
 def measure(
     bootstrap: str, folder: Path, *, count: int, driver: str, idle_s: float
 ) -> dict[str, float]:
-    """Apply, host, send, read, and change the tree; give the figures."""
+    """Apply, host, send, read, and change the tree; return the figures."""
     found: dict[str, float] = {"collectors": count}
     plan = tree_plan(count, f"many{count}")
     with ExitStack() as opened:

@@ -26,7 +26,7 @@ _SLOWEST_PER_S = 20_000
 
 
 def measure(rig: Rig, *, near: int, behind: int) -> dict[str, float]:
-    """Let both catch up twice; give the figures."""
+    """Let both catch up twice; return the figures."""
     small = _catch_up(rig, near, near)
     large = _catch_up(rig, behind, near + behind)
     found: dict[str, float] = {}
@@ -38,7 +38,7 @@ def measure(rig: Rig, *, near: int, behind: int) -> dict[str, float]:
 
 
 def _catch_up(rig: Rig, more: int, total: int) -> dict[str, float]:
-    """Append `more` messages, order them, read all `total`; give the peaks in MiB."""
+    """Append `more` messages, order them, read all `total`; return the peaks in MiB."""
     figures.progress(f"appending {more} messages")
     rig.fill(more, _MESSAGE_BYTES)
     timeout_s = 30.0 + total / _SLOWEST_PER_S

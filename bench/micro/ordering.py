@@ -25,7 +25,7 @@ _STREAM = TopicPartition("bench.Msg-TO", 0)
 
 
 def measure(*, logs: int, ticks: int, grown: int) -> dict[str, float]:
-    """Order `logs` logs that grow by `grown` messages a tick; give the figures."""
+    """Order `logs` logs that grow by `grown` messages a tick; return the figures."""
     plan = solve(file_of({"C1": [f"P{number}" for number in range(logs)]}))
     (node,) = plan.collectors
     starts = {log.name: 0 for log in plan.logs}

@@ -22,7 +22,7 @@ _SETTLE_S = 1.0
 
 
 def measure(rig: Rig, *, seconds: float) -> dict[str, float]:
-    """Send each size for so long; give the percentages."""
+    """Send each size for so long; return the percentages."""
     found: dict[str, float] = {}
     with rig.collectors() as collectors:
         collectors.wait_healthy()

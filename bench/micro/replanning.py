@@ -55,7 +55,7 @@ _WARM_S = 15.0  # brokers that were just started compile their code for some ten
 
 
 def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, Any]:
-    """Change the tree to and fro; give the percentiles and what was seen in all."""
+    """Change the tree to and fro; return the percentiles and what was seen in all."""
     # Another tree for the same consumers: one root that knows it all.
     other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
     other = with_kept_names(plan, other)

@@ -77,7 +77,7 @@ def main(
 
 
 def _fill(bootstrap: str, driver: Driver, run: str, messages: int) -> list[str]:
-    """Make a run of so many messages; give its topics."""
+    """Make a run of so many messages; return its topics."""
     topic = f"{run}-A"
     workload = from_document(
         {"kind": "one", "size": _LOGS, "message_bytes": 100, "load": 10**5, "messages": messages},
@@ -96,7 +96,7 @@ def _fill(bootstrap: str, driver: Driver, run: str, messages: int) -> list[str]:
 
 
 def _period() -> list[tuple[int, int, int]]:
-    """Give the runs of a period: log, first offset in the period, length."""
+    """Return the runs of a period: log, first offset in the period, length."""
     firsts = [0] * _LOGS
     found = []
     for number in range(_PERIOD_RUNS):

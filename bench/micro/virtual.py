@@ -172,7 +172,7 @@ class VirtualConsumer:
 
 
 def latencies(kind: str, size: int, arm: str) -> list[float]:
-    """Run a tree of that size; give the hops of each message of the shared partition, sorted."""
+    """Run a tree of that size; return the hops of each message of the shared partition, sorted."""
     given = {"kind": kind, "size": size, "message_bytes": 24, "load": 1, "messages": _MESSAGES}
     layout = lay_out(from_document(given, name=kind), arm, _TOPIC)
     plan = layout.plan
@@ -213,7 +213,7 @@ def _produce(world: VirtualWorld, plan: Plan, layout: Layout, hear: list[Virtual
 
 
 def document(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Give the hops by kind of tree, size and arm, as one document."""
+    """Return the hops by kind of tree, size and arm, as one document."""
     series = []
     for kind in ("tree", "bottleneck"):
         for arm in ARMS:

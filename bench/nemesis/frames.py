@@ -127,7 +127,7 @@ class Frames:
         self._begun = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes; give the frames that are whole now, each with its size in front.
+        """Take the next bytes; return the frames that are whole now, each with its size in front.
 
         Raises `ProtocolViolation` for a size that no frame has; then nothing more can be read.
         """
@@ -141,7 +141,7 @@ class Frames:
         return found
 
     def kept(self) -> int:
-        """Give the number of bytes that wait for the rest of their frame."""
+        """Return the number of bytes that wait for the rest of their frame."""
         return len(self._begun)
 
     def _end(self, start: int) -> int | None:
@@ -165,5 +165,5 @@ def read_request(frame: bytes, *, broker: int) -> RequestFrame:
 
 
 def number_of_answer(frame: bytes) -> int:
-    """Give the number of the request that an answer is for."""
+    """Return the number of the request that an answer is for."""
     return int(_NUMBER.unpack_from(frame)[1])

@@ -118,7 +118,7 @@ class RunHistory:
         self._findings: list[HistoryFinding] = []
 
     def history(self, plans: Sequence[Plan] = ()) -> History:
-        """Give what the guarantees are judged on; once, the lines are gone after it."""
+        """Return what the guarantees are judged on; once, the lines are gone after it."""
         return self._builder.history(plans=plans)
 
     def findings(self, history: History) -> list[HistoryFinding]:
@@ -389,7 +389,7 @@ class _File:
         self.torn = False
 
     def first(self) -> Mapping[str, Any]:
-        """Give the first line; an empty one where there is no whole line."""
+        """Return the first line; an empty one where there is no whole line."""
         with self._named():
             found = next(self._lines(), {})
             if found and "producer" not in found and "consumer" not in found:

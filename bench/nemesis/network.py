@@ -92,7 +92,7 @@ def own_namespace() -> bool:
 
 
 def alone(argv: Sequence[str]) -> list[str]:
-    """Give the command line that runs a program as a desk, in a network namespace of its own.
+    """Return the command line that runs a program as a desk, in a network namespace of its own.
 
     It keeps its process number: `unshare` becomes the program. Raises `UsageError` where no
     namespaces can be made.
@@ -125,11 +125,11 @@ class Network:
         return [name for name in self._numbers if name != DESK]
 
     def address(self, host: str) -> str:
-        """Give the address of a host or of the desk."""
+        """Return the address of a host or of the desk."""
         return f"{_PREFIX}.{self._number(host)}"
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Give the command line that runs a program on a host; the process becomes the program.
+        """Return the command line that runs a program on a host; the process becomes the program.
 
         With no program, what has to come before one. On the desk it is the program itself.
         """
@@ -293,7 +293,7 @@ class Network:
         self._batch(host, "tc", [f"qdisc replace dev {_LINK} root {discipline}"])
 
     def _connections(self, host: str, other: str, *options: str) -> set[str]:
-        """Give both ends of each established connection, or of each that was killed."""
+        """Return both ends of each established connection, or of each that was killed."""
         asked = ["ss", "--no-header", "--numeric", "--tcp", *options]
         asked += ["state", "established", "dst", self.address(other)]
         done = _run(self.command(host, asked))
@@ -322,7 +322,7 @@ def _run(argv: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str
 
 
 def _path(program: str) -> str:
-    """Give the whole path: what starts a program without a shell may not search for it."""
+    """Return the whole path: what starts a program without a shell may not search for it."""
     found = shutil.which(program)
     if found is None:
         raise UsageError(f"the program {program} is not installed")

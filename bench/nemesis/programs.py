@@ -110,7 +110,7 @@ Order = Produce | Consume | ConsumerAudit
 
 
 def command(order: Order) -> list[str]:
-    """Give the command line of the process that does this."""
+    """Return the command line of the process that does this."""
     verb = next(verb for verb, (made, _) in _VERBS.items() if isinstance(order, made))
     return [sys.executable, "-m", "bench.nemesis.programs", verb, json.dumps(asdict(order))]
 
@@ -436,7 +436,7 @@ _VERBS: dict[str, tuple[Any, Callable[[Any], None]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; give the exit code. SIGUSR1 tells where every thread stands."""
+    """Do what the arguments say; return the exit code. SIGUSR1 tells where every thread stands."""
     faulthandler.register(signal.SIGUSR1)
     try:
         if len(arguments) != 2 or arguments[0] not in _VERBS:

@@ -225,7 +225,7 @@ class Proxy:
             opened.close()
 
     def address(self, broker: int) -> tuple[str, int]:
-        """Give the host and port at which clients reach this broker."""
+        """Return the host and port at which clients reach this broker."""
         return self._addresses[broker]
 
     @property

@@ -114,7 +114,7 @@ def by_kind(found: Iterable[RecoveryTime]) -> dict[str, RecoveryFigures]:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Give the least value that at least this share of the values does not exceed.
+    """Return the least value that at least this share of the values does not exceed.
 
     That is a value that was measured: of fewer than a hundred the 99th percentile is the worst.
     """
@@ -147,6 +147,6 @@ class _Firsts:
             self._first[index] = min(self._first[index], self._first[index + 1])
 
     def after(self, healed_ns: int) -> int | None:
-        """Give the first delivery of a message that was begun later than that."""
+        """Return the first delivery of a message that was begun later than that."""
         index = bisect_left(self._begun, healed_ns + 1)
         return self._first[index] if index < len(self._first) else None

@@ -136,7 +136,7 @@ class Program:
         return f"{self.name} ended by itself ({self._process.returncode}): {self.last_words()}"
 
     def last_words(self) -> str:
-        """Give the end of what it said."""
+        """Return the end of what it said."""
         return self.log.read_text(errors="replace").strip()[-600:]
 
     def _need(self) -> subprocess.Popen[bytes]:
@@ -145,7 +145,7 @@ class Program:
 
 
 def marked(token: str, module: str, *arguments: str) -> list[str]:
-    """Give the command line of one of our own programs, marked as one of this run."""
+    """Return the command line of one of our own programs, marked as one of this run."""
     # Python takes any -X, and does nothing about one that it does not know.
     return [sys.executable, "-X", argument_of(token), "-m", module, *arguments]
 

@@ -66,7 +66,7 @@ def schedule(seed: int, cards: Sequence[Card], *, faults: int) -> list[Planned]:
 
 
 def quiet_after(busy_s: float) -> float:
-    """Give how long to leave the system alone after it was troubled for so many seconds."""
+    """Return how long to leave the system alone after it was troubled for so many seconds."""
     return max(_QUIET_MIN_S, busy_s * QUIET_SHARE / (1 - QUIET_SHARE))
 
 

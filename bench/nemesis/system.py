@@ -186,15 +186,15 @@ class System:
     # --- how it is laid out -------------------------------------------------------------------
 
     def command(self, host: str, argv: Sequence[str]) -> Sequence[str]:
-        """Give the command line that runs a program on a host."""
+        """Return the command line that runs a program on a host."""
         return argv if self.network is None else self.network.command(host, argv)
 
     def address(self, host: str) -> str:
-        """Give the address of a host, or of the desk."""
+        """Return the address of a host, or of the desk."""
         return _LOOPBACK if self.network is None else self.network.address(host)
 
     def bootstrap_at(self, host: str) -> str:
-        """Give the brokers' addresses as a host's clients are told them."""
+        """Return the brokers' addresses as a host's clients are told them."""
         return self.proxy.bootstrap if host == PROXIED else self.cluster.bootstrap
 
     def _make_cluster(self) -> LocalCluster:
@@ -357,12 +357,12 @@ class System:
         return told
 
     def plans(self) -> list[Plan]:
-        """Give the plans of all epochs so far; the last is the running one's."""
+        """Return the plans of all epochs so far; the last is the running one's."""
         with control_of("librdkafka", self.cluster.bootstrap, {}, self.topic) as (_, state):
             return [state.plan(epoch) for epoch in range(1, state.epoch + 1)]
 
     def leader_of(self, to: Sequence[str]) -> int:
-        """Give the broker that leads the log of a destination set; raises where none does."""
+        """Return the broker that leads the log of a destination set; raises where none does."""
         log = self.layouts[0].log("+".join(to))
         for partition, leader, _, _ in self.admin.holders([log.topic])[log.topic]:
             if partition == log.partition and leader >= 0:
@@ -436,7 +436,7 @@ class System:
     # --- end ----------------------------------------------------------------------------------
 
     def finish(self) -> list[str]:
-        """Stop the load, let every consumer read to the end, audit; give what went wrong."""
+        """Stop the load, let every consumer read to the end, audit; return what went wrong."""
         wrong = self.trouble()
         until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5)
         wrong += [f"collector {name} does not run" for name in self.not_running()]
@@ -469,7 +469,7 @@ class System:
         return work
 
     def _stopped(self, programs: Sequence[Program]) -> list[str]:
-        """Stop programs in order; give what went wrong."""
+        """Stop programs in order; return what went wrong."""
         wrong = []
         running = [program for program in programs if program.runs]
         for program in running:

@@ -134,7 +134,7 @@ def test_every_workload_that_comes_along_can_be_run():
 
 
 def test_a_workload_that_is_not_there_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match=r"no workload quick; there are .*one-small"):
+    with pytest.raises(UsageError, match=r"no workload quick; known: .*one-small"):
         read_workload("quick", [])
     with pytest.raises(UsageError, match="cannot be read"):
         read_workload(str(tmp_path / "none.toml"), [])
@@ -359,7 +359,7 @@ def test_a_small_benchmark_that_fails_is_recorded_and_one_that_is_there_is_left(
     (tmp_path / "virtual.json").write_text('{"figures": {}}')
     said = []
     assert run_small(["virtual", "broken"], tmp_path, progress=said.append) == ["broken"]
-    assert said[0] == "virtual: there already"
+    assert said[0] == "virtual: skipped, its document exists"
     assert "not_there" in json.loads((tmp_path / "broken.json").read_text())["error"]
 
 
@@ -464,7 +464,7 @@ def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
     # What is there is left as it is, and no broker is started for it.
     said.clear()
     assert run_suite([good], tmp_path, quick=False, progress=said.append) == []
-    assert said == ["[1/1] good: there already"]
+    assert said == ["[1/1] good: skipped, its document exists"]
     assert is_there(tmp_path / "good.json", quick=True)
     assert not is_there(tmp_path / "bad.json", quick=False)
     (tmp_path / "good.json").write_text(json.dumps({**found, "quick": True}))

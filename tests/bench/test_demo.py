@@ -52,7 +52,7 @@ def test_the_sample_is_2000_commits_and_its_plan_covers_every_destination_set():
     [
         ('{"to": ["a"]}\n{oops', ":2: not a JSON object"),
         ('{"to": []}', ":1: 'to' is empty"),
-        ("", "holds no messages"),
+        ("", "the file holds no messages"),
         ('{"from": 1}', ":1: not a JSON object with a list 'to'"),
     ],
 )

@@ -12,9 +12,9 @@ from bench.micro import virtual
 from bench.report import data as report_data
 from bench.report.cli import report
 from bench.report.data import collect, plots
-from bench.report.marks import P50, PER_CPU, RATE, judge
 from bench.report.report import write_report
 from bench.report.suite import ENTRIES
+from bench.report.targets import P50, PER_CPU, RATE, judge
 from multicast.errors import UsageError
 from topology.output import Output
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_reported_is_a_usage_error_that_names_the_file(tmp_path):
 def test_figures_are_written_with_three_digits_and_their_spread():
     assert report_data.short(1234.5) == "1,234"
     assert report_data.short(0.12345) == "0.123"
-    assert report_data.said(None) == "-"
+    assert report_data.figure_text(None) == "-"
 
 
 def test_a_page_or_a_document_that_exists_is_kept_unless_force_is_said(tmp_path):

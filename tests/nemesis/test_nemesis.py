@@ -147,7 +147,7 @@ def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know()
     assert shown[0] == shown[1]
     assert len(shown[0].splitlines()) > 60
     done = amcast("bench", "nemesis", "--loopback", "--kinds", "collector-killed,meteor")
-    assert (done.returncode, "there is no kind meteor" in done.stderr) == (2, True)
+    assert (done.returncode, "there is no kind of fault meteor" in done.stderr) == (2, True)
 
 
 def naming(text):

@@ -15,5 +15,5 @@ from bench.nemesis.faults.kinds import KINDS, FaultKind
 
 
 def usable(having: frozenset[str]) -> list[FaultKind]:
-    """Give the kinds that a system can be struck by that has these, in the order of their names."""
+    """Return the kinds that a system with these facilities supports, by name."""
     return [one for _, one in sorted(KINDS.items()) if one.needs <= having]

@@ -43,7 +43,7 @@ class ForeignWriter:
         key: bytes | None = None,
         headers: Headers = (),
     ) -> int:
-        """Append a record; give its offset."""
+        """Append a record; return its offset."""
         outcomes: list[AppendOutcome] = []
         appender = self._system.driver.appender()
         try:

@@ -45,7 +45,7 @@ def produce_held(system: System, _: random.Random) -> Iterator[str]:
 
 @kind("produce-doubled", hold_s=(1.0, 4.0))
 def produce_doubled(system: System, _: random.Random) -> Iterator[str]:
-    """Give each Produce to the broker twice."""
+    """Yield each Produce to the broker twice."""
     yield from _spoiled(system, Api.PRODUCE, Action.DOUBLE, None)
 
 

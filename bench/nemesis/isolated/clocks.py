@@ -133,7 +133,7 @@ def _addresses(own: Deployment) -> dict[str, Address]:
 
 
 def _lies(own: Deployment, collector: str, address: Address, turn: int) -> Iterator[bytes]:
-    """Give datagrams: of messages that never come, doubled; late; absurd; with a wrong token."""
+    """Yield datagrams: of messages that never come, doubled; late; absurd; with a wrong token."""
     numbers = [own.plan.number(log) for log in own.plan.own_logs(collector)]
     never = [Count(number, turn // 20, 0) for number in numbers]
     late = [Count(number, 10 * turn, 10 * turn) for number in numbers]

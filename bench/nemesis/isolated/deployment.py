@@ -87,7 +87,7 @@ class EndedProgram:
     err: str
 
     def refused(self, *words: str) -> str:
-        """Give its one sentence; raises `Unexpected` unless it failed with these words in it."""
+        """Return its one sentence; raises `Unexpected` unless it failed with these words in it."""
         lines = self.err.strip().splitlines()
         told = [line for line in lines if not line.startswith(("sent ", "received "))]
         plain = self.code == 1 and len(told) == 1 and "Traceback" not in self.err
@@ -218,7 +218,7 @@ class Deployment:
         return self.acknowledged("desk", receipts)
 
     def acknowledged(self, producer: str, receipts: Iterable[Receipt]) -> list[str]:
-        """Note what became of multicasts whose outcome is known; give the IDs of the accepted."""
+        """Note what became of multicasts whose outcome is known; return the IDs of the accepted."""
         found = []
         for receipt in receipts:
             message, outcome = None, "failed"
@@ -249,7 +249,7 @@ class Deployment:
         headers: Headers = (),
         key: bytes = b"",
     ) -> int:
-        """Append records as a stranger would; give the offset of the last."""
+        """Append records as a stranger would; return the offset of the last."""
         outcomes: list[AppendOutcome] = []
         appender = self.driver.appender()
         try:
@@ -372,7 +372,7 @@ class CollectorsProgram:
         return bool(nodes) and all(one["state"] == "running" for one in nodes)
 
     def says(self) -> str:
-        """Give the end of its log."""
+        """Return the end of its log."""
         return self._log.read_text(errors="replace").strip()[-500:]
 
     def nodes(self) -> list[dict[str, Any]]:

@@ -141,7 +141,7 @@ def _in_sync(own: Deployment, broker: int) -> bool:
 
 @contextmanager
 def small_disk(cluster: LocalCluster, broker: int, *, room_mb: int = 64) -> Iterator[Path]:
-    """Give a broker a disk of its own with so much room beside its data; give its folder.
+    """Yield a broker a disk of its own with so much room beside its data; return its folder.
 
     The broker is killed and started again, at the beginning and at the end, when its data go back.
     Raises `UsageError` where nothing can be mounted here.
@@ -190,7 +190,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _size_mb(folder: Path) -> int:
-    """Give the space that a folder takes; a file's holes take none."""
+    """Return the space that a folder takes; a file's holes take none."""
     blocks = sum(one.stat().st_blocks for one in folder.rglob("*"))
     return blocks * 512 // (1 << 20) + 1
 

@@ -3,11 +3,11 @@
 import pytest
 
 from bench.cli import read_workload
-from bench.report import marks
-from bench.report.marks import P50, PAIRS_MIN, RATE, TargetVerdict, judge
+from bench.report import targets
 from bench.report.suite import ENTRIES, SMALL
+from bench.report.targets import P50, PAIRS_MIN, RATE, TargetVerdict, judge
 
-MARKS = [mark for row in marks.TABLE for mark in row.marks]
+MARKS = [mark for row in targets.TABLE for mark in row.targets]
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
@@ -17,7 +17,7 @@ def document(name, *, rounds=PAIRS_MIN, **arms):
     workload = read_workload(BY_NAME[name].workload, list(BY_NAME[name].changes))
     found = {}
     for arm in workload.arms:
-        figures = {P50: 1.0, marks.P99: 1.0, RATE: 1.0, marks.PER_CPU: 1.0} | arms.get(arm, {})
+        figures = {P50: 1.0, targets.P99: 1.0, RATE: 1.0, targets.PER_CPU: 1.0} | arms.get(arm, {})
         found[arm] = {
             key: value if isinstance(value, list) else [value] * rounds
             for key, value in figures.items()
@@ -26,7 +26,7 @@ def document(name, *, rounds=PAIRS_MIN, **arms):
 
 
 def judged(text, documents):
-    (found,) = [one for one in judge(documents) if f"{one.row}: {one.mark.text}".startswith(text)]
+    (found,) = [one for one in judge(documents) if f"{one.row}: {one.target.text}".startswith(text)]
     return found
 
 
@@ -45,8 +45,8 @@ def test_the_suite_measures_every_mark_with_enough_pairs(mark):
 
 
 def test_every_row_of_the_table_is_there_and_asks_what_was_asked():
-    assert len(marks.TABLE) == 12
-    asked = {(mark.document, mark.text): mark.asked for mark in MARKS}
+    assert len(targets.TABLE) == 12
+    asked = {(mark.document, mark.text): mark.limit_text for mark in MARKS}
     for name, text, limit in (
         ("latency-1MB-20", "p50, 1 MB at 20/s", "≤ 1.15 times plain"),
         ("backlog-100B", "100 B", "≥ 0.8 times plain"),

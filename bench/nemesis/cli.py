@@ -27,7 +27,7 @@ from bench.harness import facts
 from bench.nemesis import report
 from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.faults.kinds import FaultKind
-from bench.nemesis.network import Network, alone, own_namespace
+from bench.nemesis.network import Network, in_own_namespace, own_namespace
 from bench.nemesis.run import run
 from bench.nemesis.schedule import Planned, schedule
 from bench.nemesis.system import HOSTS, System
@@ -155,7 +155,7 @@ def _run(
 
 def _enter_namespaces() -> None:
     """Restart this command in new namespaces; of mounts, too: one fault mounts a small disk."""
-    command = alone([sys.executable, *sys.orig_argv[1:]])
+    command = in_own_namespace([sys.executable, *sys.orig_argv[1:]])
     command.insert(command.index("--"), "--mount")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 

@@ -27,7 +27,7 @@ def document(
     counts = outcome.counts
     assert counts is not None
     assert outcome.report is not None
-    made = Counter(fault.planned.kind for fault in outcome.struck)
+    made = Counter(fault.planned.kind for fault in outcome.injected)
     kinds = {}
     for kind, count in sorted(made.items()):
         figures = outcome.recovery.get(kind)
@@ -40,7 +40,7 @@ def document(
         "rate": rate,
         "minutes": round(outcome.seconds / 60, 2),
         "quiet_share": round(outcome.quiet_seconds / max(outcome.seconds, 1e-9), 3),
-        "faults": len(outcome.struck),
+        "faults": len(outcome.injected),
         "kinds": kinds,
         "marks": [_target(outcome, kind, most_s) for kind, most_s in TARGETS_S.items()],
         "totals": {
@@ -58,12 +58,12 @@ def document(
             {
                 "kind": fault.planned.kind,
                 "number": fault.planned.number,
-                "whom": fault.whom,
+                "whom": fault.victim,
                 "at_s": round(fault.at_s, 3),
                 "healed_s": round(fault.healed_s, 3),
                 "working_s": round(fault.working_s, 3),
             }
-            for fault in outcome.struck
+            for fault in outcome.injected
         ],
         "kept": folder,
         "command": " ".join(["amcast", "bench", "nemesis", *arguments]),

@@ -260,7 +260,7 @@ def test_a_finding_names_the_message_and_the_call(story, tmp_path):
     story.renumber()
     run = story.write(tmp_path)
     (finding,) = run.findings(run.history())
-    assert finding.sentence == "p1/a/3 stands in the logs as P2+P3+P4:0 and P2+P3+P4:99."
+    assert finding.sentence == "p1/a/3 is stored as P2+P3+P4:0 and P2+P3+P4:99."
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_a_finding_names_the_message_and_the_call(story, tmp_path):
         ("p1-b", '{"call": 3, "outcome": "accepted", "message_id": "P1:1", "ns": 1}', "a second"),
         ("p1-b", '{"call": 99, "outcome": "failed", "ns": 1}', "was not begun"),
         ("p1-b", '{"begun": 30, "ns": 1}', "field 'to' is missing"),
-        ("p1-b", '{"begun": 30, "to"', "none of ours"),
-        ("C2-a", '{"odd": 1}', "no delivery and no end line"),
+        ("p1-b", '{"begun": 30, "to"', "no client writes such a line"),
+        ("C2-a", '{"odd": 1}', "not a delivery or end line"),
     ],
 )
 def test_a_line_that_no_process_writes_is_named(story, tmp_path, name, line, says):
@@ -286,7 +286,7 @@ def test_a_torn_line_counts_only_where_nothing_follows_it(story, tmp_path):
     story.write(tmp_path)
     with (tmp_path / "p1-a").open("a") as file:
         file.write('\n{"call": 29, "outcome": "unknown", "ns": 1}\n')
-    with pytest.raises(HistoryError, match="p1-a:59: the line is none of ours"):
+    with pytest.raises(HistoryError, match="p1-a:59: no client writes such a line"):
         read_histories(tmp_path.iterdir())
 
 
@@ -300,7 +300,7 @@ def test_a_process_that_was_killed_before_it_was_open_says_nothing(story, tmp_pa
 def test_two_files_of_one_process_are_refused(story, tmp_path):
     for name in ("p1-b", "C2-a"):
         story.files["again"] = story.files[name]
-        with pytest.raises(HistoryError, match="wrote another file"):
+        with pytest.raises(HistoryError, match="wrote two files"):
             story.write(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Decoders of bytes from clients, peers, the order and the disk, of the ordering service."""
+"""Fuzz targets of the ordering service: decoders of bytes from clients, peers, Kafka and disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PROTO, _BYTES, _TEXT = Shape.PROTOBUF, Shape.BINARY, Shape.TEXT
 
 
 class _World:
-    """Genuine material: a channel's config, envelopes, its people."""
+    """Valid material: a channel's config, envelopes and identities."""
 
     def __init__(self) -> None:
         self.block = (FOLDER / "chain-a.block").read_bytes()
@@ -99,8 +99,8 @@ def _admitted(world: _World, raw: bytes) -> None:
 
 def _requested(raw: bytes) -> None:
     request = seek.opened(raw, now=_NOW, tls_hash=None)
-    found = seek.Seek(seek.seek_info(request.data), base=0, height=5)
-    found.next(5)
+    requested = seek.Seek(seek.seek_info(request.data), base=0, height=5)
+    requested.next(5)
 
 
 def _awaited(raw: bytes) -> None:
@@ -108,8 +108,10 @@ def _awaited(raw: bytes) -> None:
 
 
 def _stepped(world: _World, raw: bytes) -> None:
-    """Return the chain's core the input between genuine records."""
-    genuine = [encode(Regular(one, 0, RegularKind.NORMAL, 0)) for one in world.envelopes[:2]]
+    """Give the input to the chain's core, between valid records."""
+    genuine = [
+        encode(Regular(envelope, 0, RegularKind.NORMAL, 0)) for envelope in world.envelopes[:2]
+    ]
     core = Chain(world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)
     for position, each in enumerate(inputs, start=max(world.state.place.position, 0) + 1):
@@ -121,7 +123,7 @@ def _listed_pieces(file: Path) -> None:
 
 
 class _File:
-    """A file that is written anew for every input."""
+    """A file that is rewritten for every input."""
 
     def __init__(self, name: str, reads: Callable[[Path], object]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="amcast-fuzz-")
@@ -129,7 +131,7 @@ class _File:
         self._reads = reads
 
     def __call__(self, raw: bytes) -> object:
-        """Write the input there and read it."""
+        """Write the input to the file, and read it."""
         self.path.write_bytes(raw)
         return self._reads(self.path)
 
@@ -151,7 +153,7 @@ def _ledger_files(world: _World) -> tuple[bytes, bytes, bytes]:
 
 
 def targets() -> list[Target]:
-    """List the decoders of this room."""
+    """List the targets of this package."""
     world = _World()
     return [*_of_envelopes(world), *_of_blocks(world), *_of_files(world)]
 
@@ -164,9 +166,9 @@ def _of_envelopes(world: _World) -> list[Target]:
         encode(Connect()),
     ]
     seeks = [seek.seek_envelope(world.user, "chain-a", start, now=_NOW) for start in ("oldest", 3)]
-    asked = json.dumps({"transaction": "a" * 64, "timeout_ms": 5}).encode()
+    body = json.dumps({"transaction": "a" * 64, "timeout_ms": 5}).encode()
     kind = HeaderType.DELIVER_SEEK_INFO
-    receipt = signed_envelope(kind, "chain-a", asked, signer=world.user, now=_NOW)
+    receipt = signed_envelope(kind, "chain-a", body, signer=world.user, now=_NOW)
     malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
     identity = world.config.msps.identity
     return [
@@ -212,9 +214,9 @@ def _of_files(world: _World) -> list[Target]:
     ).encode()
     name = "00000000000000000000"
     scan = _File(f"{name}{segments.BLOCKS}", segments.scan)
-    of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
+    of_index = _File(f"{name}{segments.INDEX}", lambda path: segments.read_index(_blocks_of(path)))
     _blocks_of(of_index.path).write_bytes(segment)
-    of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
+    of_base = _File(segments.BASE_FILE, lambda path: segments.read_base(path.parent))
     of_rest, of_pieces = _File("rest.json", checkpoint.read_rest), _File("pieces", _listed_pieces)
     damaged = (LedgerDamaged, UnknownVersion)
     return [

@@ -1,4 +1,4 @@
-"""All decoders of bytes that somebody else wrote, in one table."""
+"""All fuzz targets: every decoder of bytes from other programs."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from bench.fuzz.target import Target
 
 
 def table() -> list[Target]:
-    """List them; names are unique."""
+    """List the targets; their names are unique."""
     return [*of_multicast.targets(), *of_ordering.targets()]

@@ -247,7 +247,7 @@ class _Calling:
         self._notes.write([*self._take_outcomes(), {"end": True, "ns": _now()}])
 
     def _to(self, number: int) -> Sequence[str]:
-        return self._task.sets[number % len(self._order.sets)]
+        return self._task.sets[number % len(self._task.sets)]
 
     def _call(self, number: int) -> None:
         task = self._task

@@ -93,7 +93,7 @@ def test_a_data_set_is_labelled_as_on_the_poster():
         ({"arms": ["plain", "plain"]}, "twice"),
         ({"arms": ["quick"]}, "'quick'"),
         ({"arms": [[]]}, "arm"),
-        ({"kind": "plain", "arms": ["ordered"]}, "nothing to order"),
+        ({"kind": "plain", "arms": ["ordered"]}, "kind plain has no plan"),
         ({"kind": "tree", "arms": ["algorithm1"]}, "algorithm1"),
         ({"colour": 1}, "colour is not a key"),
     ],
@@ -325,7 +325,7 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
         for quick in (False, True) if entry.quick else (False,):
-            read = read_workload(entry.workload, list(entry.asked(quick=quick)))
+            read = read_workload(entry.workload, list(entry.all_changes(quick=quick)))
             for arm in read.arms:
                 plan = lay_out(read, arm, "A").plan
                 if plan is not None:

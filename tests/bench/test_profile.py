@@ -65,7 +65,7 @@ def test_percentiles_are_of_the_messages_in_milliseconds():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tenth"], "give what it found as a rate"),
+        (["tenth"], "give the measured rate"),
         (["no-such"], "no-such"),
         (["one-small", "--set", "pairs=0"], "pairs"),
     ],

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bench.fuzz.mutation import mutated
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 
 SEED = 13
 SHOWN_MAX = 400  # bytes of an input, and characters of an error, that a report prints
@@ -57,14 +57,14 @@ class InputTally:
     failures: list[Failure] = field(default_factory=list)
 
 
-def input_of(target: Target, number: int, seed: int) -> bytes:
+def input_of(target: FuzzTarget, number: int, seed: int) -> bytes:
     """Make the input with this number."""
     rng = Random(zlib.crc32(target.name.encode()) << 96 | seed << 48 | number)  # noqa: S311
     return mutated(rng, target.valid, target.shape)
 
 
 def fuzz(
-    target: Target, count: int, *, seed: int, first: int = 0, failures_max: int = 3
+    target: FuzzTarget, count: int, *, seed: int, first: int = 0, failures_max: int = 3
 ) -> InputTally:
     """Decode a number of inputs; stop after `failures_max` failures."""
     tally = InputTally(target.name)
@@ -90,13 +90,15 @@ def fuzz(
     return tally
 
 
-def shares(targets: Sequence[Target], inputs: int) -> list[int]:
+def shares(targets: Sequence[FuzzTarget], inputs: int) -> list[int]:
     """Return how many of all inputs each target gets, by its share; at least one."""
     whole = sum(target.share for target in targets)
     return [max(1, -(-inputs * target.share // whole)) for target in targets]
 
 
-def run(targets: Sequence[Target], inputs: int, *, seed: int, first: int = 0) -> list[InputTally]:
+def run(
+    targets: Sequence[FuzzTarget], inputs: int, *, seed: int, first: int = 0
+) -> list[InputTally]:
     """Fuzz every target with its share, and report on standard output."""
     tallies = []
     for target, count in zip(targets, shares(targets, inputs), strict=True):

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from crc32c import crc32c
 
 from bench.fuzz.mutation import Shape
-from bench.fuzz.target import Target, require
+from bench.fuzz.target import FuzzTarget, require
 from bench.pipeline.rule import Said, Statement, StreamReading, StreamRule, _rules_of
 from collectors.doctor.streams import Control
 from multicast import history, messages, order, settings
@@ -370,7 +370,7 @@ _STORED_ANSWER = (
 _TEXT, _BYTES = Shape.TEXT, Shape.BINARY
 
 
-def targets() -> list[Target]:
+def targets() -> list[FuzzTarget]:
     """List the targets of these packages."""
     statements = [_joined(*statement) for statement in (*_GIVEN, _recovered())]
     headers = [
@@ -383,25 +383,33 @@ def targets() -> list[Target]:
     zipped, written = [gzip.compress(_HISTORY)], [b'topic = "A"\n[client]\na = "b"']
     announcement = Announcement(1, [Count(0, 5, 3), Count(1, 2**60, 0)])
     return [
-        Target("control statement", _read_statement, (AmcastError,), statements, _TEXT, 8),
-        Target(
+        FuzzTarget("control statement", _read_statement, (AmcastError,), statements, _TEXT, 8),
+        FuzzTarget(
             "control topic's first", _read_first_statement, (AmcastError,), statements, _TEXT, 8
         ),
-        Target("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
-        Target("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
-        Target("message headers", _read_headers, (), headers, _TEXT, 40),
-        Target("fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40),
-        Target("answer on ends", _read_ends, (ProtocolViolation,), [_ENDS_ANSWER], _BYTES, 30),
-        Target("answer to an append", _read_stored, (ProtocolViolation,), [_STORED_ANSWER], _BYTES),
-        Target("group assignment", _members, (), [_assignments(["a", "b"])[0][1]], _BYTES),
-        Target("announcement", _read_announcement, (), [encode(_TOKEN, announcement)], _BYTES, 30),
-        Target("cursor", _read_cursor, (AmcastError,), cursors, _TEXT),
-        Target("plan", _read_plan, (InvalidPlan, PlanRejected), [_FIRST.canonical()], _TEXT, 8),
-        Target("interest file", _read_interests, (InvalidInterests,), [_INTERESTS.encode()], _TEXT),
-        Target("history", _read_history, (HistoryError,), [_HISTORY], _TEXT),
-        Target("zipped history", _read_zipped, (HistoryError,), zipped, _BYTES, 3),
-        Target("line to send", _read_line, (UsageError,), [_SENT], _TEXT),
-        Target("settings", _read_settings, (UsageError,), written, _TEXT, 3),
+        FuzzTarget("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
+        FuzzTarget("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
+        FuzzTarget("message headers", _read_headers, (), headers, _TEXT, 40),
+        FuzzTarget(
+            "fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40
+        ),
+        FuzzTarget("answer on ends", _read_ends, (ProtocolViolation,), [_ENDS_ANSWER], _BYTES, 30),
+        FuzzTarget(
+            "answer to an append", _read_stored, (ProtocolViolation,), [_STORED_ANSWER], _BYTES
+        ),
+        FuzzTarget("group assignment", _members, (), [_assignments(["a", "b"])[0][1]], _BYTES),
+        FuzzTarget(
+            "announcement", _read_announcement, (), [encode(_TOKEN, announcement)], _BYTES, 30
+        ),
+        FuzzTarget("cursor", _read_cursor, (AmcastError,), cursors, _TEXT),
+        FuzzTarget("plan", _read_plan, (InvalidPlan, PlanRejected), [_FIRST.canonical()], _TEXT, 8),
+        FuzzTarget(
+            "interest file", _read_interests, (InvalidInterests,), [_INTERESTS.encode()], _TEXT
+        ),
+        FuzzTarget("history", _read_history, (HistoryError,), [_HISTORY], _TEXT),
+        FuzzTarget("zipped history", _read_zipped, (HistoryError,), zipped, _BYTES, 3),
+        FuzzTarget("line to send", _read_line, (UsageError,), [_SENT], _TEXT),
+        FuzzTarget("settings", _read_settings, (UsageError,), written, _TEXT, 3),
     ]
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.fuzz.mutation import Shape
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 from bench.orderer.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
@@ -152,13 +152,13 @@ def _ledger_files(world: _World) -> tuple[bytes, bytes, bytes]:
         return path.read_bytes(), index, (folder / segments.BASE_FILE).read_bytes()
 
 
-def targets() -> list[Target]:
+def targets() -> list[FuzzTarget]:
     """List the targets of this package."""
     world = _World()
     return [*_of_envelopes(world), *_of_blocks(world), *_of_files(world)]
 
 
-def _of_envelopes(world: _World) -> list[Target]:
+def _of_envelopes(world: _World) -> list[FuzzTarget]:
     envelopes = [*world.envelopes, world.update, world.config_envelope]
     records = [
         encode(Regular(world.envelopes[0], 0, RegularKind.NORMAL, 0)),
@@ -172,33 +172,33 @@ def _of_envelopes(world: _World) -> list[Target]:
     malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
     identity = world.config.msps.identity
     return [
-        Target("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
-        Target("route of an envelope", filters.route, refusal, envelopes, _PROTO, 30),
-        Target("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
-        Target("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
-        Target("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
-        Target("request for blocks", _requested, refused, seeks, _PROTO, 5),
-        Target("request for a receipt", _awaited, refused, [receipt], _PROTO, 5),
-        Target("creator", identity, (UntrustedIdentity,), [world.creator], _PROTO, 5),
-        Target("organisation", Msp.from_config, (MalformedMsp,), [world.msp], _PROTO, 2),
+        FuzzTarget("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
+        FuzzTarget("route of an envelope", filters.route, refusal, envelopes, _PROTO, 30),
+        FuzzTarget("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
+        FuzzTarget("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
+        FuzzTarget("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
+        FuzzTarget("request for blocks", _requested, refused, seeks, _PROTO, 5),
+        FuzzTarget("request for a receipt", _awaited, refused, [receipt], _PROTO, 5),
+        FuzzTarget("creator", identity, (UntrustedIdentity,), [world.creator], _PROTO, 5),
+        FuzzTarget("organisation", Msp.from_config, (MalformedMsp,), [world.msp], _PROTO, 2),
     ]
 
 
-def _of_blocks(world: _World) -> list[Target]:
+def _of_blocks(world: _World) -> list[FuzzTarget]:
     both, first = [world.block, world.next], [world.block]
     answer = responses.block_answer(world.next)
     unsound = (BadEnvelope, blocks.BrokenChain, blocks.CorruptMetadata)
     verified = partial(_verified, world)
     return [
-        Target("block", _block, unsound, both, _PROTO, 20),
-        Target("block of a peer", verified, (catch_up.ForgedBlock,), [world.next], _PROTO, 1),
-        Target("block in words", inspection.describe, (), both, _PROTO, 1),
-        Target("config block", ChannelConfig.from_block, (InvalidConfig,), first, _PROTO, 1),
-        Target("answer of a node", responses.read_answer, (ValueError,), [answer], _PROTO, 20),
+        FuzzTarget("block", _block, unsound, both, _PROTO, 20),
+        FuzzTarget("block of a peer", verified, (catch_up.ForgedBlock,), [world.next], _PROTO, 1),
+        FuzzTarget("block in words", inspection.describe, (), both, _PROTO, 1),
+        FuzzTarget("config block", ChannelConfig.from_block, (InvalidConfig,), first, _PROTO, 1),
+        FuzzTarget("answer of a node", responses.read_answer, (ValueError,), [answer], _PROTO, 20),
     ]
 
 
-def _of_files(world: _World) -> list[Target]:
+def _of_files(world: _World) -> list[FuzzTarget]:
     segment, index, base = _ledger_files(world)
     torn = b"".join(len(one).to_bytes(4, "big") + one for one in world.envelopes)
     rest = json.dumps(
@@ -220,11 +220,11 @@ def _of_files(world: _World) -> list[Target]:
     of_rest, of_pieces = _File("rest.json", checkpoint.read_rest), _File("pieces", _listed_pieces)
     damaged = (LedgerDamaged, UnknownVersion)
     return [
-        Target("ledger segment", scan, damaged, [segment], _BYTES, 3),
-        Target("ledger index", of_index, (), [index], _BYTES, 3),
-        Target("ledger base", of_base, damaged, [base], _BYTES, 3),
-        Target("rest of a chain", of_rest, (), [rest], _TEXT, 3),
-        Target("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
+        FuzzTarget("ledger segment", scan, damaged, [segment], _BYTES, 3),
+        FuzzTarget("ledger index", of_index, (), [index], _BYTES, 3),
+        FuzzTarget("ledger base", of_base, damaged, [base], _BYTES, 3),
+        FuzzTarget("rest of a chain", of_rest, (), [rest], _TEXT, 3),
+        FuzzTarget("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
     ]
 
 

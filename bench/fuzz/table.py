@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bench.fuzz import of_multicast, of_ordering
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 
 
-def table() -> list[Target]:
+def table() -> list[FuzzTarget]:
     """List the targets; their names are unique."""
     return [*of_multicast.targets(), *of_ordering.targets()]

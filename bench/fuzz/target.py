@@ -13,7 +13,7 @@ class Disagreement(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FuzzTarget:
     """`decode` takes any bytes and may raise only `raises`; `share` weighs its part of inputs."""
 
     name: str

@@ -58,8 +58,8 @@ def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
         assert "cannot mount a small disk for a broker" in done.stderr
         return
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
-    assert told["deliveries"] > told["messages"] > 1600
+    effect = json.loads(done.stdout)
+    assert effect["deliveries"] > effect["messages"] > 1600
     assert "amcast-" not in Path("/proc/self/mounts").read_text()
 
 

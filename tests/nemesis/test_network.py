@@ -70,20 +70,20 @@ def test_in_a_namespace_of_its_own(desk, situation):
 
 @pytest.mark.slow
 def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
-    code, [said] = desk("the_desk_is_killed")
+    code, [printed] = desk("the_desk_is_killed")
     assert code == -signal.SIGKILL
     # Two hosts: each has a holder and four programs, of which two are stopped and one an orphan.
-    assert len(said["pids"]) == 10
-    until(lambda: all(map(is_gone, said["pids"])), "the end of all processes")
+    assert len(printed["pids"]) == 10
+    until(lambda: all(map(is_gone, printed["pids"])), "the end of all processes")
 
 
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the_desk(desk):
-    code, [said] = desk("three_brokers_serve_and_one_is_isolated")
+    code, [printed] = desk("three_brokers_serve_and_one_is_isolated")
     assert code == -signal.SIGKILL
-    assert len(said["pids"]) == 3
-    until(lambda: all(map(is_gone, said["pids"])), "the end of all brokers")
+    assert len(printed["pids"]) == 3
+    until(lambda: all(map(is_gone, printed["pids"])), "the end of all brokers")
 
 
 @pytest.mark.parametrize("hosts", [[], ["b1", "b1"], ["B1"], [DESK], ["b 1"], ["b" * 11], [""]])

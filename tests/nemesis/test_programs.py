@@ -173,15 +173,15 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     assert counts.accepted > 300
     assert counts.instances == 2 + 6 + 3
     assert set(run.load) == {"+".join(to) for to in SETS}
-    first = min(min(times) for times in run.load.values())
-    (found,) = recoveries(
+    first = min(min(recovery) for recovery in run.load.values())
+    (recovery,) = recoveries(
         [Fault("none", first, first)],
         load=run.load,
         delivered=run.delivered,
         interests=run.interests,
     )
-    assert found.took_s is not None
-    assert found.took_s > 0
+    assert recovery.took_s is not None
+    assert recovery.took_s > 0
 
 
 def test_a_changed_tree_is_followed_by_clients_and_by_who_was_away(system, clients):

@@ -45,8 +45,8 @@ ROUNDS_MAX = 2000
 # only after more than four rounds without an event.
 QUIET_ROUNDS = 2
 QUIET_ROUNDS_FORGED = 6
-# If retention took a record that a process still needs, that process restarts for ever. Such a
-# schedule is judged for safety only, so few rounds suffice.
+# If retention deleted a record that a process still needs, that process restarts again and again.
+# Such a schedule is judged for safety only, so few rounds suffice.
 ROUNDS_HARSH = 20
 CHUNK_SEEDS = 50  # that a worker process takes at a time, so that a failure soon stops a campaign
 

@@ -148,10 +148,10 @@ class EventLog:
         return self._write(lines(), timeout_s)
 
     def _message(self, log: int, offset: int, number: int, size: int) -> str:
-        stands = self._names[0 if self._one_partition else log]
+        stored_in = self._names[0 if self._one_partition else log]
         measured = "true" if number >= self._warm_up else "false"
         return (
-            f'"number":{number},"measured":{measured},"log":"{stands}","offset":{offset},'
+            f'"number":{number},"measured":{measured},"log":"{stored_in}","offset":{offset},'
             f'"to":["{self._names[log]}"],"size":{size}'
         )
 

@@ -51,9 +51,8 @@ STAMP_BYTES = 24  # the size of `stamps.pack`, the least size of a message
 # Below the 100 MiB that Kafka allows a request (default of socket.request.max.bytes).
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 _PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]+)?%")
-SIZE_MAX = (
-    32  # each collector and consumer is a process: more need more memory than common machines
-)
+# Each collector and consumer is a process: more of them need more memory than common machines have.
+SIZE_MAX = 32
 ORDERING = ("ordered", "ordered-plain", "single-root")
 
 

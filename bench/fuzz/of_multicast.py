@@ -80,8 +80,8 @@ collector_rate_max = 1e6
 """
 _PARTITION = TopicPartition("A", 0)
 _TOKEN = b"8 bytes."
-_BATCH_HEAD_BYTES = 61
-_CHECKSUMMED_FROM = 21
+_BATCH_HEAD_BYTES = 61  # of Kafka's record batch, format 2
+_CHECKSUMMED_FROM = 21  # the byte after the checksum, from which it is computed
 
 
 def _plan(epoch: int, *extra: str) -> Plan:

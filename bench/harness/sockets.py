@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+# Constants of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST_DUMP = 0x301

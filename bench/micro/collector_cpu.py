@@ -22,7 +22,7 @@ from bench.harness.hosts import cpu_seconds
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from multicast.producer import Producer
 
-_PARTITIONS = 2
+_PARTITIONS = 2  # the fewest that need a collector
 _TICK_S = 0.001  # between two bursts, so that the load is nearly even
 _SETTLE_S = 2.0  # before the idle measurement, for timers and checkpoints of the load to end
 

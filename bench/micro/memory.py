@@ -20,7 +20,7 @@ from bench.harness.rig import Rig, pause, standing
 from multicast.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
 
-_PARTITIONS = 2
+_PARTITIONS = 2  # the fewest that need a collector
 _MESSAGE_BYTES = 100
 _SLOWEST_PER_S = 20_000  # messages/s; sets the time-out, so a slower run fails
 

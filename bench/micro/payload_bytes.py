@@ -15,7 +15,7 @@ from bench.harness import figures
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from bench.harness.sockets import traffic
 
-_PARTITIONS = 2
+_PARTITIONS = 2  # the fewest that need a collector
 _SIZES = {"10kB": (10_000, 500), "100kB": (100_000, 100), "1MB": (1_000_000, 20)}
 _WARM_S = 3.0  # before the measurement, so that connections exist
 _SETTLE_S = 1.0  # for the collector to order the last messages

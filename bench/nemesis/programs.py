@@ -40,11 +40,11 @@ from multicast.producer import Producer
 
 _NS = 10**9
 _TICK_S = 0.02  # the longest wait between two looks at outcomes
-_POLL_S = 0.1
+_POLL_S = 0.1  # how long a poll waits: a process notices SIGTERM in this time
 _AGAIN_S = 0.2  # between two attempts while the cluster is away: five a second load no broker
 _LATE_S = 1.0  # after a freeze, the calls of at most this time are made at once
 _DISK_FULL_S = 120.0  # how long a process waits for room on a full disk
-_CLOSE_S = 5.0
+_CLOSE_S = 5.0  # for the driver to close, after its delivery time-out
 _pause = threading.Event()  # never set; used to sleep
 _Opened = TypeVar("_Opened")
 

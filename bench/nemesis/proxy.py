@@ -31,7 +31,7 @@ from bench.nemesis.frames import (
 )
 from multicast.errors import AmcastError, ProtocolViolation, TimedOut
 
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024  # of one read: the default limit of an asyncio stream's buffer
 _THREAD_S = 30.0  # for the thread to start, and to end
 _OWED_S = 60.0  # for the answer to a caught request whose client has disconnected
 _SETTLED_S = 0.02  # for the event loop to take in a change of its connections

@@ -137,8 +137,7 @@ class System:
     """The running system; a context manager. `folder` holds histories and logs.
 
     Without a `network` all processes run on the loopback. A `temporary` folder is deleted if this
-    process is killed. Entering raises `TimedOut` if the system does not start. Use it from the
-    thread that entered it.
+    process is killed. Entering raises `TimedOut` if the system does not start. One thread uses it.
     """
 
     proxy: Proxy
@@ -470,8 +469,7 @@ class System:
             for node in nodes:
                 for log, records in node.get("ordered", {}).items():
                     key = (str(node["node"]), log)
-                    # A standby follows the stream, and counts the same records.
-                    work[key] = max(work.get(key, 0), records)
+                    work[key] = max(work.get(key, 0), records)  # a standby counts the same records
         return work
 
     def _stopped(self, programs: Sequence[Program]) -> list[str]:

@@ -28,9 +28,9 @@ from bench.cli import read_workload
 from bench.comparison.run import SCHEMA_VERSION, Brokers, measure, own_broker
 
 _SIZES = {"100B": 100, "1kB": 1000, "10kB": 10_000, "100kB": 100_000, "1MB": 1_000_000}
+_QUICK = ("pairs=2", "messages=100", "warm_up=20")  # two pairs: the fewest that show a spread
 # Settings of entries that only the plots need: 3 pairs show a spread, and no target judges them.
 _PLOTTED = ("pairs=3", "messages=300", "warm_up=50")
-_QUICK = ("pairs=2", "messages=100", "warm_up=20")
 _TOPOLOGY_SIZES = (1, 2, 4, 8, 16, 32)
 _POSTER = (
     ("100x10kB", 100, 10_000),

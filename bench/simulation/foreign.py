@@ -48,7 +48,7 @@ class ForeignWriters:
     # -- transactions -----------------------------------------------------------------------
 
     def transaction(self, bits: int) -> None:
-        """Begin a transaction in one or two logs, or end one; meanwhile their LSO stands still."""
+        """Begin a transaction in one or two logs, or end one; it holds their last stable offset."""
         world = self._world
         if world.transactions and (bits & 1 or len(world.transactions) >= OPEN_MAX):
             self._end_transaction(commit=bool(bits & 2))

@@ -4,8 +4,8 @@
 simulator knows the cursors, and which consumers must have read everything:
 
     same cursor     after a given cursor, every process of a consumer delivers the same message
-    nobody short    at rest, after the faults have ended, no seat stands at a cursor after which
-                    another process of the same consumer delivered a message
+    all read        at rest, after the faults have ended, no seat has a cursor after which another
+                    process of the same consumer delivered a message
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from multicast.order import decode
 from multicast.producer import Producer, Receipt
 from topology.rollback import back
 
-_HOUR_S = 3600
+_HOUR_S = 3600  # more than any time-out of the system
 _FAR_S = 3000.0  # a clock that is so far off is wrong, even if a slow machine stamps late
 _MESSAGES = 300
 _SKEWED = "bench.nemesis.skewed"

@@ -49,7 +49,7 @@ from topology.tree import Plan
 INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}
 SETS = (("P1",), ("P2",), ("P3",), ("P1", "P2"), ("P4",))
 PATIENCE_S = 180.0  # for any single step, on a loaded machine; a healthy one needs seconds
-_PAUSE_S = 0.02
+_PAUSE_S = 0.02  # between two looks
 
 
 class Unexpected(AmcastError):

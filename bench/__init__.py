@@ -1,1 +1,1 @@
-"""Benchmarks, the simulator and the demo."""
+"""Benchmarks, the simulator, the fuzzer, the nemesis and the demo."""

@@ -1,4 +1,4 @@
-"""`amcast bench …`: measure against plain Kafka, and compare two measurements."""
+"""`amcast bench run` and `amcast bench compare`: measure against plain Kafka, compare results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exis
 
 
 def refuse_files(*files: Path | None, force: bool) -> None:
-    """Raise `UsageError` where a file that a command is to write is there; unless `force`."""
+    """Raise `UsageError` if a file that a command is to write exists, unless `force` is given."""
     try:
         refuse_existing_of(files, force=force)
     except FileExists as error:
@@ -37,36 +37,38 @@ def refuse_files(*files: Path | None, force: bool) -> None:
 @app.command()
 def run(
     workload: Annotated[
-        str, typer.Argument(help="A workload file, or the name of one that comes with amcast.")
+        str, typer.Argument(help="A workload file, or the name of a packaged workload.")
     ],
     *,
     bootstrap: Annotated[
         str | None,
-        typer.Option("--bootstrap", "-b", help="A cluster to measure on; default: one's own."),
+        typer.Option("--bootstrap", "-b", help="The cluster to measure on; default: a new one."),
     ] = None,
     pairs: Annotated[
         int | None, typer.Option("--pairs", help="Rounds of each arm; default: the file's.")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value, stronger than the file; may be repeated."),
+        typer.Option("--set", help="key=value, overrides the file; may be repeated."),
     ] = None,
     events: Annotated[
         bool,
-        typer.Option("--events", help="Clients write events for 'bench pipeline'; topics stay."),
+        typer.Option(
+            "--events", help="Clients write events for 'bench pipeline'; the topics are kept."
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the JSON document here.")] = None,
     force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run a workload on a real broker, the arms in turns, and give latencies, rates and ratios."""
-    asked = list(changes or [])
+    """Run a workload on a real broker, the arms in turns; print latencies, rates and ratios."""
+    settings = list(changes or [])
     if pairs is not None:
-        asked.append(f"pairs={pairs}")
+        settings.append(f"pairs={pairs}")
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out.parent} is not a directory")
     refuse_files(out, force=force)
-    chosen = read_workload(workload, asked)
+    chosen = read_workload(workload, settings)
     name = _events_name(chosen, bootstrap) if events else None
     say = Console(stderr=True)
     document = measure(
@@ -95,11 +97,11 @@ def compare(
     new: Annotated[Path, typer.Argument(help="The result to judge.")],
     *,
     max_regression: Annotated[
-        float, typer.Option("--max-regression", help="How many times worse is still allowed.")
+        float, typer.Option("--max-regression", help="How many times worse a figure may be.")
     ] = 1.25,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare two results of one workload. Ends with 1 where a figure became too much worse."""
+    """Compare two results of one workload. Exit code 1: a figure regressed too far."""
     try:
         rows = comparing.compare(_read(old), _read(new), max_regression=max_regression)
     except comparing.Incomparable as error:
@@ -115,25 +117,31 @@ def compare(
             table.add_column(column, justify="right" if numeric else "left")
         for row in rows:
             noise = "in the spread" if row.change > max_regression else "ok"
-            said = "REGRESSION" if row.regression else noise
+            verdict = "REGRESSION" if row.regression else noise
             change = f"{row.change:.3f}"
-            table.add_row(row.arm, row.name, f"{row.old:.4g}", f"{row.new:.4g}", change, said)
+            table.add_row(row.arm, row.name, f"{row.old:.4g}", f"{row.new:.4g}", change, verdict)
         Console(width=110).print(table)
     if worse:
         raise typer.Exit(1)
 
 
 def _events_name(workload: Workload, bootstrap: str | None) -> str:
-    """Name a run whose clients write events; raises `UsageError` where none can be read."""
+    """Name a run whose clients write events; raises `UsageError` if they would be of no use."""
     if bootstrap is None:
-        raise UsageError("--events needs --bootstrap: a broker of our own ends with the run")
+        raise UsageError(
+            "--events needs --bootstrap: without it the broker ends with the run, and the events "
+            "are lost"
+        )
     if workload.load == BACKLOG:
-        raise UsageError("--events tells when messages were sent; a backlog's were, long before")
+        raise UsageError(
+            "--events measures from the send time, and a backlog is sent before the measurement; "
+            "choose another workload"
+        )
     return f"{workload.name}-{datetime.now(UTC):%Y%m%d%H%M%S}"
 
 
 def read_workload(name: str, changes: list[str]) -> Workload:
-    """Read a file, or a workload that comes with the package; raises `UsageError`."""
+    """Read a workload file or a packaged workload, with changed settings; raises `UsageError`."""
     path = Path(name)
     try:
         if path.suffix == ".toml" or path.exists():
@@ -141,12 +149,12 @@ def read_workload(name: str, changes: list[str]) -> Workload:
         else:
             folder = resources.files("bench").joinpath("workloads")
             known = sorted(
-                one.name.removesuffix(".toml")
-                for one in folder.iterdir()
-                if one.name.endswith(".toml")
+                file.name.removesuffix(".toml")
+                for file in folder.iterdir()
+                if file.name.endswith(".toml")
             )
             if name not in known:
-                raise UsageError(f"there is no workload {name}; there are {', '.join(known)}")
+                raise UsageError(f"there is no workload {name}; known: {', '.join(known)}")
             text = folder.joinpath(f"{name}.toml").read_text(encoding="utf-8")
         return load(text, name=name, changes=changes)
     except InvalidWorkload as error:
@@ -157,14 +165,14 @@ def read_workload(name: str, changes: list[str]) -> Workload:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"{file}: not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UsageError(f"{file}: not a JSON object")
-    return found
+    return document
 
 
 _COLUMNS = {
@@ -204,9 +212,9 @@ def _print_result(document: dict[str, Any]) -> None:
             for role in _ROLES
             if figures.get(f"aggregatedCpuSeconds.{role}")
         ]
-        typer.echo(f"CPU seconds a round, {arm}: {', '.join(spent)}")
-    for arm, found in document["ratios"].items():
-        for name, ratio in found.items():
+        typer.echo(f"CPU seconds per round, {arm}: {', '.join(spent)}")
+    for arm, ratios in document["ratios"].items():
+        for name, ratio in ratios.items():
             typer.echo(
                 f"{arm} / {document['base']}  {name} {ratio['median']:.3f} "
                 f"({ratio['least']:.3f} to {ratio['greatest']:.3f})"
@@ -214,7 +222,7 @@ def _print_result(document: dict[str, Any]) -> None:
 
 
 def _short(value: float | None) -> str:
-    """Keep four digits, and all digits of what is larger."""
+    """Write four significant digits; from 1,000 on, all digits before the point."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,9 +1,9 @@
-"""`amcast demo`: the whole path, once, on a real broker and real messages.
+"""`amcast demo`: plan, order, deliver and verify 2,000 real messages on a real broker.
 
-Starts a broker, plans the tree for five teams that watch overlapping modules of a real project,
-starts the collectors as processes, multicasts the project's commits to the modules they touched,
-kills and restarts a collector on the way, delivers at every team, and checks the guarantees over
-the full delivery histories.
+The demo starts a broker and plans the tree for five teams that watch overlapping modules of a real
+project. It starts the collectors as processes, multicasts the project's commits to the modules that
+they touched, kills and restarts a collector meanwhile, delivers to every team, and checks the
+guarantees over the complete delivery histories.
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ TEAMS = {
     "streams": ("clients", "docs", "streams", "tests"),
     "build": ("bin", "checkstyle", "gradle", "root"),
 }
+# Each declared set is one more partition of the groups topic; rarer sets travel in a wider one.
 DECLARED_MAX = 40
-SOLVER_S = 10.0
-SEND_S = 12.0
-RATE_MIN = 200.0
+SOLVER_S = 10.0  # the planner's time limit: the demo promises a minute in all
+SEND_S = 12.0  # all messages are sent in this time: long enough to watch, and to kill a collector
+RATE_MIN = 200.0  # messages a second; a small input file is sent in less than `SEND_S`
+_FRAME_S = 0.05  # between two updates of the progress bars: 20 a second look continuous
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One message: its line, and the modules that it touched."""
+    """One message: its line of the input file, and the modules that it touched."""
 
     line: bytes
     to: tuple[str, ...]
@@ -72,7 +74,7 @@ class Commit:
 
 @dataclass
 class Team:
-    """One team's deliveries, as they come: message, destination set, cursor, time."""
+    """One team's deliveries in order: message ID, destination set, cursor, monotonic time in ns."""
 
     name: str
     delivered: list[tuple[str, tuple[str, ...], str, int]] = field(default_factory=list)
@@ -91,13 +93,15 @@ def demo(
     *,
     input_file: Annotated[
         Path | None,
-        typer.Option("--input", help="JSON lines with 'to', plain or .gz; default: 2,000 commits."),
+        typer.Option("--input", help="JSON lines with 'to', or .gz; default: 2,000 commits."),
     ] = None,
     bootstrap: Annotated[
         str | None,
-        typer.Option("--bootstrap", "-b", envvar="AMCAST_BOOTSTRAP", help="A cluster to use."),
+        typer.Option(
+            "--bootstrap", "-b", envvar="AMCAST_BOOTSTRAP", help="A cluster; default: a new one."
+        ),
     ] = None,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to make.")] = "commits",
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to create.")] = "commits",
     driver: DriverName = None,
     rate: Annotated[
         float | None, typer.Option("--rate", help="Messages a second; default: all in 12 s.")
@@ -110,7 +114,7 @@ def demo(
 ) -> None:
     """Order real commits for five teams on a real broker, and prove the order. Takes a minute.
 
-    Ends with 0 when every guarantee holds, 3 when one is violated.
+    Exit code 0: every guarantee holds; 3: one is violated.
     """
     began = time.monotonic()
     refuse_files(history_file, force=force)
@@ -150,7 +154,7 @@ def demo(
 
 
 def read_commits(file: Path | None) -> list[Commit]:
-    """Read the messages; raises `UsageError` that names the line."""
+    """Read the messages; raises `UsageError` with the line's number."""
     if file is None:
         packed = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
         raw, name = gzip.decompress(packed.read_bytes()), "the sample"
@@ -171,19 +175,22 @@ def read_commits(file: Path | None) -> list[Commit]:
         if not commits[-1].to:
             raise UsageError(f"{name}:{number}: 'to' is empty")
     if not commits:
-        raise UsageError(f"{name}: holds no messages")
+        raise UsageError(f"{name}: the file holds no messages")
     return commits
 
 
 def lay_out(commits: list[Commit], topic: str) -> tuple[Plan, str]:
-    """Plan the tree: the most frequent destination sets are declared, and one of all modules."""
+    """Plan the tree; declare the most frequent destination sets and the set of all modules.
+
+    Returns the plan, and its drawing as text with the optimality gap.
+    """
     modules = sorted({module for commit in commits for module in commit.to})
     counts = Counter(commit.to for commit in commits if len(commit.to) > 1)
     frequent = [list(to) for to, _ in counts.most_common(DECLARED_MAX) if to != tuple(modules)]
     teams = {name: [m for m in watched if m in modules] for name, watched in TEAMS.items()}
     teams = {name: watched for name, watched in teams.items() if watched}
-    if not teams:  # another project's file: its modules are shared out among five teams
-        teams = {f"team-{at + 1}": modules[at::5] for at in range(min(5, len(modules)))}
+    if not teams:  # a file of another project: its modules are divided among five teams
+        teams = {f"team-{number + 1}": modules[number::5] for number in range(min(5, len(modules)))}
     document = {
         "topic": topic,
         "partitions": modules,
@@ -196,7 +203,7 @@ def lay_out(commits: list[Commit], topic: str) -> tuple[Plan, str]:
 
 
 class DemoRun:
-    """Multicasts all, delivers all, and remembers both."""
+    """Multicasts all messages, delivers them at all teams, and records both."""
 
     def __init__(
         self,
@@ -218,12 +225,12 @@ class DemoRun:
         self.teams = [Team(entry.name) for entry in plan.consumers]
         self.replay = Team("")
         self._goal = {
-            entry.name: sum(not set(entry.interest).isdisjoint(one.to) for one in commits)
+            entry.name: sum(not set(entry.interest).isdisjoint(commit.to) for commit in commits)
             for entry in plan.consumers
         }
 
     def go(self, say: Console) -> None:
-        """Send and deliver; raises what stopped a team, or `TimedOut`."""
+        """Send and deliver; raises the error that stopped a team, or `TimedOut`."""
         stop = threading.Event()
         threads = [
             threading.Thread(target=self._deliver, args=(team, stop), daemon=True)
@@ -258,7 +265,7 @@ class DemoRun:
         self._replay(say)
 
     def _replay(self, say: Console) -> None:
-        """Read one team's deliveries anew, from the start: the same cursor, the same sequence."""
+        """Deliver to one team once more, from the start: the sequence must be the same."""
         first = min(self.teams, key=lambda team: self._goal[team.name])
         say.print(f"replaying {first.name} from the start …")
         again = self.replay = Team(first.name)
@@ -269,7 +276,7 @@ class DemoRun:
                 _note(again, batch, time.monotonic_ns())
 
     def _send(self, show: Any) -> None:
-        """Multicast at the intended rate; kill a collector in the middle, and start it again."""
+        """Multicast at the intended rate; after two fifths, kill and restart a collector."""
         pause = threading.Event()
         with Producer(topic=self._plan.topic, driver=self._driver) as producer:
             self._began_ns = time.monotonic_ns()
@@ -288,7 +295,7 @@ class DemoRun:
             producer.flush()
 
     def _wait(self, show: Any, timeout: float = 60.0) -> None:
-        """Wait until every team has delivered what is addressed to it."""
+        """Wait until every team has delivered all messages that are addressed to it."""
         deadline = time.monotonic() + timeout
         pause = threading.Event()
         while any(len(team.delivered) < self._goal[team.name] for team in self.teams):
@@ -304,7 +311,7 @@ class DemoRun:
                         for t in self.teams
                     )
                 )
-            pause.wait(0.05)
+            pause.wait(_FRAME_S)
         show()
 
     def _deliver(self, team: Team, stop: threading.Event) -> None:
@@ -316,10 +323,10 @@ class DemoRun:
         except AmcastError as error:
             team.error = error
 
-    # -- what came of it --------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
-        """Give the run's history."""
+        """Yield the run's history."""
         for receipt in self._receipts:
             yield history.acknowledgement_line(
                 producer="demo",
@@ -341,17 +348,17 @@ class DemoRun:
             yield history.end_line(consumer=team.name, instance=instance)
 
     def result(self, report: Report, total_s: float) -> dict[str, Any]:
-        """Give the figures."""
+        """Return the figures."""
         sent: dict[str, int] = {}
         for receipt, intended in zip(self._receipts, self._sent_ns, strict=True):
             assert isinstance(receipt.outcome, Appended)
             sent[f"{receipt.log.name}:{receipt.outcome.offset}"] = intended
         times = sorted(
-            (at - sent[message]) / 1e6
+            (delivered_ns - sent[message]) / 1e6
             for team in self.teams
-            for message, _, _, at in team.delivered
+            for message, _, _, delivered_ns in team.delivered
         )
-        last = max(at for team in self.teams for _, _, _, at in team.delivered)
+        last = max(delivered_ns for team in self.teams for _, _, _, delivered_ns in team.delivered)
         covered = sum(receipt.to != receipt.log.to for receipt in self._receipts)
         elapsed = (last - self._began_ns) / 1e9
         return {
@@ -374,12 +381,12 @@ class DemoRun:
 
 
 def print_result(result: Mapping[str, Any], report: Report) -> None:
-    """Print the figures and the verdict for a person."""
+    """Print the figures and the verdicts as text."""
     latency = ", ".join(f"{name} {value:g} ms" for name, value in result["latency_ms"].items())
     typer.echo(
         f"{result['messages']} messages ({result['covered']} through a wider set), "
         f"{result['deliveries']} deliveries at {len(result['teams'])} teams; "
-        f"collector {result['killed']} was killed and restarted on the way"
+        f"collector {result['killed']} was killed and restarted meanwhile"
     )
     typer.echo(
         f"latency {latency} at {result['rate_per_s']:.0f} messages/s sent "

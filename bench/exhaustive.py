@@ -1,23 +1,24 @@
-"""Every interleaving of a small world: the real collector cores, explored breadth first.
+"""Model checker: explores every interleaving of the real collector cores in a small world.
 
-Two collectors (a root that decides P2 and P3, a child that adds P1), two instances of one of them
-(or of both), up to four messages, one crash, one lost append. From each state every possible next
-step is taken; states that are equal are visited once. Nothing is drawn at random, so nothing of
-this size is missed.
+The world has two collectors (a root that orders P2 and P3, a child that adds P1), two instances of
+one of them or of both, up to four messages, one crash and one lost append. The search is breadth
+first: it takes every possible step from each state, and visits equal states once. Nothing is drawn
+at random, so no behaviour of this size is missed.
 
-    state       how long the logs are, what stands in the streams, what every instance knows, what
-                is in flight, and how many messages and faults are left
-    step        a message comes; an instance reads all there is and writes; its first append in
-                flight lands or is lost; it crashes and begins anew
-    at rest     no step changes the state any more, except messages and faults
+    state       the lengths of the logs, the records of the streams, the knowledge of every
+                instance, the appends in flight, and the remaining messages and faults
+    step        a message arrives; an instance reads all records and writes; its first append in
+                flight is stored or lost; it crashes and restarts
+    at rest     of a state: only messages and faults can still change it
 
-In every state: each log is ordered without a gap or a repetition, and the child's order, restricted
-to the root's logs, is a prefix of the root's. At rest: both have ordered all there is.
+Checked in every state: each log is ordered without gaps and repetitions, and the child's order,
+restricted to the root's logs, is a prefix of the root's. Checked at rest: both have ordered every
+message.
 
     python -m bench.exhaustive [--roots 1] [--children 2] [--messages 2] [--rule digest|possible]
 
-`--rule possible` leaves out the digest: every record that the positions allow counts. It must fail,
-and the steps that lead there are printed, as few as possible.
+`--rule possible` ignores the digest: every record that the positions allow is accepted. This rule
+must fail; the shortest path to a violation is printed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from topology.tree import CollectorSpec as Node
 LOGS = ("P1", "P2", "P3")
 ROOT, CHILD = 0, 1
 NAMES = ("root", "child")
-ARRIVALS = (1, 2, 0, 1, 2, 0)  # logs that messages come to; when, is left open
+ARRIVALS = (1, 2, 0, 1, 2, 0)  # the log of each message in turn; the search decides when it arrives
 LIMITS = CollectorLimits(run_length_max=1, runs_max=1, pending_max=2)
 
 PLAN = Plan(
@@ -62,10 +63,10 @@ OWN_LOGS = ((1, 2), (0,))
 
 
 class PossibleStream(OrderStream):
-    """The broken rule: a record counts wherever the positions allow it, whatever it extends."""
+    """The broken rule: a record is accepted if the positions allow it, whatever it extends."""
 
     def read(self, offset: int, raw: bytes | None) -> OrderRecord | Void | None:
-        """Judge a record as if it extended the last one that counted."""
+        """Read a record as if it extended the last accepted one."""
         raw = raw or b""
         return super().read(offset, raw[:3] + self.state.digest + raw[3 + DIGEST_BYTES :])
 
@@ -75,7 +76,7 @@ RULES: dict[str, type[OrderStream]] = {"digest": OrderStream, "possible": Possib
 
 @dataclass(frozen=True, slots=True)
 class ExploredInstance:
-    """One process of a node: its core (never changed in place), and its appends in flight."""
+    """One instance of a collector: its core (never changed in place), and its appends in flight."""
 
     node: int
     core: Collector
@@ -96,12 +97,19 @@ class WorldState:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes two states equal."""
+        """The value by which two states are equal."""
         return (
             self.ends,
             self.streams,
-            # Instances of one node are alike: which of them it is makes no difference.
-            tuple(sorted([(one.node, one.in_flight, one.knows) for one in self.instances])),
+            # Instances of one collector are interchangeable.
+            tuple(
+                sorted(
+                    [
+                        (instance.node, instance.in_flight, instance.knows)
+                        for instance in self.instances
+                    ]
+                )
+            ),
             self.messages_left,
             self.crashes_left,
             self.losses_left,
@@ -110,7 +118,7 @@ class WorldState:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What the exploration amounts to: a violation with the steps to it, or none."""
+    """The result: counts, and a violation with the steps to it; "" if there is none."""
 
     states: int
     steps: int
@@ -120,7 +128,7 @@ class Exploration:
 
 
 class Explorer:
-    """Explores all states that can be reached, up to the first that is wrong."""
+    """Explores all reachable states, up to the first that is wrong."""
 
     def __init__(
         self,
@@ -148,14 +156,14 @@ class Explorer:
             state = waiting.popleft()
             key = state.key
             resting = True
-            for told, other in self._steps(state):
+            for step, other in self._steps(state):
                 steps += 1
-                found = other.key
-                if found == key:
+                other_key = other.key
+                if other_key == key:
                     continue
-                resting &= told.startswith(("a message", "lost", "crashes"))
-                if found not in came_from:
-                    came_from[found] = (key, told)
+                resting &= step.startswith(("a message", "lost", "crashes"))
+                if other_key not in came_from:
+                    came_from[other_key] = (key, step)
                     waiting.append(other)
             wrong = ""
             if state.streams not in judged:
@@ -182,8 +190,8 @@ class Explorer:
             coming = ARRIVALS[sum(state.ends)]
             ends = tuple([end + (log == coming) for log, end in enumerate(state.ends)])
             fewer = state.messages_left - 1
-            told = f"a message comes to {LOGS[coming]}"
-            yield told, replace(state, ends=ends, messages_left=fewer)
+            step = f"a message comes to {LOGS[coming]}"
+            yield step, replace(state, ends=ends, messages_left=fewer)
         for place, instance in enumerate(state.instances):
             who = f"{NAMES[instance.node]} {place}"
             yield f"{who} reads and writes", _with(state, place, _turn(state, instance))
@@ -194,7 +202,7 @@ class Explorer:
                     lost = _with(state, place, _lose(left))
                     yield f"lost: {who}'s append", replace(lost, losses_left=state.losses_left - 1)
             if state.crashes_left:
-                # What was in flight is gone; that it lands all the same is another path.
+                # The appends in flight are gone; on other paths they were stored before the crash.
                 begun = self._begin(instance.node, len(state.streams[instance.node]))
                 anew = _with(state, place, begun)
                 yield f"crashes: {who}", replace(anew, crashes_left=state.crashes_left - 1)
@@ -202,25 +210,27 @@ class Explorer:
     # -- what must hold -----------------------------------------------------------------------
 
     def _order(self, state: WorldState, node: int) -> list[tuple[int, int]]:
-        """Give the message IDs that count in a stream, in order."""
+        """Return the message IDs (log, offset) that a stream orders, in order."""
         stream = self._stream(PLAN, NAMES[node], STARTS)
         order: list[tuple[int, int]] = []
         for offset, raw in enumerate(state.streams[node]):
             judged = stream.read(offset, raw)
             if isinstance(judged, OrderRecord):
-                order += [(log, at) for log, first, end in judged.runs for at in range(first, end)]
+                order += [
+                    (log, offset) for log, first, end in judged.runs for offset in range(first, end)
+                ]
         return order
 
     def _wrong(self, state: WorldState) -> str:
         root, child = self._order(state, ROOT), self._order(state, CHILD)
         for name, order in (("root", root), ("child", child)):
             for log in range(len(LOGS)):
-                offsets = [at for number, at in order if number == log]
+                offsets = [offset for number, offset in order if number == log]
                 if offsets != list(range(len(offsets))):
                     return f"the {name} orders {LOGS[log]} as {offsets}"
         shared = [entry for entry in child if entry[0] in OWN_LOGS[ROOT]]
         if shared != root[: len(shared)]:
-            return f"the child orders {_told(shared)}, the root {_told(root)}"
+            return f"the child orders {_order_text(shared)}, the root {_order_text(root)}"
         return ""
 
     def _unfinished(self, state: WorldState) -> str:
@@ -235,19 +245,19 @@ class Explorer:
 
 
 def _fork(core: Collector) -> Collector:
-    """Copy a core; the plan is shared, because nobody changes it."""
+    """Copy a core; the copies share the plan, which never changes."""
     return copy.deepcopy(core, {id(PLAN): PLAN})
 
 
 def _knowledge(core: Collector) -> tuple[Any, ...]:
-    """List all that a core's future depends on. The core is opened up here, and only here."""
+    """List all on which a core's future depends. Only this function reads its private fields."""
     speculated, parent = core._speculated, core.parent  # noqa: SLF001
     return (
         core.own.offset_next,
         core.own.state.digest,
         speculated.digest,
         tuple(core._pending),  # noqa: SLF001
-        tuple([(one.after, one.runs) for one in core._relay]),  # noqa: SLF001
+        tuple([(relayed.after, relayed.runs) for relayed in core._relay]),  # noqa: SLF001
         tuple(sorted(core._ends.items())),  # noqa: SLF001
         core._own_end or 0,  # noqa: SLF001
         core._turn,  # noqa: SLF001
@@ -261,7 +271,7 @@ def _with(state: WorldState, place: int, instance: ExploredInstance) -> WorldSta
 
 
 def _turn(state: WorldState, instance: ExploredInstance) -> ExploredInstance:
-    """Read all there is, and write what is to be written."""
+    """Let an instance read all records, and start the appends that its core wants."""
     core, own = _fork(instance.core), state.streams[instance.node]
     for offset in range(core.own.offset_next, len(own)):
         core.own_read(offset, own[offset])
@@ -287,7 +297,7 @@ def _landed(state: WorldState, instance: ExploredInstance) -> WorldState:
     return replace(state, streams=tuple(streams))
 
 
-def _told(order: Sequence[tuple[int, int]]) -> str:
+def _order_text(order: Sequence[tuple[int, int]]) -> str:
     return " ".join(f"{LOGS[log]}:{offset}" for log, offset in order) or "nothing"
 
 
@@ -295,15 +305,15 @@ def _path(
     came_from: dict[tuple[Any, ...], tuple[tuple[Any, ...] | None, str]], key: tuple[Any, ...]
 ) -> tuple[str, ...]:
     path: list[str] = []
-    at: tuple[Any, ...] | None = key
-    while at is not None:
-        at, told = came_from[at]
-        path.append(told)
+    state_key: tuple[Any, ...] | None = key
+    while state_key is not None:
+        state_key, step = came_from[state_key]
+        path.append(step)
     return tuple(reversed(path[:-1]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Explore what the command line asks for; 3 where something is violated."""
+    """Run the command; return the exit code, 3 for a violation."""
     parser = argparse.ArgumentParser(prog="python -m bench.exhaustive", description=__doc__)
     parser.add_argument("--roots", type=int, default=1)
     parser.add_argument("--children", type=int, default=2)
@@ -311,24 +321,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--crashes", type=int, default=1)
     parser.add_argument("--losses", type=int, default=1)
     parser.add_argument("--rule", choices=sorted(RULES), default="digest")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     began = time.monotonic()
-    found = Explorer(
-        rule=asked.rule,
-        roots=asked.roots,
-        children=asked.children,
-        messages=asked.messages,
-        crashes=asked.crashes,
-        losses=asked.losses,
+    exploration = Explorer(
+        rule=options.rule,
+        roots=options.roots,
+        children=options.children,
+        messages=options.messages,
+        crashes=options.crashes,
+        losses=options.losses,
     ).explore()
     lines = [
-        f"states {found.states:,}  steps {found.steps:,}  at rest {found.at_rest:,}",
+        (
+            f"states {exploration.states:,}  steps {exploration.steps:,}  "
+            f"at rest {exploration.at_rest:,}"
+        ),
         f"seconds {time.monotonic() - began:.1f}",
-        f"violated: {found.violation}" if found.violation else "nothing is violated",
-        *(f"  {number}. {told}" for number, told in enumerate(found.path, 1)),
+        f"violated: {exploration.violation}" if exploration.violation else "nothing is violated",
+        *(f"  {number}. {step}" for number, step in enumerate(exploration.path, 1)),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
-    return 3 if found.violation else 0
+    return 3 if exploration.violation else 0
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""The simulator: real cores, a faulty cluster in memory, one seed, no thread, no sleep.
+"""The simulator: runs the real cores on a faulty cluster in memory, deterministically from a seed.
 
-A seed goes in, a verdict comes out. `simulation/schedule.py` draws everything first; here the turns
-are carried out one by one, then the faults end and everything must be delivered.
+It uses no thread and no clock. `simulation/schedule.py` draws the whole schedule from the seed;
+this module runs its turns one by one, then ends the faults, and judges the run.
 
-    python -m bench.simulator --seed N                            one schedule, once more
+    python -m bench.simulator --seed N                            one schedule
     python -m bench.simulator --schedules N [--first-seed K]      many
-    python -m bench.simulator --hours H --processes 2             a campaign
+    python -m bench.simulator --hours H --processes 2             as many as fit
 
-    safety      while there are faults: no two consumers may disagree, nothing is delivered wrongly
-    liveness    when the faults have ended, in a bounded number of rounds all is delivered
+    safety      under faults: no two consumers disagree, nothing is delivered wrongly
+    liveness    after the faults have ended: everything is delivered within `ROUNDS_MAX` rounds
 
-Exit code 3 where a guarantee was violated; then the output has the one command that repeats it and
-the shortest schedule found that still fails.
+Exit code 3: a guarantee was violated. Then the output names the command that repeats the run, and
+the shortest failing schedule that was found.
 """
 
 from __future__ import annotations
@@ -27,27 +27,34 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from bench.simulation.auditors import Auditors
+from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.consumers import Consumers
+from bench.simulation.foreign import ForeignWriters
 from bench.simulation.forging import Forger
 from bench.simulation.judge import Judge, Violation
-from bench.simulation.nodes import SimulatedNodes
 from bench.simulation.recovery import Recoverer
 from bench.simulation.schedule import Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
-from bench.simulation.strangers import Strangers
 from bench.simulation.world import CONTROL, Event, Stats, World
 from bench.simulation.writers import Operators, Producers
 from multicast.control import ControlState, genesis, plan_record
 
+# Each round gives every process a turn that does all its work; schedules need up to 124 rounds
+# (measured over 120 of them). Ten times more would only delay the report of a livelock.
 ROUNDS_MAX = 2000
-QUIET = 2  # rounds in which nothing happens any more
-QUIET_FORGED = 6  # an operator looks for damage in every fourth round only
-CHUNK = 50
+# With forged records an operator looks for damage only in every fourth round, so a run is at rest
+# only after more than four rounds without an event.
+QUIET_ROUNDS = 2
+QUIET_ROUNDS_FORGED = 6
+# If retention deleted a record that a process still needs, that process restarts again and again.
+# Such a schedule is judged for safety only, so few rounds suffice.
+ROUNDS_HARSH = 20
+CHUNK_SEEDS = 50  # that a worker process takes at a time, so that a failure soon stops a campaign
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOutcome:
-    """What became of one schedule."""
+    """The result of one schedule."""
 
     seed: int
     violation: Violation | None
@@ -70,40 +77,40 @@ class Simulation:
         first = schedule.plans[0][0]
         key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
-        self.nodes = SimulatedNodes(self.world)
-        self.producers = Producers(self.world, self.judge, self.nodes)
-        self.strangers = Strangers(self.world, self.judge)
+        self.collectors = SimulatedCollectors(self.world)
+        self.producers = Producers(self.world, self.judge, self.collectors)
+        self.foreign = ForeignWriters(self.world, self.judge)
         self.consumers = Consumers(self.world, self.judge)
         self.forger = Forger(self.world)
         self.operators = Operators(self.world, Recoverer)
         self.auditors = Auditors(self.world)
 
     def run(self) -> ScheduleOutcome:
-        """Carry the schedule out, then let everything come to rest, then judge."""
+        """Run the schedule, let the system come to rest without faults, and judge."""
         try:
             violation = self._carry_out()
-        except Exception as error:  # noqa: BLE001 - whatever a core raises here is a finding
+        except Exception as error:  # noqa: BLE001 - any error that a core raises here is a finding
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
             violation = Violation("no crash", text)
         world = self.world
         world.stats.deliveries = self.judge.deliveries
-        world.stats.void += self.nodes.void()
+        world.stats.void += self.collectors.void()
         return ScheduleOutcome(self.schedule.seed, violation, world.stats, world.trace)
 
     def _carry_out(self) -> Violation | None:
         turns = {
             TurnKind.MULTICAST: self.producers.turn,
-            TurnKind.NODE: self.nodes.turn,
+            TurnKind.NODE: self.collectors.turn,
             TurnKind.CONSUMER: self.consumers.turn,
             TurnKind.OPERATOR: self.operators.turn,
-            TurnKind.TRANSACTION: self.strangers.transaction,
-            TurnKind.GARBAGE: self.strangers.garbage,
-            TurnKind.RETENTION: self.strangers.retention,
-            TurnKind.COMPACTION: self.strangers.compaction,
-            TurnKind.POISON: self.strangers.poison,
+            TurnKind.TRANSACTION: self.foreign.transaction,
+            TurnKind.GARBAGE: self.foreign.garbage,
+            TurnKind.RETENTION: self.foreign.retention,
+            TurnKind.COMPACTION: self.foreign.compaction,
+            TurnKind.POISON: self.foreign.poison,
             TurnKind.ANNOUNCEMENT: self.producers.stray,
-            TurnKind.RECREATION: self.strangers.recreation,
+            TurnKind.RECREATION: self.foreign.recreation,
             TurnKind.FORGERY: self.forger.turn,
             TurnKind.AUDIT: self.auditors.turn,
         }
@@ -112,55 +119,54 @@ class Simulation:
             tick()
             turns[kind](bits)
         at_rest = self._come_to_rest()
-        for sitter in self.consumers.sitters:
-            if sitter.process is not None and not self.schedule.harsh:
-                self.judge.ended(sitter.label, sitter.process.last, late=sitter.late)
+        for seat in self.consumers.seats:
+            if seat.process is not None and not self.schedule.harsh:
+                self.judge.ended(seat.label, seat.process.last, late=seat.late)
         if self.world.filled_wrongly:
             return Violation(
-                "no crash", f"log {self.world.filled_wrongly} was made again, and then filled."
+                "no crash", f"log {self.world.filled_wrongly} was recreated and then filled."
             )
         state = self.world.view().state
-        found = self.judge.verdict(state, self.world.work) or self.auditors.verdict(state)
-        if found is None and not at_rest:
-            return Violation("liveness", f"nothing came to rest in {ROUNDS_MAX} rounds.")
-        if found is None and not self.schedule.harsh:
+        violation = self.judge.verdict(state, self.world.work) or self.auditors.verdict(state)
+        if violation is None and not at_rest:
+            return Violation("liveness", f"the system did not come to rest in {ROUNDS_MAX} rounds.")
+        if violation is None and not self.schedule.harsh:
             return self._epochs_finished(state)
-        return found
+        return violation
 
     def _come_to_rest(self) -> bool:
-        """End all faults and give everybody turns until nothing happens any more."""
+        """End all faults and give all processes turns until nothing happens any more."""
         world = self.world
         world.settle()
-        self.strangers.cure()
+        self.foreign.cure()
         quiet = 0
-        # Who lost what only retention took may begin again for ever; that is no liveness.
-        rounds = 20 if self.schedule.harsh else ROUNDS_MAX
-        for _ in range(rounds):
+        quiet_rounds = QUIET_ROUNDS_FORGED if self.schedule.forges else QUIET_ROUNDS
+        for _ in range(ROUNDS_HARSH if self.schedule.harsh else ROUNDS_MAX):
             before = (world.moves, self.judge.deliveries, self.consumers.epochs())
             world.tick()
             self.producers.calm_turn()
             self.operators.calm_turn()
-            self.nodes.calm_turns()
+            self.collectors.calm_turns()
             self.consumers.calm_turns()
             self.auditors.calm_turns()
             after = (world.moves, self.judge.deliveries, self.consumers.epochs())
             quiet = quiet + 1 if before == after else 0
-            if quiet == (QUIET_FORGED if self.schedule.forges else QUIET):
+            if quiet == quiet_rounds:
                 return True
         return self.schedule.harsh
 
     def _epochs_finished(self, state: ControlState) -> Violation | None:
-        """Every epoch of the schedule has begun, and every seat has come to the last one."""
-        wanted, epoch = len(self.schedule.plans), state.epoch
+        """Check that every epoch of the schedule has begun, and every seat has reached the last."""
+        expected, epoch = len(self.schedule.plans), state.epoch
         # A recovery adds an epoch.
-        if (epoch != wanted and not self.schedule.forges) or state.starts(epoch) is None:
-            return Violation("liveness", f"the schedule has {wanted} epochs, {epoch} came to be.")
-        for sitter in self.consumers.sitters:
-            last = None if sitter.process is None else sitter.process.last
+        if (epoch != expected and not self.schedule.forges) or state.starts(epoch) is None:
+            return Violation(
+                "liveness", f"the schedule has {expected} epochs, the run came to epoch {epoch}."
+            )
+        for seat in self.consumers.seats:
+            last = None if seat.process is None else seat.process.last
             if last is None or state.last_epoch(last.epoch, last.source) is not None:
-                return Violation(
-                    "liveness", f"{'/'.join(sitter.label)} never came to epoch {epoch}."
-                )
+                return Violation("liveness", f"{'/'.join(seat.label)} never reached epoch {epoch}.")
         return None
 
 
@@ -169,20 +175,20 @@ def run(schedule: Schedule) -> ScheduleOutcome:
     return Simulation(schedule).run()
 
 
-# -- many -----------------------------------------------------------------------------------
+# -- many schedules -------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Totals:
-    """What many schedules amount to."""
+    """The sums over many schedules."""
 
     schedules: int = 0
     stats: Stats = field(default_factory=Stats)
     failures: list[tuple[int, Violation]] = field(default_factory=list)
-    digest: int = 0  # of all traces, whatever process they ran in
+    digest: int = 0  # the sum of the traces' digests, so it does not depend on the processes
 
     def add(self, other: Totals) -> None:
-        """Add up."""
+        """Add another total to this one."""
         self.schedules += other.schedules
         self.stats.multicasts += other.stats.multicasts
         self.stats.deliveries += other.stats.deliveries
@@ -193,7 +199,7 @@ class Totals:
 
 
 def run_seeds(seeds: range) -> Totals:
-    """Run these seeds one after the other, up to the first that fails."""
+    """Run these seeds one after the other; stop after the first that fails."""
     totals = Totals()
     for seed in seeds:
         totals.add(_totals(run(draw(seed))))
@@ -208,19 +214,19 @@ def _totals(outcome: ScheduleOutcome) -> Totals:
 
 
 def _chunks(first: int, count: int | None) -> Iterator[range]:
-    at = first
-    while count is None or at < first + count:
-        stop = at + CHUNK if count is None else min(at + CHUNK, first + count)
-        yield range(at, stop)
-        at = stop
+    start = first
+    while count is None or start < first + count:
+        stop = start + CHUNK_SEEDS if count is None else min(start + CHUNK_SEEDS, first + count)
+        yield range(start, stop)
+        start = stop
 
 
 def campaign(
     first: int, count: int | None, *, processes: int = 1, deadline: float | None = None
 ) -> Totals:
-    """Run `count` seeds, or without a count as many as begin before `deadline`; stop at a failure.
+    """Run `count` seeds, or without a count all that begin before `deadline`; stop at a failure.
 
-    `deadline` is in the seconds of `time.monotonic`.
+    `deadline` is a time of `time.monotonic`, in seconds.
     """
     totals = Totals()
     chunks = _chunks(first, count)
@@ -272,7 +278,7 @@ def _explain(seed: int, violation: Violation, *, shrinking: bool) -> None:
     _say(f"\nviolated: {violation.guarantee}\n  {violation.witness}")
     _say(f"to repeat: python -m bench.simulator --seed {seed}")
     if shrinking:
-        shrinker = Shrinker(draw(seed), violation, run=lambda one: run(one).violation)
+        shrinker = Shrinker(draw(seed), violation, run=lambda schedule: run(schedule).violation)
         shrinker.shrink()
         _say(f"\nshrunk to {len(shrinker.best.ops)} turns in {shrinker.runs} runs:")
         _say(f"  {shrinker.violation.witness}")
@@ -281,33 +287,33 @@ def _explain(seed: int, violation: Violation, *, shrinking: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; give the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.simulator", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="run this seed alone")
-    what.add_argument("--schedules", type=int, help="run so many seeds")
-    what.add_argument("--hours", type=float, help="run for so long")
+    what.add_argument("--seed", type=int, help="run only this seed")
+    what.add_argument("--schedules", type=int, help="run this number of seeds")
+    what.add_argument("--hours", type=float, help="run seeds for this time")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
     parser.add_argument("--no-shrink", action="store_true")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     began = time.monotonic()
-    if asked.seed is not None:
-        outcome = run(draw(asked.seed))
+    if options.seed is not None:
+        outcome = run(draw(options.seed))
         totals = _totals(outcome)
-        if asked.trace:
+        if options.trace:
             for event in outcome.trace:
                 _say(" ".join(map(str, event)))
     else:
-        deadline = None if asked.hours is None else began + 3600 * asked.hours
+        deadline = None if options.hours is None else began + 3600 * options.hours
         totals = campaign(
-            asked.first_seed, asked.schedules, processes=asked.processes, deadline=deadline
+            options.first_seed, options.schedules, processes=options.processes, deadline=deadline
         )
-    processes = 1 if asked.seed is not None else asked.processes
+    processes = 1 if options.seed is not None else options.processes
     _report(totals, time.monotonic() - began, processes)
     for seed, violation in totals.failures[:1]:
-        _explain(seed, violation, shrinking=not asked.no_shrink)
+        _explain(seed, violation, shrinking=not options.no_shrink)
     return 3 if totals.failures else 0
 
 

@@ -78,7 +78,7 @@ DOORS = {
 }
 # Records in, actions out: no I/O, no clock, no chance.
 PURE = [
-    "bench/report/marks.py",
+    "bench/report/targets.py",
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",
     "bench/orderer/judge.py",

@@ -1,1 +1,1 @@
-"""What is compared with: Algorithm 1, and the poster's scheme."""
+"""Baselines for comparison: Algorithm 1 of the poster, and the poster's whole scheme."""

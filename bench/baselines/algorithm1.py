@@ -1,16 +1,16 @@
-"""The poster's Algorithm 1, line by line: the baseline to compare with, and to test its claims.
+"""The poster's Algorithm 1, line by line: a baseline, and the object of `tests/test_poster.py`.
 
-Messages of N input streams go in as they arrive; the merged stream comes out. The numbers in the
-comments are the printed line numbers. Nothing is mended here: where the text leaves a choice, the
-most literal reading is taken.
+It merges the messages of N input streams, as they arrive, into one stream. The numbers in the
+comments are the printed line numbers. Its defects are kept; where the text leaves a choice, the
+code takes the most literal reading.
 
-    shared      S: the partitions that all inputs have in common (line 12 says so: for all i)
-    counted     s_i,count: how many shared messages stream i has brought
-    passed      S_count: how many shared messages were sent
-    queues      q_s_i: what of stream i has to wait
+    shared      S: the partitions that all inputs have in common (by line 12: for all i)
+    counted     s_i,count: the number of shared messages received from stream i
+    passed      S_count: the number of shared messages sent
+    queues      q_s_i: the waiting messages of stream i
 
-It is right without crashes, from a common start, and where all inputs carry the same messages of
-the shared partitions in the same order. `tests/test_poster.py` shows what happens elsewhere.
+It is correct without crashes, from a common start, and if all inputs carry the same messages of the
+shared partitions in the same order. `tests/test_poster.py` shows what happens otherwise.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Tagged(NamedTuple):
     partition: str
 
     def __str__(self) -> str:
-        """Give the form in which the counter-examples are written."""
+        """Return the form in which the counter-examples are written."""
         return f"{self.message_id}@{self.partition}"
 
 
 class Merge:
-    """Merges the streams of several lower collectors at one collector."""
+    """Merges the streams of several collectors at a collector above them."""
 
     def __init__(self, streams: int, shared: Iterable[str]) -> None:
         self.shared = frozenset(shared)
@@ -41,7 +41,7 @@ class Merge:
         self.queues: list[deque[Tagged]] = [deque() for _ in range(streams)]  # 3
 
     def take(self, stream: int, message: Tagged) -> list[Tagged]:
-        """Take the next message of a stream; give what is sent now."""  # 4, 5
+        """Take the next message of a stream; return the messages to send now."""  # 4, 5
         if self.counted[stream] == self.passed and message.partition not in self.shared:  # 6
             return [message]  # 7
         self.queues[stream].append(message)  # 9
@@ -63,7 +63,7 @@ class Merge:
         return sent
 
     def _shared(self) -> list[Tagged]:
-        """Send the shared message at the head, and delete the same one in all other queues."""
+        """Send the shared message at the head, and delete it from all other queues."""
         message = self.queues[0][0]
         for queue in self.queues:
             if message in queue:
@@ -74,7 +74,7 @@ class Merge:
 def merge(
     streams: Sequence[Sequence[Tagged]], shared: Iterable[str], arrivals: Sequence[int]
 ) -> list[Tagged]:
-    """Merge whole streams; `arrivals` says whose next message arrives, turn by turn."""
+    """Merge whole streams; `arrivals` lists the stream of each arriving message in turn."""
     merging = Merge(len(streams), shared)
     places = [0] * len(streams)
     sent: list[Tagged] = []

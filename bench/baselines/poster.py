@@ -1,8 +1,8 @@
-"""The poster's ordering scheme as it was built: kafka-python, and a record for each message's ID.
+"""The poster's ordering scheme as it was built: kafka-python, and one order record a message.
 
-One collector reads every message of its partitions and appends its ID, alone, to the order's only
-partition; a consumer waits for both. Where several collectors' streams meet, the poster merges them
-by its Algorithm 1 (`algorithm1.py`); with one collector there is nothing to merge.
+One collector reads every message of its partitions and appends a record with its ID to a single
+order partition; a consumer waits for both. The poster merges the streams of several collectors by
+its Algorithm 1 (`algorithm1.py`); with one collector there is nothing to merge.
 
     python -m bench.baselines.poster BOOTSTRAP TOPIC PARTITIONS
 """
@@ -18,18 +18,19 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import AppendOutcome, Driver, Record, TopicPartition
 from multicast.errors import BufferFull
 
-_POLL_S = 0.05
-_pause = threading.Event()
+_POLL_S = 0.05  # how long a poll waits, as for the other arms (`bench.comparison.client`)
+_FULL_PAUSE_S = 0.001  # while the driver's buffer is full
+_pause = threading.Event()  # never set; used to sleep
 
 
 def order_of(topic: str) -> TopicPartition:
-    """Name the Kafka partition that holds the order."""
+    """Return the Kafka partition that holds the order."""
     return TopicPartition(f"{topic}.Msg-TO", 0)
 
 
 def collect(driver: Driver, topic: str, partitions: int) -> None:
-    """Append each message's ID to the order, in the order in which the messages come. For ever."""
-    at = order_of(topic)
+    """Append each message's ID to the order partition, as messages arrive. Never returns."""
+    order = order_of(topic)
     reader = driver.reader({TopicPartition(topic, number): 0 for number in range(partitions)})
     appender = driver.appender()
     while True:
@@ -38,15 +39,15 @@ def collect(driver: Driver, topic: str, partitions: int) -> None:
                 message_id = b"%d:%d" % (fetched.partition.partition, record.offset)
                 while True:
                     try:
-                        appender.append(at, message_id, done=_nothing)
+                        appender.append(order, message_id, done=_nothing)
                     except BufferFull:
-                        _pause.wait(0.001)
+                        _pause.wait(_FULL_PAUSE_S)
                     else:
                         break
 
 
 class PosterConsumer:
-    """Delivers a message when its ID is at the head of the order and its payload is here."""
+    """Delivers a message when its ID is next in the order and its payload has been received."""
 
     def __init__(self, driver: Driver, topic: str, places: Sequence[TopicPartition]) -> None:
         self._order = order_of(topic)
@@ -58,7 +59,7 @@ class PosterConsumer:
         self.close = self._reader.close
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what is ordered and received after one poll."""
+        """Poll once; yield the messages that can be delivered."""
         for fetched in self._reader.poll(_POLL_S):
             if fetched.partition == self._order:
                 for record in fetched.records:
@@ -82,7 +83,7 @@ class PosterConsumer:
 
 
 def _nothing(_: AppendOutcome) -> None:
-    """Forget an outcome: the poster's collector does not look back."""
+    """Ignore the outcome, as the poster's collector does."""
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""A workload's arms, measured side by side."""
+"""Measures the arms of a workload against each other."""

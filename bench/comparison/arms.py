@@ -1,7 +1,7 @@
-"""One arm of a comparison, on a real cluster: its topics, its collectors, its clients.
+"""One arm of a comparison on a real cluster: its topics, collectors and clients.
 
-All arms of a run stand ready side by side; one at a time runs a round, and the others wait for
-commands. Clients are processes and do not share an interpreter with each other.
+All arms of a run are set up first; then one at a time runs a round, while the others are idle. Each
+client is a process.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 
-_OPEN_S = 60.0
-_START_S = 4.0
-_EVENTS_S = 120.0
+_OPEN_S = 60.0  # for a client to connect, or for the first collector to start
+_START_S = 4.0  # for each further collector: they share the cores
+_EVENTS_S = 120.0  # to write the events of a round
+# A round gets the time that it takes at these rates; a slower one fails with a time-out.
 _SLOWEST_BYTES_PER_S = 2_000_000
 _SLOWEST_MESSAGES_PER_S = 500
-_WARM_S = 1.5
+_WARM_S = 1.5  # of an arm with a rate, before the first round: clients connect, code is compiled
+_CPU_MIN_S = 0.05  # a rate per CPU second of less CPU time would be noise
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCluster:
-    """Where to measure: addresses, an open driver and the brokers' processes, if they are ours.
+    """Where to measure: addresses, an open driver, and the process IDs of local brokers.
 
-    With a name for the `run` the clients tell their events (`bench.comparison.events`), and topics
-    stay.
+    With a name for the `run`, the clients write events (`bench.comparison.events`), and the topics
+    are kept.
     """
 
     bootstrap: str
@@ -59,7 +61,7 @@ class MeasuredCluster:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of an arm gave: rates and CPU seconds by name, and three histograms."""
+    """The result of one round of an arm: rates and CPU seconds by name, and three histograms."""
 
     figures: Mapping[str, float]
     publish: Latencies
@@ -68,7 +70,7 @@ class Round:
 
 
 class Arm:
-    """A context manager that ends what it started and removes its topics."""
+    """One arm; a context manager that ends its processes and deletes its topics."""
 
     def __init__(self, workload: Workload, name: str, cluster: MeasuredCluster) -> None:
         self.name = name
@@ -105,11 +107,11 @@ class Arm:
 
     @property
     def pids(self) -> Mapping[str, Sequence[int]]:
-        """The processes' numbers by role: producers, consumers, collectors, brokers."""
+        """The process IDs by role: producers, consumers, collectors, brokers."""
         return self._pids
 
     def warm_up(self) -> None:
-        """Let every client meet the brokers, and a backlog come to be; measures nothing."""
+        """Let every client connect, and write the backlog if there is one; measures nothing."""
         rate = self._workload.rate
         total = self._workload.warm_up + self._workload.messages
         count = total if self._workload.load == BACKLOG else max(20, min(total, total // 5))
@@ -121,7 +123,7 @@ class Arm:
             self.round(0)
 
     def round(self, number: int) -> Round:
-        """Run one round; raises `AmcastError` where a message was lost or came too late."""
+        """Run one round; raises `AmcastError` if a message was lost or came too late."""
         workload = self._workload
         return self._round(
             number,
@@ -132,7 +134,7 @@ class Arm:
         )
 
     def write_events(self, number: int) -> None:
-        """Let every client tell the events of the round it ran last; a nameless run has none."""
+        """Let every client write the events of its last round, if the run has a name."""
         if self._cluster.run is None:
             return
         for client in (self._producer, *self._consumers):
@@ -143,7 +145,7 @@ class Arm:
     def _round(
         self, number: int, messages: int, *, warm_up: int, sends: bool, full_speed: bool
     ) -> Round:
-        """Tell the clients, the consumers first; wait for their answers and put them together."""
+        """Start the clients, consumers first; wait for their answers, and combine them."""
         backlog = self._workload.load == BACKLOG
         size = self._workload.message_bytes
         seconds = max(messages / _SLOWEST_MESSAGES_PER_S, messages * size / _SLOWEST_BYTES_PER_S)
@@ -165,28 +167,28 @@ class Arm:
             sent = self._producer.answer(2 * timeout_s)
         else:
             sent = {}
-        got = [consumer.answer(2 * timeout_s) for consumer in consumers]
+        answers = [consumer.answer(2 * timeout_s) for consumer in consumers]
         after = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
         cpu = {role: after[role] - before[role] for role in self._pids}
-        # What the machine did beside: another arm's idle clients, and whatever else runs on it.
+        # The rest of the machine: idle clients of other arms, and all other processes.
         busy = busy_seconds() - busy
         cpu["others"] = max(0.0, busy - sum(cpu.values()))
         figures = {"busyCores": round(busy / max(0.001, time.monotonic() - began), 3)}
         figures |= {f"cpuSeconds.{role}": round(seconds, 3) for role, seconds in cpu.items()}
-        figures |= self._what_came_over(carried)
-        return self._put_together(sent, got, figures)
+        figures |= self._traffic_since(carried)
+        return self._round_of(sent, answers, figures)
 
-    def _what_came_over(self, before: Mapping[str, Traffic]) -> dict[str, float]:
-        found: dict[str, float] = {}
+    def _traffic_since(self, before: Mapping[str, Traffic]) -> dict[str, float]:
+        figures: dict[str, float] = {}
         for role, pids in self._pids.items():
             after = traffic(pids)
-            found[f"bytesReceived.{role}"] = after.received - before[role].received
-            found[f"bytesSent.{role}"] = after.sent - before[role].sent
-            found[f"residentMiB.{role}"] = round(resident_bytes(pids) / 2**20, 1)
-        return found
+            figures[f"bytesReceived.{role}"] = after.received - before[role].received
+            figures[f"bytesSent.{role}"] = after.sent - before[role].sent
+            figures[f"residentMiB.{role}"] = round(resident_bytes(pids) / 2**20, 1)
+        return figures
 
-    def _put_together(
-        self, sent: Mapping[str, Any], got: list[dict[str, Any]], figures: dict[str, float]
+    def _round_of(
+        self, sent: Mapping[str, Any], answers: list[dict[str, Any]], figures: dict[str, float]
     ) -> Round:
         if sent.get("errors"):
             raise AmcastError(f"arm {self.name}: {sent['errors']} messages were not acknowledged")
@@ -195,25 +197,27 @@ class Arm:
             publish.add(sent["publish"])
             delay.add(sent["delay"])
             figures["publishRate"] = sent["rate"]
-        for at, one in enumerate(got):
-            if one["delivered"] != one["expected"]:
+        for index, answer in enumerate(answers):
+            if answer["delivered"] != answer["expected"]:
                 raise AmcastError(
-                    f"arm {self.name}: consumer {at + 1} delivered {one['delivered']} of "
-                    f"{one['expected']} messages in time"
+                    f"arm {self.name}: consumer {index + 1} delivered {answer['delivered']} of "
+                    f"{answer['expected']} messages in time"
                 )
-            end_to_end.add(one["latency"])
-        rates = [one["rate"] for one in got]
+            end_to_end.add(answer["latency"])
+        rates = [answer["rate"] for answer in answers]
         if rates and None not in rates:
             figures["consumeRate"] = sum(rates)
-        cpu_s = sum(one["cpu_s"] for one in got)
-        if cpu_s > 0.05:
-            figures["consumeRatePerCpuSecond"] = sum(one["cpu_messages"] for one in got) / cpu_s
+        cpu_s = sum(answer["cpu_s"] for answer in answers)
+        if cpu_s > _CPU_MIN_S:
+            figures["consumeRatePerCpuSecond"] = (
+                sum(answer["cpu_messages"] for answer in answers) / cpu_s
+            )
         return Round(figures, publish, delay, end_to_end)
 
     # -- setting up -------------------------------------------------------------------------
 
     def _collectors(self, folder: Path) -> list[int]:
-        """Make the topics and start what gives the order; its processes."""
+        """Create the topics, and start the processes that order; return their IDs."""
         bootstrap, plan = self._cluster.bootstrap, self._layout.plan
         partitions = 1 if self.name == "one-partition" else len(self._layout.partitions)
         with Admin(bootstrap) as admin:
@@ -221,15 +225,15 @@ class Arm:
                 self._topics = [*topics_of(plan), control_partition(plan.topic).topic]
                 plan = apply(self._cluster.driver, admin, plan).plan
             else:
-                asked = {self._topic: TopicSpec(partitions)}
+                topics = {self._topic: TopicSpec(partitions)}
                 if self.name == "algorithm1":
-                    asked[order_of(self._topic).topic] = TopicSpec(1)
-                self._topics = list(asked)
-                admin.create_topics(asked)
+                    topics[order_of(self._topic).topic] = TopicSpec(1)
+                self._topics = list(topics)
+                admin.create_topics(topics)
         if plan is not None:
             host = CollectorProcesses(bootstrap, self._topic, self._workload.driver, plan, folder)
             self._stack.enter_context(host)
-            # They start side by side, on as many cores as there are.
+            # They start at the same time, and share the machine's cores.
             host.wait_healthy(_OPEN_S + _START_S * len(host.names))
             return host.pids
         if self.name == "algorithm1":
@@ -238,14 +242,14 @@ class Arm:
         return []
 
     def _describe(self) -> None:
-        """Say what arm the run's events will be of, and at the end that there are no more."""
+        """Write the arm's description to the run's events now, and its end when the arm closes."""
         run = self._cluster.run
         if run is None:
             return
         with Admin(self._cluster.bootstrap) as admin:
             admin.create_topics({events_topic(run): TopicSpec(PARTITIONS)})
-        told = describe(run, self.name, self._workload, self._layout, self._topic)
-        write_statement(self._cluster.driver, run, "arm", told)
+        description = describe(run, self.name, self._workload, self._layout, self._topic)
+        write_statement(self._cluster.driver, run, "arm", description)
         end = {"run": run, "arm": self.name}
         self._stack.callback(write_statement, self._cluster.driver, run, "end", end)
 
@@ -260,9 +264,11 @@ class Arm:
         }
         enter = self._stack.enter_context
         self._producer = enter(ClientProcess("producer", {**spec, "role": "producer"}, folder))
-        for at in range(len(self._layout.consumers)):
-            told = {**spec, "role": "consumer", "consumer": at}
-            self._consumers.append(enter(ClientProcess(f"consumer-{at + 1}", told, folder)))
+        for number in range(len(self._layout.consumers)):
+            consumer_spec = {**spec, "role": "consumer", "consumer": number}
+            self._consumers.append(
+                enter(ClientProcess(f"consumer-{number + 1}", consumer_spec, folder))
+            )
         for client in (self._producer, *self._consumers):
             client.answer(_OPEN_S)
 

@@ -1,8 +1,8 @@
-"""A client of a benchmark, as a process: the producers of an arm, or one of its consumers.
+"""A benchmark client process: all producers of an arm, or one of its consumers.
 
-Commands come in as JSON lines, answers go out as JSON lines; the first line says what to be. All
-times are this machine's monotonic clock, in nanoseconds, so they compare across its processes.
-Every arm's clients stand on the same driver: what differs is who gives the order.
+It reads commands and writes answers as JSON lines; the first line sets its role. All times are of
+this machine's monotonic clock, in nanoseconds, so they are comparable across processes. The clients
+of all arms use the same driver, except `algorithm1`: the arms differ only in who orders.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ from multicast.producer import Producer
 from multicast.receipts import Receipt, Receipts
 
 _PR_SET_TIMERSLACK = 29
-_POLL_S = 0.05
-# Where the clients' own speed is the rate, every arm sends in calls of so many messages.
-_BATCH = 256
+_TIMER_SLACK_NS = 1000
+_POLL_S = 0.05  # how long a poll waits; it returns at once when records come
+_LEAD_NS = 20_000_000  # from the command to the first intended time, so that the first is on time
+_FULL_PAUSE_S = 0.001  # while the driver's buffer is full
+# Without a rate, every arm sends calls of so many messages and bytes, because a call has a cost.
+_BATCH_MAX = 256
 _BATCH_BYTES = 1 << 20
-_pause = threading.Event()  # never set: what is waited for is a time
+_pause = threading.Event()  # never set; used to sleep
 
 
 class Stamped:
-    """An appender that notes how long each append took, and with `accepted` all of each."""
+    """An appender that notes how long each append took; with `accepted`, also each outcome."""
 
     def __init__(
         self, inner: Appender, took: array[int], accepted: list[Accepted] | None = None
@@ -67,7 +70,7 @@ class Stamped:
         headers: Headers = (),
         done: Callable[[AppendOutcome], None],
     ) -> None:
-        """Append, and note the time from here to the acknowledgement."""
+        """Append, and note the time until the acknowledgement."""
         began = time.monotonic_ns()
 
         def acknowledged(outcome: AppendOutcome) -> None:
@@ -93,7 +96,7 @@ class Stamped:
         *,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
-        """Append these, and note the time of each from here to its acknowledgement."""
+        """Append all, and note the time until the acknowledgement of each."""
         began = time.monotonic_ns()
 
         def acknowledged(index: int, outcome: AppendOutcome) -> None:
@@ -115,7 +118,7 @@ class Stamped:
 
 
 class StampedDriver:
-    """A driver whose appenders are `Stamped`; all else is the inner one's."""
+    """A driver whose appenders are `Stamped`; everything else is delegated."""
 
     def __init__(self, inner: Driver, accepted: list[Accepted] | None = None) -> None:
         self._inner = inner
@@ -124,7 +127,7 @@ class StampedDriver:
         self.appenders: list[Stamped] = []
 
     def appender(self, *, linger_ms: int = 0) -> Appender:
-        """Open an appender that notes what its appends took."""
+        """Open a `Stamped` appender."""
         made = Stamped(self._inner.appender(linger_ms=linger_ms), self.took, self.accepted)
         self.appenders.append(made)
         return made
@@ -134,14 +137,14 @@ class StampedDriver:
 
 
 class _Sends(NamedTuple):
-    """How a producer sends to the partition of a number: one message, or many in one call."""
+    """How a producer sends to a partition, given by number: one message, or many in one call."""
 
-    one: Callable[[int, bytes], None]
+    single: Callable[[int, bytes], None]
     many: Callable[[int, Sequence[bytes]], None]
 
 
 class _Batch(NamedTuple):
-    """Messages, by their places in the round, that a producer sends to one partition in a call."""
+    """Messages, by their indices in the round, that a producer sends to a partition in one call."""
 
     producer: int
     log: int
@@ -149,9 +152,9 @@ class _Batch(NamedTuple):
 
 
 class ProducerThread:
-    """All producers of an arm, in one thread: message i is sent by producer i modulo their number.
+    """All producers of an arm, in one thread: producer i modulo their number sends message i.
 
-    Plain producers append to a partition; ours multicast to its name.
+    Plain producers append to a partition; this project's producers multicast to its name.
     """
 
     def __init__(
@@ -161,40 +164,45 @@ class ProducerThread:
         self._layout = layout
         self._driver = driver
         self._padding = padding(workload.message_bytes, workload.seed)
-        self._batch = max(1, min(_BATCH, _BATCH_BYTES // workload.message_bytes))
+        self._batch = max(1, min(_BATCH_MAX, _BATCH_BYTES // workload.message_bytes))
         self._sends: list[_Sends] = []
         self._receipts: dict[int, Receipt | Receipts] = {}
         self._stack = ExitStack()
-        one = arm == "one-partition"
+        one_partition = arm == "one-partition"
         for _ in range(workload.producers):
             if layout.plan is None or arm == "ordered-plain":
-                self._sends.append(self._plain(driver.appender(), topic, one=one))
+                self._sends.append(
+                    self._plain(driver.appender(), topic, one_partition=one_partition)
+                )
             else:
                 self._sends.append(self._multicasting(topic))
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Close all producers."""
         self._stack.close()
 
-    def _plain(self, appender: Appender, topic: str, *, one: bool) -> _Sends:
+    def _plain(self, appender: Appender, topic: str, *, one_partition: bool) -> _Sends:
         self._stack.callback(appender.close)
-        places = [TopicPartition(topic, 0 if one else at) for at in range(len(self._names))]
+        partitions = [
+            TopicPartition(topic, 0 if one_partition else number)
+            for number in range(len(self._names))
+        ]
 
         def send(log: int, payload: bytes) -> None:
             while True:
                 try:
-                    appender.append(places[log], payload, done=_nothing)
+                    appender.append(partitions[log], payload, done=_nothing)
                 except BufferFull:
-                    _pause.wait(0.001)
+                    _pause.wait(_FULL_PAUSE_S)
                 else:
                     return
 
         def send_all(log: int, payloads: Sequence[bytes]) -> None:
             while payloads:
-                taken = appender.append_all(places[log], payloads, done=_nothing_at)
+                taken = appender.append_all(partitions[log], payloads, done=_nothing_at)
                 payloads = payloads[taken:]
                 if not taken:
-                    _pause.wait(0.001)
+                    _pause.wait(_FULL_PAUSE_S)
 
         return _Sends(send, send_all)
 
@@ -218,7 +226,7 @@ class ProducerThread:
         return self._layout.partitions
 
     def round(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a round; answer once every message is acknowledged."""
+        """Send a round; return its figures once every message is acknowledged."""
         destinations = self._workload.destinations(self._layout.targets)[: command["messages"]]
         warm_up = command["warm_up"]
         rate = None if command["full_speed"] else self._workload.rate
@@ -233,11 +241,13 @@ class ProducerThread:
             self._send_in_batches(command["round"], batches)
             delays.extend([0] * len(destinations))
         else:
-            began += 20_000_000
+            began += _LEAD_NS
             self._send_in_time(command["round"], destinations, began, rate, delays)
         for appender in self._driver.appenders:
             if not appender.flush(command["timeout_s"]):
-                raise TimedOut(f"not all was acknowledged within {command['timeout_s']:g} s")
+                raise TimedOut(
+                    f"some messages were not acknowledged within {command['timeout_s']:g} s"
+                )
         if command["ordered"]:
             for receipt in self._receipts.values():
                 receipt.ordered(command["timeout_s"])
@@ -255,7 +265,7 @@ class ProducerThread:
         }
 
     def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
-        """Tell what became of each message of the last round."""
+        """Write the events of the last round's messages; return their number."""
         accepted = self._driver.accepted or []
         return log.write_accepted(command["round"], accepted, timeout_s=command["timeout_s"])
 
@@ -277,10 +287,10 @@ class ProducerThread:
                 wait((intended - now) / 1e9)
                 now = now_ns()
             delays.append(now - intended)
-            sends[index % count].one(log, pack(intended, now, number, index, log) + rest)
+            sends[index % count].single(log, pack(intended, now, number, index, log) + rest)
 
     def _send_in_batches(self, number: int, batches: Sequence[_Batch]) -> None:
-        """Send as fast as it goes; stamped before there is room: a wait for it counts."""
+        """Send as fast as possible; stamps come before a wait for room, so latency includes it."""
         sends, rest = self._sends, self._padding
         for producer, log, indices in batches:
             now = time.monotonic_ns()
@@ -288,7 +298,7 @@ class ProducerThread:
             sends[producer].many(log, made)
 
     def _batches(self, destinations: Sequence[int]) -> list[_Batch]:
-        """Put messages of one producer to one partition together, in the order of their last."""
+        """Group the messages of a producer to a partition, in the order of their last message."""
         count, size = len(self._sends), self._batch
         full: list[_Batch] = []
         open_: dict[tuple[int, int], list[int]] = {}
@@ -302,28 +312,28 @@ class ProducerThread:
 
 
 class MessageSource(Protocol):
-    """Where a consumer's messages come from."""
+    """The source of a consumer's messages."""
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what one poll brings."""
+        """Yield the records of one poll."""
 
     def rewind(self) -> None:
         """Read from the start again."""
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Close the source."""
 
 
 class PlainSource:
-    """Reads partitions as they come."""
+    """Reads partitions without an order between them."""
 
-    def __init__(self, driver: Driver, places: Sequence[TopicPartition]) -> None:
-        self._starts = dict.fromkeys(places, 0)
+    def __init__(self, driver: Driver, partitions: Sequence[TopicPartition]) -> None:
+        self._starts = dict.fromkeys(partitions, 0)
         self._reader = driver.reader(self._starts)
         self.close = self._reader.close
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what one poll brings."""
+        """Yield the records of one poll."""
         for fetched in self._reader.poll(_POLL_S):
             yield fetched.records
 
@@ -333,14 +343,14 @@ class PlainSource:
 
 
 class OrderedSource:
-    """Delivers by our consumer."""
+    """Delivers in order, by this project's consumer."""
 
     def __init__(self, driver: Driver, topic: str, name: str) -> None:
         self._consumer = Consumer(topic=topic, name=name, driver=driver, committed=False)
         self.close = self._consumer.close
 
     def poll(self) -> Iterator[Sequence[Record]]:
-        """Give what one poll brings."""
+        """Yield the records of one poll."""
         for batch in self._consumer.poll(_POLL_S):
             yield batch.records
 
@@ -368,26 +378,26 @@ class Receiver:
             self._stamps = OrderStamps(driver, topic, arm, reading.name)
             driver = cast(Driver, self._stamps)
         self._source: MessageSource
-        places = [TopicPartition(topic, number) for number in reading.interest]
+        partitions = [TopicPartition(topic, number) for number in reading.interest]
         if arm == "one-partition":
             self._source = PlainSource(driver, [TopicPartition(topic, 0)])
         elif arm == "algorithm1":
-            self._source = PosterConsumer(driver, topic, places)
+            self._source = PosterConsumer(driver, topic, partitions)
         elif layout.plan is None:
-            self._source = PlainSource(driver, places)
+            self._source = PlainSource(driver, partitions)
         else:
             self._source = OrderedSource(driver, topic, reading.name)
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Close the source."""
         self._source.close()
 
     def round(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Say that we read, then read until all that is addressed to us came."""
+        """Answer that the consumer is ready, then read until all its messages have come."""
         expected = self._expected(self._destinations[: command["messages"]], self._reading)
         backlog = self._backlog
         warm_up = command["warm_up"]
-        if backlog:  # counted by delivery, so the consumer's own share of it
+        if backlog:  # counted by deliveries, so take this consumer's share of the warm-up
             warm_up = expected * warm_up // max(1, command["messages"])
             self._source.rewind()
         else:
@@ -419,7 +429,7 @@ class Receiver:
         }
 
     def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
-        """Tell of each delivery of the last round."""
+        """Write the events of the last round's deliveries; return their number."""
         if self._stamps is not None:
             self._stamps.settle()
         return log.write_delivered(
@@ -432,11 +442,11 @@ class Receiver:
 
 
 def _nothing(_: AppendOutcome) -> None:
-    """Take an outcome that `Stamped` has noted already."""
+    """Ignore an outcome: `Stamped` has noted it."""
 
 
 def _nothing_at(_: int, __: AppendOutcome) -> None:
-    """Take the outcome of one of many."""
+    """Ignore the outcome of one of many: `Stamped` has noted it."""
 
 
 def _answer(document: Mapping[str, Any]) -> None:
@@ -464,9 +474,9 @@ def _open(
 
 
 def main() -> None:
-    """Serve commands until the standard input ends."""
-    # A wait may last 50 µs longer than asked for unless the kernel is told otherwise.
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)
+    """Serve commands until standard input ends."""
+    # By default the kernel may end a wait up to 50 µs late.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
     with ExitStack() as stack:
         role: ProducerThread | Receiver | None = None
         for line in sys.stdin:
@@ -480,7 +490,7 @@ def main() -> None:
                     _answer({"events": role.write_events(log, command)})
                 else:
                     gc.collect()
-                    gc.freeze()  # as a service would: what was set up is not looked through again
+                    gc.freeze()  # as a service would: the set-up objects are not scanned again
                     _answer(role.round(command))
             except AmcastError as error:
                 _answer({"error": str(error)})

@@ -1,12 +1,12 @@
-"""Compare two results of one workload: what became worse by more than is allowed.
+"""Compares two results of one workload, and finds the figures that became too much worse.
 
-Goes in: two documents of `amcast bench run`. Comes out: a row for each figure that both have. No
-files here. Ratios against the first arm are compared where both results have them: they depend
-little on the machine and its other work. A result of one arm is compared by its figures.
+`compare` takes two documents of `amcast bench run` and returns a row for each figure of both. If
+both have ratios against the first arm, these are compared, because they depend little on the
+machine and its load; a result of one arm is compared by its figures.
 
-    change      above 1: worse. A latency's new over its old, a rate's old over its new
-    spread      what a result's own pairs (or rounds) differ by. Where the median of either result
-                lies within the other's, there is no regression, however much they differ
+    change      new / old of a latency, old / new of a rate: above 1 is worse
+    spread      the range of a result's pairs (or rounds). If either median lies within the other
+                result's spread, there is no regression
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KNOWN_VERSION = 1
 
 
 class Incomparable(ValueError):
-    """The results cannot be compared; the text is one sentence saying why."""
+    """The results cannot be compared; the text says why, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class FigureRow:
 def compare(
     old: Mapping[str, Any], new: Mapping[str, Any], *, max_regression: float
 ) -> tuple[FigureRow, ...]:
-    """Compare; raises `Incomparable` where the results are not of one workload."""
+    """Compare two documents; raises `Incomparable` if their workloads differ."""
     if not max_regression >= 1:
-        raise Incomparable(f"--max-regression is {max_regression:g}; it is 1 or more")
+        raise Incomparable(f"--max-regression is {max_regression:g}; it must be 1 or more")
     for document in (old, new):
         if document.get("schema_version") != _KNOWN_VERSION:
             raise Incomparable(
@@ -52,16 +52,18 @@ def compare(
     try:
         return _rows(old, new, max_regression)
     except (KeyError, TypeError, AttributeError) as error:
-        raise Incomparable(f"not a result of amcast bench run: {error!r} is not there") from error
+        raise Incomparable(f"not a result of amcast bench run: {error!r} is missing") from error
 
 
 def _rows(
     old: Mapping[str, Any], new: Mapping[str, Any], max_regression: float
 ) -> tuple[FigureRow, ...]:
     for key in _SAME:
-        one, other = old["workload"][key], new["workload"][key]
-        if one != other:
-            raise Incomparable(f"the workloads differ: {key} is {one} in one, {other} in the other")
+        old_value, new_value = old["workload"][key], new["workload"][key]
+        if old_value != new_value:
+            raise Incomparable(
+                f"the workloads differ: {key} is {old_value} in one, {new_value} in the other"
+            )
     both = old["base"] == new["base"] and old["ratios"] and new["ratios"]
     before, after = (_ratios(old), _ratios(new)) if both else (_figures(old), _figures(new))
     rows = []
@@ -87,17 +89,17 @@ _Figures = dict[tuple[str, str], tuple[float, Sequence[float]]]
 
 def _ratios(document: Mapping[str, Any]) -> _Figures:
     return {
-        (arm, name): (float(found["median"]), found.get("pairs", ()))
+        (arm, name): (float(ratio["median"]), ratio.get("pairs", ()))
         for arm, figures in document["ratios"].items()
-        for name, found in figures.items()
+        for name, ratio in figures.items()
     }
 
 
 def _figures(document: Mapping[str, Any]) -> _Figures:
-    found: _Figures = {}
+    by_figure: _Figures = {}
     for arm, figures in document["arms"].items():
         for name in RATIOS:
             key = f"aggregated{name[0].upper()}{name[1:]}"
             if key in figures:
-                found[arm, name] = (float(figures[key]), figures.get(name, ()))
-    return found
+                by_figure[arm, name] = (float(figures[key]), figures.get(name, ()))
+    return by_figure

@@ -1,19 +1,17 @@
-"""Events: what became of each message, as JSON records that the clients of a run write to Kafka.
+"""Events of a run: JSON records about each message, which the clients write to Kafka.
 
-A run's topic is RUN.events. Its partition 0 holds one *description* for each arm, and one *end*
-when the arm is over; the others hold the events. All stamps are nanoseconds of one machine's
-monotonic clock, taken in the clients while they measured; an arm's description says once what to
-add for the time since 1970. Events are written between the rounds, so that they do not disturb
-what they tell.
+The topic is RUN.events. Its partition 0 holds a *description* of each arm, and an *end* when the
+arm is over; the other partitions hold the events. All times are nanoseconds of one machine's
+monotonic clock, taken by the clients during the measurement; a description gives the offset to the
+time since 1970. Events are written between the rounds, so that they do not disturb a measurement.
 
     every event   run, arm, topology ("tree-4": kind and size), r (the poster's label), role, round,
-                  number (the message's place in the round), measured (false in the warm-up),
+                  number (the message's index in the round), measured (false in the warm-up),
                   log and offset (the message ID), to (its partitions), size (bytes), intended, sent
     producer      accepted: when its acknowledgement came
-    consumer      consumer, instance, sequence (rises by one from delivery to delivery of an
-                  instance), ordered (when this consumer had read the order record that names the
-                  message; null where no order is read), delivered (when the poll that brought it
-                  came back)
+    consumer      consumer, instance, sequence (rises by one with each delivery of an instance),
+                  ordered (when this consumer had read the order record that names the message;
+                  null if it reads no order), delivered (when the poll with the message returned)
 
 Invariant: intended <= sent <= accepted, and sent <= delivered, and ordered <= delivered.
 """
@@ -43,14 +41,16 @@ from multicast.drivers.protocol import (
 from multicast.errors import AmcastError, BufferFull, TimedOut
 from multicast.order import OrderRecord, OrderStream
 
-PARTITIONS = 5
+PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
-_CHUNK = 500  # events in a row to one Kafka partition, so that batches are full
-_pause = threading.Event()  # never set
+_CHUNK_EVENTS = 500  # in a row to one Kafka partition, so that batches are full
+_FULL_PAUSE_S = 0.005  # while the driver's buffer is full
+_STATEMENT_S = 30.0  # to store a description
+_pause = threading.Event()  # never set; used to sleep
 
 
 class Accepted(NamedTuple):
-    """What a producer noted of one append: the payload's stamp, times, and the offset."""
+    """What a producer notes of one append: the payload's stamp, times, and the offset."""
 
     stamp: bytes
     size: int
@@ -60,12 +60,12 @@ class Accepted(NamedTuple):
 
 
 def events_topic(run: str) -> str:
-    """Name the Kafka topic of a run's events."""
+    """Return the Kafka topic of a run's events."""
     return f"{run}.events"
 
 
 def describe(run: str, arm: str, workload: Workload, layout: Layout, topic: str) -> dict[str, Any]:
-    """Make the description of an arm; its clock offset is taken now, on this machine."""
+    """Make the description of an arm; it reads this machine's clock offset now."""
     monotonic = time.monotonic_ns()
     return {
         "schema_version": 1,
@@ -87,36 +87,36 @@ def describe(run: str, arm: str, workload: Workload, layout: Layout, topic: str)
 def write_statement(driver: Driver, run: str, key: str, document: Mapping[str, Any]) -> None:
     """Write a description (key "arm") or an end (key "end"); raises `AmcastError`."""
     with_key = {"kind": key, **document}
-    _Writer(driver, events_topic(run)).write([(DESCRIBED, _dump(with_key))], timeout_s=30.0)
+    _Writer(driver, events_topic(run)).write([(DESCRIBED, _dump(with_key))], timeout_s=_STATEMENT_S)
 
 
 class EventLog:
-    """One client's events: says them in lines and writes them."""
+    """Formats and writes the events of one client."""
 
     def __init__(
         self, driver: Driver, run: str, arm: str, workload: Workload, layout: Layout
     ) -> None:
         self._writer = _Writer(driver, events_topic(run))
         self._names = layout.partitions
-        self._one = arm == "one-partition"
+        self._one_partition = arm == "one-partition"
         self._warm_up = workload.warm_up
-        # What all events of a client share is spelt once; each line only fills in its numbers.
+        # The common fields of a client's events are formatted only once.
         self._lead = _dump(_constants(run, arm, workload))[:-1].decode()
         self._sequence = 0
         self._written = 0
 
-    def write_accepted(self, number: int, found: Sequence[Accepted], *, timeout_s: float) -> int:
-        """Write what the producers noted of a round; say how many events there were."""
+    def write_accepted(self, number: int, accepted: Sequence[Accepted], *, timeout_s: float) -> int:
+        """Write the events of the producers' appends of a round; return their number."""
         lead = f'{self._lead},"role":"producer","round":{number},'
 
         def lines() -> Iterator[str]:
-            for one in found:
-                intended, _, round_, index, log = unpack(one.stamp)
+            for append in accepted:
+                intended, _, round_, index, log = unpack(append.stamp)
                 if round_ == number:
                     yield (
-                        f"{lead}{self._message(log, one.offset, index, one.size)},"
-                        f'"intended":{intended},"sent":{one.began},'
-                        f'"accepted":{one.acknowledged}}}'
+                        f"{lead}{self._message(log, append.offset, index, append.size)},"
+                        f'"intended":{intended},"sent":{append.began},'
+                        f'"accepted":{append.acknowledged}}}'
                     )
 
         return self._write(lines(), timeout_s)
@@ -125,39 +125,39 @@ class EventLog:
         self,
         number: int,
         consumer: str,
-        found: Sequence[DeliveryStamp],
+        delivered: Sequence[DeliveryStamp],
         ordered: OrderStamps | None,
         *,
         timeout_s: float,
     ) -> int:
-        """Write what one consumer noted of a round; say how many events there were."""
+        """Write the events of a consumer's deliveries of a round; return their number."""
         named = json.dumps(consumer)
         lead = f'{self._lead},"role":"consumer","round":{number},"consumer":{named},"instance":"a",'
-        begin, self._sequence = self._sequence, self._sequence + len(found)
+        begin, self._sequence = self._sequence, self._sequence + len(delivered)
 
         def lines() -> Iterator[str]:
-            for at, one in enumerate(found, start=begin):
-                stamp = None if ordered is None else ordered.at(one.log, one.offset)
+            for sequence, delivery in enumerate(delivered, start=begin):
+                stamp = None if ordered is None else ordered.read_ns(delivery.log, delivery.offset)
                 yield (
-                    f"{lead}{self._message(one.log, one.offset, one.number, one.size)},"
-                    f'"intended":{one.intended},"sent":{one.sent},'
+                    f"{lead}{self._message(delivery.log, *delivery.place)},"
+                    f'"intended":{delivery.intended},"sent":{delivery.sent},'
                     f'"ordered":{"null" if stamp is None else stamp},'
-                    f'"delivered":{one.delivered},"sequence":{at}}}'
+                    f'"delivered":{delivery.delivered},"sequence":{sequence}}}'
                 )
 
         return self._write(lines(), timeout_s)
 
     def _message(self, log: int, offset: int, number: int, size: int) -> str:
-        stands = self._names[0 if self._one else log]
+        stored_in = self._names[0 if self._one_partition else log]
         measured = "true" if number >= self._warm_up else "false"
         return (
-            f'"number":{number},"measured":{measured},"log":"{stands}","offset":{offset},'
+            f'"number":{number},"measured":{measured},"log":"{stored_in}","offset":{offset},'
             f'"to":["{self._names[log]}"],"size":{size}'
         )
 
     def _write(self, lines: Iterable[str], timeout_s: float) -> int:
         placed = (
-            (1 + index // _CHUNK % (PARTITIONS - 1), line.encode())
+            (1 + index // _CHUNK_EVENTS % (PARTITIONS - 1), line.encode())
             for index, line in enumerate(lines, start=self._written)
         )
         written = self._writer.write(placed, timeout_s=timeout_s)
@@ -166,9 +166,9 @@ class EventLog:
 
 
 class OrderStamps:
-    """When one consumer had read each order record; a driver whose readers note it.
+    """The times at which one consumer read each order record: a driver whose readers note them.
 
-    The notes are resolved after a round: `settle` reads them by the acceptance rule.
+    After a round `settle` resolves the notes by the acceptance rule.
     """
 
     def __init__(self, inner: Driver, topic: str, arm: str, consumer: str) -> None:
@@ -183,14 +183,14 @@ class OrderStamps:
         self._stamps: dict[int, list[tuple[int, int]]] = {}
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
-        """Open a reader that notes what it reads of the order, and when."""
+        """Open a reader that notes the order records that it reads, with the time."""
         return _NotingReader(self._inner.reader(starts), self._order, self.noted)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def settle(self) -> None:
-        """Take the notes so far in; they are empty after it."""
+        """Resolve and clear the notes."""
         for fetched, now_ns in self.noted:
             for record in fetched.records:
                 if self._poster:
@@ -200,14 +200,14 @@ class OrderStamps:
                 stream = self._open_stream()
                 if record.offset < stream.offset_next:
                     continue
-                said = stream.read(record.offset, record.value)
-                if isinstance(said, OrderRecord):
-                    for log, first, end in said.runs:
+                record_read = stream.read(record.offset, record.value)
+                if isinstance(record_read, OrderRecord):
+                    for log, first, end in record_read.runs:
                         self._name(log, first, end, now_ns)
         self.noted.clear()
 
-    def at(self, log: int, offset: int) -> int | None:
-        """Give when the order record that names this offset had been read."""
+    def read_ns(self, log: int, offset: int) -> int | None:
+        """Return when the order record that names this offset was read; None if unknown."""
         index = bisect_right(self._firsts.get(log, []), offset) - 1
         if index < 0:
             return None
@@ -233,7 +233,7 @@ class OrderStamps:
 
 
 class _NotingReader:
-    """A reader that keeps what it reads of one topic, with the time."""
+    """A reader that notes the records of one topic, with the time."""
 
     def __init__(self, inner: Reader, topic: str, noted: list[tuple[Fetched, int]]) -> None:
         self._inner = inner
@@ -241,17 +241,19 @@ class _NotingReader:
         self._noted = noted
 
     def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
-        found = self._inner.poll(timeout_s, records_max)
+        fetched = self._inner.poll(timeout_s, records_max)
         now_ns = time.monotonic_ns()
-        self._noted += [(one, now_ns) for one in found if one.partition.topic == self._topic]
-        return found
+        self._noted += [
+            (batch, now_ns) for batch in fetched if batch.partition.topic == self._topic
+        ]
+        return fetched
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
 class _Writer:
-    """Appends records and waits until all are stored."""
+    """Appends records, and waits until all are stored."""
 
     def __init__(self, driver: Driver, topic: str) -> None:
         self._driver = driver
@@ -259,20 +261,20 @@ class _Writer:
         self._failed: AmcastError | None = None
 
     def write(self, records: Iterable[tuple[int, bytes]], *, timeout_s: float) -> int:
-        """Write (partition, value) pairs; say how many. Raises `AmcastError` if one failed."""
+        """Write (partition, value) pairs; return their number. Raises `AmcastError` on failure."""
         deadline = time.monotonic() + timeout_s
         appender = self._driver.appender()
         count = 0
         try:
             for partition, value in records:
-                at = TopicPartition(self._topic, partition)
+                target = TopicPartition(self._topic, partition)
                 while True:
                     try:
-                        appender.append(at, value, done=self._done)
+                        appender.append(target, value, done=self._done)
                     except BufferFull:
                         if time.monotonic() > deadline:
                             raise
-                        _pause.wait(0.005)
+                        _pause.wait(_FULL_PAUSE_S)
                     else:
                         break
                 count += 1

@@ -1,7 +1,8 @@
-"""Who sends where and who reads what: a workload's kind as partitions, a tree and consumers.
+"""Lays out a workload for an arm: its partitions, its consumers, and the plan that orders them.
 
-Goes in: a `Workload` and an arm. Comes out: a `Layout`, with the plan that the arm applies, if any.
-No Kafka here. Every log is a single partition, so a partition's number is its Kafka partition's.
+`lay_out` takes a `Workload` and an arm, and returns a `Layout`, with a plan if the arm has one. No
+Kafka is used here. Every destination set is a single partition, so the number of a partition is
+that of its Kafka partition.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SHARED = 0
 
 @dataclass(frozen=True, slots=True)
 class RunningConsumer:
-    """One consumer that runs: its name in the plan, and its partitions' numbers."""
+    """One running consumer: its name in the plan, and the numbers of its partitions."""
 
     name: str
     interest: tuple[int, ...]
@@ -26,7 +27,7 @@ class RunningConsumer:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`targets` are the numbers of the partitions that messages go to."""
+    """An arm's partitions, consumers and plan; messages go to the partitions in `targets`."""
 
     partitions: tuple[str, ...]
     targets: tuple[int, ...]
@@ -39,13 +40,13 @@ class Layout:
 
 
 def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
-    """Make an arm's layout on a topic of its own."""
+    """Make an arm's layout on a topic."""
     size = workload.size
     if workload.kind == "plain":
         names = tuple(f"P{number}" for number in range(1, size + 1))
         every = tuple(range(size))
         return Layout(
-            names, every, tuple(RunningConsumer(f"C{at + 1}", every) for at in every), None
+            names, every, tuple(RunningConsumer(f"C{number + 1}", every) for number in every), None
         )
     if workload.kind == "one":
         names = tuple(f"P{number}" for number in range(1, size + 1))
@@ -54,7 +55,9 @@ def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
         tree = _tree(topic, names, readings, single=True)
         return Layout(names, every, readings, tree if arm in ORDERING else None)
     names = ("S", *(f"P{number}" for number in range(1, size + 1)))
-    planned = tuple(RunningConsumer(f"C{at}", (_SHARED, at)) for at in range(1, size + 1))
+    planned = tuple(
+        RunningConsumer(f"C{number}", (_SHARED, number)) for number in range(1, size + 1)
+    )
     chain = workload.kind == "tree"
     run = planned[-1:] if chain else planned
     own = tuple(reading.interest[1] for reading in run)
@@ -76,19 +79,19 @@ def _tree(
     single: bool,
     chain: bool = False,
 ) -> Plan:
-    """One collector for all, else one a consumer: a chain, or all below the first."""
+    """Make a plan: one collector for all, or one a consumer, in a chain or below the first."""
     collectors: tuple[CollectorSpec, ...]
     if single:
         collectors = (CollectorSpec("K1", tuple(sorted(names)), None, 0),)
     else:
         collectors = tuple(
             CollectorSpec(
-                f"K{at + 1}",
+                f"K{index + 1}",
                 tuple(sorted(names[number] for number in reading.interest)),
-                None if at == 0 else f"K{at if chain else 1}",
-                at,
+                None if index == 0 else f"K{index if chain else 1}",
+                index,
             )
-            for at, reading in enumerate(readings)
+            for index, reading in enumerate(readings)
         )
     plan = Plan(
         topic=topic,
@@ -103,11 +106,11 @@ def _tree(
             Subscription(
                 reading.name,
                 tuple(sorted(names[number] for number in reading.interest)),
-                "K1" if single else collectors[at].name,
+                "K1" if single else collectors[index].name,
             )
-            for at, reading in enumerate(readings)
+            for index, reading in enumerate(readings)
         ),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
     )
-    found = figures(plan)
-    return replace(plan, objective=Objective(found.hops, found.foreign, found.cost, 0.0))
+    promised = figures(plan)
+    return replace(plan, objective=Objective(promised.hops, promised.foreign, promised.cost, 0.0))

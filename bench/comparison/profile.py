@@ -1,24 +1,24 @@
-"""Where a workload's time goes, arm by arm: the stages of a message, the CPUs, the functions.
+"""Profiles the arms of a workload: the stages of a message, CPU time, functions.
 
     python -m bench.comparison.profile WORKLOAD [--set key=value …] [--functions] [-o json]
 
-Runs the arms of a workload as `amcast bench run` does, and tells of each:
+It runs the arms as `amcast bench run` does, and prints for each:
 
     stages      milliseconds from a message's intended time until it was sent, accepted (its append
                 was acknowledged), ordered (its consumer had read the order record that names it),
                 delivered: p50 and p99 of all rounds. None for a backlog
-    busy        cores that were busy, of the machine's; median of the rounds
-    cpu, queued microseconds a message, by role: on a CPU; ready to run while others had the CPUs.
-                Of all that a role's processes did meanwhile, all rounds, the warm-up's messages
-                counted with the others
-    threads     the same by the threads' names in the kernel: those of librdkafka begin with "rdk:",
-                the broker's are Java's; the largest first
-    functions   with --functions, of rounds of their own: shares of the samples in which a thread
-                was on a CPU, by Python function, what it calls in C included; py-spy takes them, a
-                hundred a second from outside (needs root or ptrace)
+    busy        busy cores of the machine; median of the rounds
+    cpu, queued microseconds a message, by role: on a CPU; ready to run while all CPUs were busy.
+                Summed over a role's processes and all rounds, divided by all messages including
+                the warm-up
+    threads     the same by the threads' names in the kernel, the largest first; those of librdkafka
+                begin with "rdk:", the broker's are Java's
+    functions   with --functions, in further rounds: shares of the samples in which a thread was on
+                a CPU, by Python function, including C code that it calls; py-spy takes 100 samples
+                a second from outside (needs root or ptrace)
 
-What is noted for the stages costs the clients some speed; compare arms, and take the figures for
-marks from `amcast bench run`.
+Measuring the stages slows the clients. Compare arms here, and take figures for the targets from
+`amcast bench run`.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _STAGES = {
     "delivered": "consumer",
 }
 _ROLES = ("producers", "collectors", "consumers", "brokers")
-_TOLD_MAX = 10
-_TOLD_US = 1.0  # threads that spent less than this on a message are left out
-_READ_S = 30.0
-_HOT = 100_000  # messages in a round
-_HOT_ROUNDS = 5
-_SAMPLES_PER_S = 100
+_SHOWN_MAX = 10  # threads or functions of a role
+_SHOWN_US_MIN = 1.0  # threads that spent less than this on a message are left out
+_READ_S = 30.0  # for the next events to come
+_HEAT_MESSAGES = 100_000  # of a round that warms up the broker
+_HEAT_ROUNDS = 5  # some seconds in all, after which Java has compiled most of its hot code
+_SAMPLES_PER_S = 100  # py-spy's default
 Accounts = dict[tuple[str, int, str], tuple[float, float]]  # by role, thread and its name
 
 
@@ -76,43 +76,43 @@ class Spent:
 
     @contextmanager
     def counted(self, arm: Arm) -> Iterator[None]:
-        """Add what the arm's threads spend meanwhile; one that ends meanwhile is not seen."""
+        """Add the time of the arm's threads during the context; ended threads are not seen."""
         before = _accounts(arm)
         yield
         for place, after in _accounts(arm).items():
             role, _, name = place
-            for at, earlier in enumerate(before.get(place, (0.0, 0.0))):
-                self.seconds[role, name][at] += after[at] - earlier
+            for index, earlier in enumerate(before.get(place, (0.0, 0.0))):
+                self.seconds[role, name][index] += after[index] - earlier
 
     def by_message(self, messages: int) -> dict[str, Any]:
-        """Give microseconds a message: of each role, and of its threads that count."""
+        """Return microseconds a message: of each role, and of its largest threads."""
         roles: dict[str, Any] = {
             role: {"cpu": 0.0, "queued": 0.0, "threads": {}}
             for role in _ROLES
-            if any(one == role for one, _ in self.seconds)
+            if any(entry == role for entry, _ in self.seconds)
         }
-        for (role, name), pair in sorted(self.seconds.items(), key=lambda one: -sum(one[1])):
-            told = roles[role]
+        for (role, name), pair in sorted(self.seconds.items(), key=lambda entry: -sum(entry[1])):
+            role_cost = roles[role]
             used, queued = (round(seconds / messages * 1e6, 1) for seconds in pair)
-            told["cpu"] = round(told["cpu"] + used, 1)
-            told["queued"] = round(told["queued"] + queued, 1)
-            if used + queued >= _TOLD_US and len(told["threads"]) < _TOLD_MAX:
-                told["threads"][name] = [used, queued]
+            role_cost["cpu"] = round(role_cost["cpu"] + used, 1)
+            role_cost["queued"] = round(role_cost["queued"] + queued, 1)
+            if used + queued >= _SHOWN_US_MIN and len(role_cost["threads"]) < _SHOWN_MAX:
+                role_cost["threads"][name] = [used, queued]
         return roles
 
 
 def profile(
     workload: Workload, *, functions: bool, progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], str]:
-    """Run a workload's rounds on an own broker; give what each arm spent, and Kafka's version.
+    """Run a workload's rounds on a new broker; return each arm's profile, and Kafka's version.
 
-    Raises `UsageError` for a share of plain Kafka's maximum, `AmcastError` where a message was
-    lost, a process ended, or no samples can be taken.
+    Raises `UsageError` for a share of plain Kafka's maximum, `AmcastError` if a message was lost, a
+    process ended, or no samples can be taken.
     """
     if workload.share is not None:
         raise UsageError(
-            f"load {workload.load} is a share of a maximum that 'amcast bench run' finds first; "
-            f"give what it found as a rate: --set load=…"
+            f"load {workload.load} is a share of a maximum that 'amcast bench run' measures first; "
+            f"give the measured rate: --set load=…"
         )
     run = f"profile-{time.time_ns()}"
     staged = workload.load != BACKLOG
@@ -139,37 +139,45 @@ def profile(
                     arm.write_events(pair)
         stages = _stages(driver, run) if staged else {}
         sent = workload.pairs * (workload.warm_up + workload.messages)
-        told: dict[str, Any] = {}
+        by_arm: dict[str, Any] = {}
         for arm in arms:
-            told[arm.name] = {"busy_cores": statistics.median(busy[arm.name])}
-            told[arm.name]["us_a_message"] = spent[arm.name].by_message(sent)
+            by_arm[arm.name] = {"busy_cores": statistics.median(busy[arm.name])}
+            by_arm[arm.name]["us_a_message"] = spent[arm.name].by_message(sent)
             if staged:
-                told[arm.name]["stages_ms"] = stages[arm.name]
+                by_arm[arm.name]["stages_ms"] = stages[arm.name]
         if functions:
             for arm in arms:
                 progress(f"sampling {arm.name}")
-                told[arm.name]["functions"] = _sampled(arm, workload, folder)
-        return told, brokers.kafka
+                by_arm[arm.name]["functions"] = _sampled(arm, workload, folder)
+        return by_arm, brokers.kafka
 
 
 def _heat(workload: Workload, cluster: MeasuredCluster) -> None:
-    """Keep the broker busy for some seconds: a new one's compiler takes more than its work."""
+    """Keep a new broker busy for some seconds: at first its compiler takes most of its CPU."""
     hot = replace(
-        workload, load=SATURATE, message_bytes=100, messages=_HOT, warm_up=0, arms=("plain",)
+        workload,
+        load=SATURATE,
+        message_bytes=100,
+        messages=_HEAT_MESSAGES,
+        warm_up=0,
+        arms=("plain",),
     )
     folder = cluster.folder / "heat"
     folder.mkdir()
     with Arm(hot, "plain", replace(cluster, folder=folder)) as arm:
-        for number in range(_HOT_ROUNDS):
+        for number in range(_HEAT_ROUNDS):
             arm.round(number)
 
 
 def _accounts(arm: Arm) -> Accounts:
     return {
-        (role, one.thread, re.sub(r"[0-9]+$", "N", one.name)): (one.used, one.queued)
+        (role, account.thread, re.sub(r"[0-9]+$", "N", account.name)): (
+            account.used,
+            account.queued,
+        )
         for role, pids in arm.pids.items()
         for pid in pids
-        for one in accounts(pid)
+        for account in accounts(pid)
     }
 
 
@@ -177,24 +185,24 @@ def _accounts(arm: Arm) -> Accounts:
 
 
 def _stages(driver: Driver, run: str) -> dict[str, dict[str, dict[str, float]]]:
-    """Read a run's events; give p50 and p99 of each stage, by arm."""
-    found: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    """Read a run's events; return p50 and p99 of each stage, by arm."""
+    taken: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for event in _events(driver, events_topic(run)):
         if event["measured"]:
             for stage, role in _STAGES.items():
                 if event["role"] == role and event[stage] is not None:
-                    found[event["arm"]][stage].append(event[stage] - event["intended"])
+                    taken[event["arm"]][stage].append(event[stage] - event["intended"])
     return {
         arm: {stage: _percentiles(stages[stage]) for stage in _STAGES if stage in stages}
-        for arm, stages in found.items()
+        for arm, stages in taken.items()
     }
 
 
 def _events(driver: Driver, topic: str) -> Iterator[dict[str, Any]]:
-    """Read the events to where the topic ends now; raises `TimedOut`."""
-    places = [TopicPartition(topic, number) for number in range(1, PARTITIONS)]
-    ends = driver.last_stable_offsets(places)
-    left = {at for at in places if ends[at]}
+    """Yield the events up to the current end of the topic; raises `TimedOut`."""
+    partitions = [TopicPartition(topic, number) for number in range(1, PARTITIONS)]
+    ends = driver.last_stable_offsets(partitions)
+    left = {partition for partition in partitions if ends[partition]}
     reader = driver.reader(dict.fromkeys(left, 0))
     try:
         while left:
@@ -223,7 +231,7 @@ def _percentiles(taken_ns: list[int]) -> dict[str, float]:
 
 
 def _sampled(arm: Arm, workload: Workload, folder: Path) -> dict[str, dict[str, float]]:
-    """Run a round more while py-spy looks; give each role's largest functions, by their shares."""
+    """Run one more round under py-spy; return the shares of each role's largest functions."""
     pids = [(role, pid) for role in arm.pids if role != "brokers" for pid in arm.pids[role]]
     with ExitStack() as stack:
         for _, pid in pids:
@@ -234,19 +242,19 @@ def _sampled(arm: Arm, workload: Workload, folder: Path) -> dict[str, dict[str, 
         try:
             lines = (folder / f"{pid}.samples").read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            said = (folder / f"{pid}.samples.log").read_text(errors="replace").strip()
+            log_end = (folder / f"{pid}.samples.log").read_text(errors="replace").strip()
             raise AmcastError(
-                f"py-spy wrote no samples of the {role}: {said[-300:] or error.strerror}"
+                f"py-spy wrote no samples of the {role}: {log_end[-300:] or error.strerror}"
             ) from error
         for line in lines:
             stack_, _, count = line.rpartition(" ")
             counts[role][stack_.rpartition(";")[2]] += int(count)
-    return {role: _shares(found) for role, found in counts.items()}
+    return {role: _shares(samples) for role, samples in counts.items()}
 
 
 @contextmanager
 def _sampler(pid: int, file: Path) -> Iterator[None]:
-    """Sample a process from outside, without stopping it, until the context ends."""
+    """Sample a process until the context ends, without pausing it."""
     command = [
         str(Path(sys.executable).parent / "py-spy"),
         "record",
@@ -269,9 +277,7 @@ def _sampler(pid: int, file: Path) -> Iterator[None]:
         try:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         except OSError as error:
-            raise AmcastError(
-                f"py-spy does not run ({error.strerror}); is it installed?"
-            ) from error
+            raise AmcastError(f"py-spy cannot be started ({error.strerror}); install it") from error
         try:
             yield
         finally:
@@ -281,7 +287,7 @@ def _sampler(pid: int, file: Path) -> Iterator[None]:
 
 def _shares(counts: Mapping[str, int]) -> dict[str, float]:
     total = sum(counts.values())
-    largest = sorted(counts.items(), key=lambda pair: -pair[1])[:_TOLD_MAX]
+    largest = sorted(counts.items(), key=lambda pair: -pair[1])[:_SHOWN_MAX]
     return {name: round(count / total, 3) for name, count in largest}
 
 
@@ -289,40 +295,40 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Profile a workload and print it; give the exit code."""
+    """Profile a workload and print it; return the exit code."""
     parser = figures.parser("profile", __doc__, room="comparison")
-    parser.add_argument("workload", help="a workload file, or the name of one that comes along")
+    parser.add_argument("workload", help="a workload file, or the name of a packaged workload")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", dest="changes")
-    parser.add_argument("--functions", action="store_true", help="sample Python's functions, too")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--functions", action="store_true", help="also sample Python functions")
+    options = parser.parse_args(arguments)
     try:
-        workload = read_workload(asked.workload, asked.changes)
-        told, kafka = profile(workload, functions=asked.functions, progress=figures.progress)
+        workload = read_workload(options.workload, options.changes)
+        by_arm, kafka = profile(workload, functions=options.functions, progress=figures.progress)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     document = figures.document(
-        "profile", told, kafka=kafka, arguments=arguments, room="comparison"
+        "profile", by_arm, kafka=kafka, arguments=arguments, room="comparison"
     )
-    if asked.output == "json":
-        figures.show(document, asked.output)
+    if options.output == "json":
+        figures.show(document, options.output)
     else:
-        for line in table(told):
+        for line in table(by_arm):
             typer.echo(line)
     return 0
 
 
-def table(told: Mapping[str, Any]) -> Iterator[str]:
-    """Write the figures for people."""
-    for arm, found in told.items():
-        yield f"{arm}: {found['busy_cores']:.2f} cores busy"
-        for stage, taken in found.get("stages_ms", {}).items():
+def table(by_arm: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the profiles as lines of text."""
+    for arm, figures_of_arm in by_arm.items():
+        yield f"{arm}: {figures_of_arm['busy_cores']:.2f} cores busy"
+        for stage, taken in figures_of_arm.get("stages_ms", {}).items():
             yield f"  {stage:12} p50 {taken['p50']:9.3f} ms   p99 {taken['p99']:9.3f} ms"
-        for role, spent in found["us_a_message"].items():
+        for role, spent in figures_of_arm["us_a_message"].items():
             yield f"  {role:12} cpu {spent['cpu']:8.1f} µs   queued {spent['queued']:8.1f} µs"
             for name, (used, queued) in spent["threads"].items():
                 yield f"    {name:16} {used:8.1f} {queued:15.1f}"
-        for role, shares in found.get("functions", {}).items():
+        for role, shares in figures_of_arm.get("functions", {}).items():
             yield f"  functions of the {role}"
             for name, share in shares.items():
                 yield f"    {share:5.1%} {name}"

@@ -1,12 +1,12 @@
-"""From rounds to a result: figures by OpenMessaging's names, and ratios pair by pair.
+"""Computes a result from rounds: figures under OpenMessaging's names, and ratios pair by pair.
 
-Goes in: what each round of each arm gave. Comes out: one JSON document. No clock, no files here.
+No clock and no file is used here.
 
-    aggregated…   over all rounds of an arm: the histograms added up, the rates' median
+    aggregated…   over all rounds of an arm: the sum of the histograms, the median of the rates
     a list        one figure a round, where OpenMessaging has one for each ten seconds
-    busyCores     how many of the machine's cores were busy, whoever kept them so
-    ratio         a round of an arm over the same pair's round of the first arm; its median, least
-                  and greatest
+    busyCores     the machine's busy cores, including other programs
+    ratio         a round of an arm divided by the same pair's round of the first arm; its median,
+                  least and greatest
 """
 
 from __future__ import annotations
@@ -26,29 +26,35 @@ RATIOS = (
 
 
 def series(rounds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Turn rounds of figures into one list a figure; what a round lacks is left out for all."""
-    names = [name for name in rounds[0] if all(name in one for one in rounds)]
-    return {name: [round(one[name], 4) for one in rounds] for name in names}
+    """Turn rounds of figures into a list for each figure; omit figures that some round lacks."""
+    names = [
+        name for name in rounds[0] if all(name in figures_of_round for figures_of_round in rounds)
+    ]
+    return {
+        name: [round(figures_of_round[name], 4) for figures_of_round in rounds] for name in names
+    }
 
 
 def ratios(
     base: Mapping[str, Sequence[float]], arm: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[str, Any]]:
-    """Divide pair by pair; a figure that a pair lacks, or that is 0 in the base, is left out."""
-    found = {}
+    """Divide pair by pair; omit figures that an arm lacks, or that are 0 in the base."""
+    by_figure = {}
     for name in RATIOS:
         if name not in base or name not in arm or not all(base[name]):
             continue
-        pairs = [one / other for one, other in zip(arm[name], base[name], strict=True)]
-        found[name] = {
+        pairs = [
+            value / base_value for value, base_value in zip(arm[name], base[name], strict=True)
+        ]
+        by_figure[name] = {
             "median": round(statistics.median(pairs), 4),
             "least": round(min(pairs), 4),
             "greatest": round(max(pairs), 4),
             "pairs": [round(pair, 4) for pair in pairs],
         }
-    return found
+    return by_figure
 
 
 def middle(values: Sequence[float]) -> float:
-    """Give the median, rounded as all figures are."""
+    """Return the median, rounded like all figures."""
     return round(statistics.median(values), 4)

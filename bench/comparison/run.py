@@ -1,9 +1,9 @@
-"""Run a workload: all arms on one cluster, in interleaved rounds, and the document of it.
+"""Runs a workload: all arms on one cluster, in interleaved rounds; returns the result document.
 
-The clients take the times; here commands are given and answers put together.
+The clients measure the times; this module commands them and combines their answers.
 
-    brokers     the cluster that is measured on, with its processes where they are ours
-    maximum     messages/s of plain Kafka, saturated: what a load such as "10%" is a share of
+    brokers     the measured cluster, with the process IDs of local brokers
+    maximum     messages/s of saturated plain Kafka, of which a load such as "10%" is a share
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from multicast.local.cluster import LocalCluster
 
 SCHEMA_VERSION = 1
 _HISTOGRAMS = ("publishLatency", "publishDelayLatency", "endToEndLatency")
-_SATURATED_ROUNDS = 3
-_SATURATED_TIMES = 4  # as many messages as a round of the workload has
-_SHARE_S = 2.5
+_SATURATED_ROUNDS = 3  # to find the maximum rate: a median needs three
+_SATURATED_TIMES = 4  # as many messages as a round of the workload has, to reach a steady rate
+_SHARE_S = 2.5  # the longest round at a share of the maximum; ten times more would take minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """A cluster to measure on; `pids` and `kafka`, its version, where it is ours."""
+    """A cluster to measure on; `pids` and `kafka` (its version) are known for a local one."""
 
     bootstrap: str
     pids: tuple[int, ...] = ()
@@ -45,8 +45,8 @@ class Brokers:
 def own_broker(progress: Callable[[str], None]) -> Iterator[Brokers]:
     """Start a broker on the loopback; it ends with the context.
 
-    Java compiles as it does for a server that stays up; what is started for tests stops at the
-    first level, to be there sooner.
+    Java uses all its compilers, as for a long-running server. Brokers for tests use only the first
+    level, to start sooner.
     """
     progress("starting a broker")
     with LocalCluster(brokers=1, heap_mb=1024, java=("-XX:TieredStopAtLevel=4",)) as own:
@@ -61,10 +61,10 @@ def run(
     events: str | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure a workload on a cluster, one's own where none is named; give the document.
+    """Measure a workload on a cluster, by default a new broker; return the document.
 
-    With a name for its `events` clients write them after each round, and the topics stay. Raises
-    `AmcastError` where a message was lost or a process ended.
+    With a name for its `events`, clients write events after each round, and the topics are kept.
+    Raises `AmcastError` if a message was lost or a process ended.
     """
     if bootstrap is not None:
         return measure(workload, Brokers(bootstrap), events=events, progress=progress)
@@ -79,11 +79,11 @@ def measure(
     events: str | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure a workload on these brokers; give the document. Raises as `run` does."""
+    """Measure a workload on these brokers; return the document. Raises as `run` does."""
     began = datetime.now(UTC)
     before = facts.machine()
-    asked = workload
-    found: dict[str, float] = {}
+    requested = workload
+    rate_figures: dict[str, float] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         driver = open_driver(workload.driver, brokers.bootstrap)
@@ -92,8 +92,8 @@ def measure(
         if workload.share is not None:
             maximum = _maximum(workload, cluster, progress)
             workload = _at_rate(workload, maximum * workload.share)
-            found = {"maximum": round(maximum, 1), "rate": round(workload.rate or 0, 1)}
-            found |= {"messages": workload.messages, "warm_up": workload.warm_up}
+            rate_figures = {"maximum": round(maximum, 1), "rate": round(workload.rate or 0, 1)}
+            rate_figures |= {"messages": workload.messages, "warm_up": workload.warm_up}
         cluster = replace(cluster, run=events)
         arms = []
         for name in workload.arms:
@@ -102,9 +102,9 @@ def measure(
         rounds = _interleave(workload, arms, progress)
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "workload": asdict(asked),
+        "workload": asdict(requested),
         "r": round(workload.label, 3),
-        **found,
+        **rate_figures,
         **({"events": events} if events else {}),
         "seed": workload.seed,
         "began": began.isoformat(timespec="seconds"),
@@ -127,7 +127,7 @@ def measure(
 def _maximum(
     workload: Workload, cluster: MeasuredCluster, progress: Callable[[str], None]
 ) -> float:
-    """Find the rate that plain Kafka reaches with the same messages and clients."""
+    """Measure the rate that plain Kafka reaches with the same messages and clients."""
     folder = cluster.folder / "maximum"
     folder.mkdir()
     saturated = replace(
@@ -141,13 +141,17 @@ def _maximum(
         arm.warm_up()
         rounds = [arm.round(number + 1) for number in range(_SATURATED_ROUNDS)]
     return statistics.median(
-        min(one.figures[name] for name in ("publishRate", "consumeRate") if name in one.figures)
-        for one in rounds
+        min(
+            round_.figures[name]
+            for name in ("publishRate", "consumeRate")
+            if name in round_.figures
+        )
+        for round_ in rounds
     )
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    """Give the workload at a rate that was found, with rounds that do not last too long."""
+    """Return the workload at a rate, with rounds of at most `_SHARE_S`."""
     messages = max(1, min(workload.messages, int(rate * _SHARE_S)))
     warm_up = min(workload.warm_up, messages // 10)
     return replace(workload, load=rate, messages=messages, warm_up=warm_up)
@@ -156,7 +160,7 @@ def _at_rate(workload: Workload, rate: float) -> Workload:
 def _interleave(
     workload: Workload, arms: list[Arm], progress: Callable[[str], None]
 ) -> dict[str, list[Round]]:
-    """Run the rounds A B A B, after one that is not measured."""
+    """Warm up all arms, then run the rounds A B A B."""
     for arm in arms:
         progress(f"warming up {arm.name}")
         arm.warm_up()
@@ -170,29 +174,29 @@ def _interleave(
 
 
 def _describe(rounds: list[Round]) -> dict[str, Any]:
-    """Put an arm's rounds together: a list a figure, and the aggregates."""
+    """Combine an arm's rounds: a list for each figure, and the aggregates."""
     by_round = []
-    for one in rounds:
-        figures = dict(one.figures)
-        for name, latencies in zip(_HISTOGRAMS, _latencies(one), strict=True):
+    for round_ in rounds:
+        figures = dict(round_.figures)
+        for name, latencies in zip(_HISTOGRAMS, _latencies(round_), strict=True):
             figures |= latencies.figures(name)
         by_round.append(figures)
-    found: dict[str, Any] = dict(results.series(by_round))
-    for name, values in list(found.items()):
+    figures_of_arm: dict[str, Any] = dict(results.series(by_round))
+    for name, values in list(figures_of_arm.items()):
         if "Latency" not in name:
-            found[_aggregated(name)] = results.middle(values)
-    for at, name in enumerate(_HISTOGRAMS):
+            figures_of_arm[_aggregated(name)] = results.middle(values)
+    for index, name in enumerate(_HISTOGRAMS):
         total = Latencies()
-        for one in rounds:
-            total.add(_latencies(one)[at].encoded())
-        found |= {_aggregated(key): value for key, value in total.figures(name).items()}
+        for round_ in rounds:
+            total.add(_latencies(round_)[index].encoded())
+        figures_of_arm |= {_aggregated(key): value for key, value in total.figures(name).items()}
         if total.count:
-            found[f"{_aggregated(name)}Histogram"] = total.encoded()
-    return found
+            figures_of_arm[f"{_aggregated(name)}Histogram"] = total.encoded()
+    return figures_of_arm
 
 
-def _latencies(one: Round) -> tuple[Latencies, Latencies, Latencies]:
-    return one.publish, one.delay, one.end_to_end
+def _latencies(round_: Round) -> tuple[Latencies, Latencies, Latencies]:
+    return round_.publish, round_.delay, round_.end_to_end
 
 
 def _aggregated(name: str) -> str:

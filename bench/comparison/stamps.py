@@ -1,13 +1,13 @@
-"""The stamp that leads each measured message, and what is read off a stamp on delivery.
+"""The stamp at the beginning of each measured message, and a consumer's tally of stamps.
 
-In go bytes and times of one machine's monotonic clock; out come latencies. No clock here.
+All times are of one machine's monotonic clock, in nanoseconds. No clock is read here.
 
-    intended    when the message was to be sent; latency counts from here, so that a sender that
-                falls behind does not hide it (no coordinated omission)
+    intended    when the message should have been sent; latency counts from here, so that a sender
+                that falls behind does not hide it (no coordinated omission)
     sent        when its append was started
-    round       which round of the run it belongs to
-    sequence    its place in the round
-    log         the number of the partition it is addressed to
+    round       the number of its round
+    sequence    its index in the round
+    log         the number of the partition that it is addressed to
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ unpack = _STAMP.unpack_from
 
 
 def padding(message_bytes: int, seed: int) -> bytes:
-    """Give the bytes after the stamp; they do not compress."""
+    """Return the incompressible bytes after the stamp."""
     rng = random.Random(seed)  # noqa: S311 - repeatable
     return rng.randbytes(message_bytes - STAMP_BYTES)
 
 
 class DeliveryStamp(NamedTuple):
-    """What a consumer notes of one delivery, where it is to tell it."""
+    """What a consumer notes of one delivery, to write its event."""
 
     offset: int
     size: int
@@ -44,14 +44,19 @@ class DeliveryStamp(NamedTuple):
     log: int
     delivered: int
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Return the offset, the index in the round and the size."""
+        return self.offset, self.number, self.size
+
 
 class RoundTally:
-    """What one consumer got of one round.
+    """One consumer's deliveries of one round.
 
-    With `wanted` only messages to those partitions count. The rate is that of all deliveries from
-    the round's first intended time to its last delivery; of a backlog, which was sent before, that
-    of the deliveries after the first poll that brought a measured message.
-    With `noted` every delivery that counts is noted there.
+    With `wanted`, only messages to those partitions count. The rate covers all deliveries from the
+    round's first intended time to its last delivery. A backlog was sent before, so its rate covers
+    the deliveries after the first poll that returned a measured message. With `noted`, every
+    counted delivery is appended to it.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class RoundTally:
         self.first_measured = 0
 
     def take(self, records: Sequence[Record], now_ns: int) -> None:
-        """Count what one poll brought, and note each measured message's latency."""
+        """Count the records of one poll, and note the latency of each measured message."""
         number, warm_up, wanted = self._number, self._warm_up, self._wanted
         noted = self._noted
         note = self.latencies.append
@@ -98,12 +103,12 @@ class RoundTally:
         self._measured(len(self.latencies) - before, now_ns)
 
     def count(self, records: Sequence[Record], now_ns: int) -> None:
-        """Count what one poll brought of a backlog; only a filter looks at the stamps."""
-        found = len(records)
+        """Count the records of one poll of a backlog; stamps are read only with `wanted`."""
+        count = len(records)
         if self._wanted is not None:
-            found = sum(unpack(record.value or b"")[4] in self._wanted for record in records)
-        self.delivered += found
-        self._measured(found if self.delivered > self._warm_up else 0, now_ns)
+            count = sum(unpack(record.value or b"")[4] in self._wanted for record in records)
+        self.delivered += count
+        self._measured(count if self.delivered > self._warm_up else 0, now_ns)
 
     def _measured(self, count: int, now_ns: int) -> None:
         if count == 0:
@@ -115,7 +120,7 @@ class RoundTally:
 
     @property
     def rate(self) -> float | None:
-        """Deliveries a second; None of a backlog that one poll brought."""
+        """Deliveries a second; None if one poll returned a whole backlog."""
         if self.began_ns and self.last_ns:
             return self.delivered * 1e9 / max(1, self.last_ns - self.began_ns)
         if self.last_ns <= self.first_ns:

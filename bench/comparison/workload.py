@@ -1,25 +1,25 @@
-"""A workload: what is measured, read once from TOML into one immutable value.
+"""A workload, read from TOML and checked.
 
-Goes in: the text of a workload file. Comes out: a `Workload` in which every value makes sense, or
-one `InvalidWorkload` whose sentence names the key. No Kafka, clock or chance here.
+`load` takes the text of a workload file and returns a valid `Workload`, or raises `InvalidWorkload`
+with a sentence that names the key. No Kafka, clock or randomness is used here.
 
-    kind        plain       `size` producers, partitions and consumers, each of which reads all
-                            partitions, without order
+    kind        plain       `size` producers, partitions and consumers; each consumer reads all
+                            partitions, without an order
                 one         one collector that orders `size` partitions, one consumer of all
-                tree        a chain of `size` collectors that share a partition; the consumer is
-                            that of the last, so a shared message crosses all of them
+                tree        a chain of `size` collectors that share a partition; the consumer reads
+                            the last one, so a shared message passes all of them
                 bottleneck  `size` consumers, each with a collector, that share a partition: one
-                            collector decides it, and all others follow that one
-    to          "shared": messages go to the shared partition; "own": to the consumers' own ones
-    load        messages/s, sent at intended times whatever comes back (open loop), or
-                "saturate": as fast as the producers can; "backlog": all are there, in order,
-                before reading begins; "10%": open loop at that share of the rate that plain
-                Kafka reaches in first, saturated rounds of the same run, which have four times as
-                many messages; then a round ends after two and a half seconds
-    messages    measured in one round, after the first `warm_up` of it, which are not
+                            collector orders it, and all others relay its order
+    to          "shared": messages go to the shared partition; "own": to the consumers' other ones
+    load        messages/s, sent at intended times regardless of answers (open loop), or
+                "saturate": as fast as the producers can; "backlog": all messages are stored and
+                ordered before reading begins; "10%": open loop at this share of plain Kafka's
+                maximum, which saturated rounds with four times as many messages measure first; a
+                round then lasts at most two and a half seconds
+    messages    the measured messages of a round, after the first `warm_up`, which are not measured
     pairs       rounds of each arm, interleaved A B A B; ratios are taken pair by pair
-    arms        what is compared: see ARMS; the first is what the others are divided by
-    seed        decides which message goes to which partition, and its bytes
+    arms        what is compared (see ARMS); the others are divided by the first
+    seed        decides each message's partition and its bytes
 
 The poster labels a data set by r = log(number of messages) / log(bytes of a message).
 """
@@ -41,21 +41,23 @@ ARMS = {
     "ordered": "this project's multicast through the workload's tree, announced as usual",
     "ordered-plain": "the same tree and consumers; a plain Kafka producer, which announces nothing",
     "single-root": "this project's multicast through one collector for all partitions",
-    "one-partition": "all messages in one partition, of which each consumer keeps its own",
-    "algorithm1": "the poster's scheme: kafka-python, an ID a message, one collector",
+    "one-partition": "all messages in one partition; each consumer drops those of others",
+    "algorithm1": "the poster's scheme: kafka-python, one order record a message, one collector",
 }
 DRIVERS = ("kafka-python", "librdkafka")
 SATURATE = "saturate"
 BACKLOG = "backlog"
-STAMP_BYTES = 24
+STAMP_BYTES = 24  # the size of `stamps.pack`, the least size of a message
+# Below the 100 MiB that Kafka allows a request (default of socket.request.max.bytes).
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 _PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]+)?%")
+# Each collector and consumer is a process: more of them need more memory than common machines have.
 SIZE_MAX = 32
 ORDERING = ("ordered", "ordered-plain", "single-root")
 
 
 class InvalidWorkload(ValueError):
-    """The workload cannot be used; the text is one sentence naming the key."""
+    """The workload is not valid; the text is one sentence that names the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,12 @@ class Workload:
 
     @property
     def rate(self) -> float | None:
-        """The intended messages/s; None where the clients' own speed is the rate."""
+        """The intended messages/s; None if the clients send as fast as they can."""
         return None if isinstance(self.load, str) else self.load
 
     @property
     def share(self) -> float | None:
-        """What share of plain Kafka's maximum rate is asked for; None where none is."""
+        """The load as a share of plain Kafka's maximum rate; None if it is not a share."""
         if isinstance(self.load, str) and self.load.endswith("%"):
             return float(self.load[:-1]) / 100
         return None
@@ -94,13 +96,13 @@ class Workload:
         return math.log(self.messages) / math.log(self.message_bytes)
 
     def destinations(self, choices: Sequence[int]) -> list[int]:
-        """Draw the partition of each message of a round, the warm-up's first."""
-        rng = random.Random(self.seed)  # noqa: S311 - a repeatable draw is what is wanted
+        """Draw the partition of each message of a round, beginning with the warm-up."""
+        rng = random.Random(self.seed)  # noqa: S311 - repeatable, not secret
         return rng.choices(choices, k=self.warm_up + self.messages)
 
 
 def load(text: str, *, name: str, changes: Sequence[str] = ()) -> Workload:
-    """Read the text of a workload file; `changes` are "key=value", stronger than the file."""
+    """Read the text of a workload file; `changes` ("key=value") override it."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as wrong:
@@ -114,7 +116,7 @@ def load(text: str, *, name: str, changes: Sequence[str] = ()) -> Workload:
 
 
 def _value(text: str) -> Any:
-    """Read a value as TOML does; what is no TOML value is a text."""
+    """Read a TOML value; any other text is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -126,11 +128,13 @@ def from_document(document: Mapping[str, Any], *, name: str) -> Workload:
     known = [field.name for field in fields(Workload)]
     for key in document:
         if key not in known:
-            raise InvalidWorkload(f"{key} is not a key of a workload; known are {', '.join(known)}")
+            raise InvalidWorkload(f"{key} is not a key of a workload; known: {', '.join(known)}")
     kind = _choice(document, "kind", KINDS)
     size = _whole(document, "size", 1, SIZE_MAX)
     if kind == "one" and size < 2:
-        raise InvalidWorkload("size is 1, and one partition needs no collector; kind one needs 2")
+        raise InvalidWorkload(
+            "size is 1, but one partition needs no collector; kind one needs size 2 or more"
+        )
     load_ = _load(document)
     made = Workload(
         name=_text(document, "name", name),
@@ -156,32 +160,32 @@ def from_document(document: Mapping[str, Any], *, name: str) -> Workload:
 
 def _arms(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     default = ["plain"] if kind == "plain" else ["plain", "ordered"]
-    found = document.get("arms", default)
-    if not isinstance(found, list) or not found:
-        raise InvalidWorkload(f"arms is {found!r}; write a list of {', '.join(ARMS)}")
-    for arm in found:
+    arms = document.get("arms", default)
+    if not isinstance(arms, list) or not arms:
+        raise InvalidWorkload(f"arms is {arms!r}; write a list of {', '.join(ARMS)}")
+    for arm in arms:
         if arm not in tuple(ARMS):
-            raise InvalidWorkload(f"arm {arm!r} is not known; known are {', '.join(ARMS)}")
+            raise InvalidWorkload(f"arm {arm!r} is not known; known: {', '.join(ARMS)}")
         if kind == "plain" and arm not in ("plain", "one-partition"):
-            raise InvalidWorkload(f"arm {arm!r} orders, and kind plain has nothing to order")
-    if len(set(found)) != len(found):
+            raise InvalidWorkload(f"arm {arm!r} orders, but kind plain has no plan; leave it out")
+    if len(set(arms)) != len(arms):
         raise InvalidWorkload("arms names one arm twice")
-    return tuple(found)
+    return tuple(arms)
 
 
 def _load(document: Mapping[str, Any]) -> float | str:
-    found = _required(document, "load")
-    if found in (SATURATE, BACKLOG):
-        return str(found)
-    if isinstance(found, str) and _PERCENT.fullmatch(found) and 0 < float(found[:-1]) <= 100:
-        return found
-    number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not number or not 0 < found <= 10_000_000:
+    load_ = _required(document, "load")
+    if load_ in (SATURATE, BACKLOG):
+        return str(load_)
+    if isinstance(load_, str) and _PERCENT.fullmatch(load_) and 0 < float(load_[:-1]) <= 100:
+        return load_
+    number = isinstance(load_, int | float) and not isinstance(load_, bool)
+    if not number or not 0 < load_ <= 10_000_000:
         raise InvalidWorkload(
-            f'load is {found!r}; write messages/s, above 0 and at most 10000000, or "{SATURATE}", '
+            f'load is {load_!r}; write messages/s, above 0 and at most 10000000, or "{SATURATE}", '
             f'"{BACKLOG}" or a share of plain Kafka\'s maximum such as "10%"'
         )
-    return float(found)
+    return float(load_)
 
 
 def _required(document: Mapping[str, Any], key: str) -> Any:
@@ -191,26 +195,26 @@ def _required(document: Mapping[str, Any], key: str) -> Any:
 
 
 def _text(document: Mapping[str, Any], key: str, default: str) -> str:
-    found = document.get(key, default)
-    if not isinstance(found, str) or not found:
-        raise InvalidWorkload(f"{key} is {found!r}; write a text")
-    return found
+    value = document.get(key, default)
+    if not isinstance(value, str) or not value:
+        raise InvalidWorkload(f"{key} is {value!r}; write a text")
+    return value
 
 
 def _choice(
     document: Mapping[str, Any], key: str, known: Sequence[str], default: str | None = None
 ) -> str:
-    found = _required(document, key) if default is None else document.get(key, default)
-    if found not in known:
-        raise InvalidWorkload(f"{key} is {found!r}; known are {', '.join(known)}")
-    return str(found)
+    value = _required(document, key) if default is None else document.get(key, default)
+    if value not in known:
+        raise InvalidWorkload(f"{key} is {value!r}; known: {', '.join(known)}")
+    return str(value)
 
 
 def _whole(
     document: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None
 ) -> int:
-    found = _required(document, key) if default is None else document.get(key, default)
-    whole = isinstance(found, int) and not isinstance(found, bool)
-    if not whole or not least <= found <= most:
-        raise InvalidWorkload(f"{key} is {found!r}; write a whole number from {least} to {most}")
-    return int(found)
+    value = _required(document, key) if default is None else document.get(key, default)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:
+        raise InvalidWorkload(f"{key} is {value!r}; write a whole number from {least} to {most}")
+    return int(value)

@@ -1,1 +1,1 @@
-"""Fuzzing: bytes that nobody of ours wrote, given to everything that decodes bytes."""
+"""Fuzzing: gives mutated bytes to every decoder of bytes from other programs."""

@@ -1,10 +1,10 @@
-"""Inputs by the million, from one seed; a failure prints the command that repeats it.
+"""Fuzzing from a seed: millions of inputs; a failure prints the command that repeats it.
 
     make fuzz                                        1,000,000 inputs, seed 13
     python -m bench.fuzz --inputs N --seed S         another number, another seed
     python -m bench.fuzz --target NAME --first I --inputs 1 --seed S      one input again
 
-Input number I of a target is a function of the seed, the target's name and I alone.
+Input number I of a target depends only on the seed, the target's name and I.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bench.fuzz.mutation import mutated
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 
-SEED = 13
-SHOWN_MAX = 400
-SLOW_S = 5.0  # an input that takes longer is a finding: somebody else wrote it
+SEED = 13  # of `make fuzz`; any seed serves, a fixed one makes runs comparable
+SHOWN_MAX = 400  # bytes of an input, and characters of an error, that a report prints
+SLOW_S = 5.0  # an input that takes longer is a failure: foreign bytes could block a process
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An input that let something out which must not come out."""
+    """An input for which a decoder raised an unexpected exception, or took too long."""
 
     target: str
     number: int
@@ -36,7 +36,7 @@ class Failure:
     error: str
 
     def __str__(self) -> str:
-        """Say what happened and how to see it again."""
+        """Describe the failure, and how to repeat it."""
         shown = self.raw if len(self.raw) <= SHOWN_MAX else self.raw[:SHOWN_MAX] + b"..."
         return (
             f"{self.target}: {self.error}\n"
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(slots=True)
 class InputTally:
-    """What became of a target's inputs."""
+    """Counts of a target's inputs, and its failures."""
 
     name: str
     inputs: int = 0
@@ -57,16 +57,16 @@ class InputTally:
     failures: list[Failure] = field(default_factory=list)
 
 
-def input_of(target: Target, number: int, seed: int) -> bytes:
-    """Make the input of that number."""
+def input_of(target: FuzzTarget, number: int, seed: int) -> bytes:
+    """Make the input with this number."""
     rng = Random(zlib.crc32(target.name.encode()) << 96 | seed << 48 | number)  # noqa: S311
     return mutated(rng, target.valid, target.shape)
 
 
 def fuzz(
-    target: Target, count: int, *, seed: int, first: int = 0, failures_max: int = 3
+    target: FuzzTarget, count: int, *, seed: int, first: int = 0, failures_max: int = 3
 ) -> InputTally:
-    """Decode so many inputs; stop early after some failures."""
+    """Decode a number of inputs; stop after `failures_max` failures."""
     tally = InputTally(target.name)
     began = time.perf_counter()
     for number in range(first, first + count):
@@ -76,12 +76,12 @@ def fuzz(
         try:
             tally.readable += target.holds(raw)
             error = ""
-        except Exception as wrong:  # noqa: BLE001 - whatever else comes out is the finding
+        except Exception as wrong:  # noqa: BLE001 - any other exception is the failure
             where = traceback.extract_tb(wrong.__traceback__)[-1]
-            said = f"{type(wrong).__name__}: {str(wrong)[:SHOWN_MAX]}"
-            error = f"{said} ({where.filename}:{where.lineno})"
+            sentence = f"{type(wrong).__name__}: {str(wrong)[:SHOWN_MAX]}"
+            error = f"{sentence} ({where.filename}:{where.lineno})"
         if not error and time.perf_counter() - since > SLOW_S:
-            error = f"it took longer than {SLOW_S:g} s"
+            error = f"the decoder took longer than {SLOW_S:g} s"
         if error:
             tally.failures.append(Failure(target.name, number, seed, raw, error))
             if len(tally.failures) >= failures_max:
@@ -90,13 +90,15 @@ def fuzz(
     return tally
 
 
-def shares(targets: Sequence[Target], inputs: int) -> list[int]:
-    """Say how many of all inputs each target gets; each at least one."""
+def shares(targets: Sequence[FuzzTarget], inputs: int) -> list[int]:
+    """Return how many of all inputs each target gets, by its share; at least one."""
     whole = sum(target.share for target in targets)
     return [max(1, -(-inputs * target.share // whole)) for target in targets]
 
 
-def run(targets: Sequence[Target], inputs: int, *, seed: int, first: int = 0) -> list[InputTally]:
+def run(
+    targets: Sequence[FuzzTarget], inputs: int, *, seed: int, first: int = 0
+) -> list[InputTally]:
     """Fuzz every target with its share, and report on standard output."""
     tallies = []
     for target, count in zip(targets, shares(targets, inputs), strict=True):

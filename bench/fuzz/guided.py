@@ -1,10 +1,10 @@
-"""A campaign that is guided by coverage: inputs that reach new code are kept and changed again.
+"""Coverage-guided fuzzing: inputs that reach new code are kept and mutated again.
 
     python -m bench.fuzz.guided --target 'control statement' --seconds 600 --corpus FOLDER
 
-Needs atheris, libFuzzer for Python, which is no dependency of this project: install it beside it
-(`pip install atheris`). What it finds is written to the current folder as `crash-…`; the command
-ends with an exit code other than 0 then. The same table says what may come out as in `campaign.py`.
+Needs atheris (libFuzzer for Python), which is not a dependency of this project: `pip install
+atheris`. A failing input is written to the current folder as `crash-…`, and the exit code is not 0.
+The targets and their allowed exceptions are the same as in `campaign.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--target", required=True)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--corpus", type=Path, required=True, help="a folder for kept inputs")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     try:
         atheris: Any = importlib.import_module("atheris")
     except ImportError:
@@ -35,13 +35,13 @@ def main() -> int:
         table = importlib.import_module("bench.fuzz.table").table
         mutation = importlib.import_module("bench.fuzz.mutation")
     known = {target.name: target for target in table()}
-    if asked.target not in known:
-        sys.stderr.write(f"amcast: no target {asked.target!r}; known: {', '.join(known)}\n")
+    if options.target not in known:
+        sys.stderr.write(f"amcast: no target {options.target!r}; known: {', '.join(known)}\n")
         return 2
-    target = known[asked.target]
-    asked.corpus.mkdir(parents=True, exist_ok=True)
+    target = known[options.target]
+    options.corpus.mkdir(parents=True, exist_ok=True)
     for number, raw in enumerate(target.valid):
-        (asked.corpus / f"valid-{number}").write_bytes(raw)
+        (options.corpus / f"valid-{number}").write_bytes(raw)
 
     def changed(raw: bytes, size_max: int, seed: int) -> bytes:
         rng = Random(seed)  # noqa: S311
@@ -51,8 +51,13 @@ def main() -> int:
         made: bytes = mutation.mutated(rng, [raw, *target.valid], target.shape)
         return made[:size_max]
 
-    options = [sys.argv[0], f"-max_total_time={asked.seconds}", "-max_len=65536", str(asked.corpus)]
-    atheris.Setup(options, target.holds, custom_mutator=changed)
+    arguments = [
+        sys.argv[0],
+        f"-max_total_time={options.seconds}",
+        "-max_len=65536",
+        str(options.corpus),
+    ]
+    atheris.Setup(arguments, target.holds, custom_mutator=changed)
     atheris.Fuzz()
     return 0
 

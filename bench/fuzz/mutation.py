@@ -1,12 +1,11 @@
-"""Inputs that are nearly valid: a valid one, changed in a few places with its form in mind.
+"""Makes nearly valid inputs: a valid input, mutated in a few places according to its shape.
 
-Goes in: a random source, valid inputs and their shape. Comes out: one input. Pure, so that a seed
-repeats it.
+`mutated` is pure, so a seed repeats an input.
 
-    BINARY    fixed fields and lengths: bits, whole numbers at their limits, cuts, splices
-    TEXT      tokens of JSON, TOML, cursors: one becomes an odd one, or stands twice, or is gone
-    PROTOBUF  the wire format's tree of fields: one goes, stands twice, or is changed inside; the
-              lengths around it stay right, so that the decoder comes to what is inside
+    BINARY    fixed fields and lengths: flips bits, writes boundary numbers, cuts, splices
+    TEXT      tokens of JSON, TOML, cursors: replaces, copies or deletes one
+    PROTOBUF  the tree of fields of the wire format: deletes, copies or mutates one; the lengths of
+              the enclosing fields stay right, so that the decoder reaches the mutation
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 
-BYTES_MAX = 1 << 20
+BYTES_MAX = 1 << 20  # of an input: Kafka's default for the greatest message
+# Boundary values of 1, 2, 4 and 8 bytes, and of a double's integers (2**53).
 _EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1)
 _EDGES_WIDE = (*_EDGES, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _ODD_TEXTS = (
@@ -34,7 +34,7 @@ Step = Callable[[Random, bytes, Sequence[bytes]], bytes]
 
 
 class Shape(enum.Enum):
-    """What an input looks like to the steps that change it."""
+    """The structure of an input, which selects the mutations."""
 
     BINARY = "binary"
     TEXT = "text"
@@ -42,7 +42,7 @@ class Shape(enum.Enum):
 
 
 def mutated(rng: Random, valid: Sequence[bytes], shape: Shape) -> bytes:
-    """Make an input of one of the valid ones by one to four steps."""
+    """Mutate one of the valid inputs in one to four steps."""
     raw = valid[rng.randrange(len(valid))]
     for _ in range(1 + (rng.getrandbits(2) & rng.getrandbits(2))):
         steps = _STEPS[shape] if rng.getrandbits(3) else _BINARY
@@ -56,21 +56,25 @@ def mutated(rng: Random, valid: Sequence[bytes], shape: Shape) -> bytes:
 def _flip(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
     if not raw:
         return b"\0"
-    at = rng.randrange(len(raw))
-    return raw[:at] + bytes([raw[at] ^ 1 << rng.getrandbits(3)]) + raw[at + 1 :]
+    position = rng.randrange(len(raw))
+    return raw[:position] + bytes([raw[position] ^ 1 << rng.getrandbits(3)]) + raw[position + 1 :]
 
 
 def _byte(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
-    at = rng.randrange(len(raw) + 1)
-    return raw[:at] + bytes([rng.getrandbits(8)]) + raw[at + 1 :]
+    position = rng.randrange(len(raw) + 1)
+    return raw[:position] + bytes([rng.getrandbits(8)]) + raw[position + 1 :]
 
 
 def _number(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
     width = (1, 2, 4, 8)[rng.getrandbits(2)]
     number = _EDGES_WIDE[rng.randrange(len(_EDGES_WIDE))] & (1 << 8 * width) - 1
-    at = rng.randrange(len(raw) + 1)
+    position = rng.randrange(len(raw) + 1)
     written = number.to_bytes(width, "big")
-    return raw[:at] + (written if rng.getrandbits(2) else written[::-1]) + raw[at + width :]
+    return (
+        raw[:position]
+        + (written if rng.getrandbits(2) else written[::-1])
+        + raw[position + width :]
+    )
 
 
 def _cut(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
@@ -78,13 +82,13 @@ def _cut(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
 
 
 def _gone(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
-    at, length = rng.randrange(len(raw) + 1), 1 + rng.getrandbits(4)
-    return raw[:at] + raw[at + length :]
+    position, length = rng.randrange(len(raw) + 1), 1 + rng.getrandbits(4)
+    return raw[:position] + raw[position + length :]
 
 
 def _twice(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
-    at, length = rng.randrange(len(raw) + 1), 1 + rng.getrandbits(6)
-    return raw[: at + length] + raw[at:]
+    position, length = rng.randrange(len(raw) + 1), 1 + rng.getrandbits(6)
+    return raw[: position + length] + raw[position:]
 
 
 def _longer(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
@@ -112,15 +116,15 @@ def _odd_token(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
 
 def _moved_token(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
     tokens = list(_tokens(raw)) or [b""]
-    one, other = rng.randrange(len(tokens)), rng.randrange(len(tokens))
-    tokens[one] = tokens[other]
+    target, source = rng.randrange(len(tokens)), rng.randrange(len(tokens))
+    tokens[target] = tokens[source]
     return b"".join(tokens)
 
 
 def _lost_token(rng: Random, raw: bytes, _: Sequence[bytes]) -> bytes:
     tokens = list(_tokens(raw)) or [b""]
-    at = rng.randrange(len(tokens))
-    del tokens[at : at + 1 + rng.getrandbits(2)]
+    position = rng.randrange(len(tokens))
+    del tokens[position : position + 1 + rng.getrandbits(2)]
     return b"".join(tokens)
 
 
@@ -160,42 +164,42 @@ def _field(rng: Random, raw: bytes, valid: Sequence[bytes], *, depth: int) -> by
 
 
 def _fields(raw: bytes) -> list[tuple[int, int, int, int]]:
-    """Give (start, start of the value, end, wire type) of each field; none: it is no message."""
-    found: list[tuple[int, int, int, int]] = []
-    at = 0
+    """Return (start, value's start, end, wire type) of each field; [] if `raw` is no message."""
+    fields: list[tuple[int, int, int, int]] = []
+    position = 0
     try:
-        while at < len(raw):
-            start = at
-            tag, at = _read_varint(raw, at)
+        while position < len(raw):
+            start = position
+            tag, position = _read_varint(raw, position)
             wire = tag & 7
             if not tag >> 3:
                 return []
-            value = at
+            value = position
             if wire == 0:
-                _, at = _read_varint(raw, at)
+                _, position = _read_varint(raw, position)
             elif wire == 2:
-                length, value = _read_varint(raw, at)
-                at = value + length
+                length, value = _read_varint(raw, position)
+                position = value + length
             elif wire in (1, 5):
-                at += 8 if wire == 1 else 4
+                position += 8 if wire == 1 else 4
             else:
                 return []
-            if at > len(raw):
+            if position > len(raw):
                 return []
-            found.append((start, value, at, wire))
+            fields.append((start, value, position, wire))
     except IndexError:
         return []
-    return found
+    return fields
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
     number = shift = 0
     while True:
-        byte = raw[at]
-        at += 1
+        byte = raw[position]
+        position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return number, at
+            return number, position
         shift += 7
 
 

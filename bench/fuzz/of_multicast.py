@@ -1,4 +1,4 @@
-"""Decoders of bytes from Kafka's logs, from UDP and from files, of `multicast` and `topology`."""
+"""Fuzz targets of `multicast` and `topology`: decoders of bytes from Kafka, UDP and files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from crc32c import crc32c
 
 from bench.fuzz.mutation import Shape
-from bench.fuzz.target import Target, require
+from bench.fuzz.target import FuzzTarget, require
 from bench.pipeline.rule import Said, Statement, StreamReading, StreamRule, _rules_of
 from collectors.doctor.streams import Control
 from multicast import history, messages, order, settings
@@ -78,11 +78,10 @@ P1 = 100.0
 [limits]
 collector_rate_max = 1e6
 """
-_AT = TopicPartition("A", 0)
+_PARTITION = TopicPartition("A", 0)
 _TOKEN = b"8 bytes."
-_BATCH_HEAD_BYTES = 61
-_CRC_AT = 17
-_COUNTED_FROM = 21
+_BATCH_HEAD_BYTES = 61  # of Kafka's record batch, format 2
+_CHECKSUMMED_FROM = 21  # the byte after the checksum, from which it is computed
 
 
 def _plan(epoch: int, *extra: str) -> Plan:
@@ -135,7 +134,7 @@ def _statements() -> list[tuple[bytes, bytes]]:
 
 
 def _recovered() -> tuple[bytes, bytes]:
-    """Make the ends that a recovery writes, with all that they may say beside positions."""
+    """Make an `ends` record as a recovery writes it, with all optional fields."""
     node = _SECOND.collectors[0]
     begins = {name: Resumed(3, 7) for name in node.bag}
     ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4})
@@ -147,44 +146,50 @@ _STARTED = [Record(offset, value, key) for offset, (key, value) in enumerate(_GI
 
 
 def _begun(statements: list[Record]) -> tuple[ControlState, Said]:
-    state, said = ControlState("A"), Said("A")
+    state, reading = ControlState("A"), Said("A")
     for record in statements:
         state.read(record)
-        said.take(Statement(record.key, record.value))
-    return state, said
+        reading.take(Statement(record.key, record.value))
+    return state, reading
 
 
-_STATE, _SAID = _begun(_STARTED)
+_STATE, _READING = _begun(_STARTED)
 
 
 def _read_statement(raw: bytes) -> None:
-    """Read plans, then the input, then what follows in an honest topic; then do as the roles do."""
+    """Read plans, the input, and the rest of a valid topic with both readers; use the state."""
     key, _, value = raw.partition(b"\0")
-    state, said = _STATE.copy(), copy(_SAID)
-    said.plans, said.markers, said.ends = list(said.plans), dict(said.markers), dict(said.ends)
-    said.kept, said.recovered = list(said.kept), dict(said.recovered)
-    # Behind the markers, too: an epoch ends only after these.
-    told = [Record(2, value, key), Record(2, _GIVEN[2][1], _GIVEN[2][0]), Record(2, value, key)]
-    told += [Record(3 + at, value, key) for at, (key, value) in enumerate(_GIVEN[2:])]
-    for record in told:
+    state, reading = _STATE.copy(), copy(_READING)
+    reading.plans, reading.markers, reading.ends = (
+        list(reading.plans),
+        dict(reading.markers),
+        dict(reading.ends),
+    )
+    reading.kept, reading.recovered = list(reading.kept), dict(reading.recovered)
+    # The input comes also after the markers, because an epoch ends only after them.
+    records = [Record(2, value, key), Record(2, _GIVEN[2][1], _GIVEN[2][0]), Record(2, value, key)]
+    records += [Record(3 + index, value, key) for index, (key, value) in enumerate(_GIVEN[2:])]
+    for record in records:
         state.read(record)
-        said.take(Statement(record.key, record.value))
+        reading.take(Statement(record.key, record.value))
     plans = [plan.epoch for plan in state.plans]
-    require(plans == [plan["epoch"] for plan in said.plans], "the judge reads other plans")
-    require((state.markers, state.ends) == (said.markers, said.ends), "the judge reads other ends")
+    require(plans == [plan["epoch"] for plan in reading.plans], "the judge reads other plans")
+    require(
+        (state.markers, state.ends) == (reading.markers, reading.ends), "the judge reads other ends"
+    )
     for epoch, ended in state.recovered.items():
         resumed = {
             name: {log: list(begin) for log, begin in begins.items()}
             for name, begins in ended.resumed.items()
         }
-        theirs, stopped = said.recovered[epoch]
+        theirs, stopped = reading.recovered[epoch]
         theirs = {name: begins for name, begins in theirs.items() if begins}
         require((resumed, ended.stopped) == (theirs, stopped), "the judge reads other recoveries")
     _look(state)
 
 
 def _read_first_statement(raw: bytes) -> None:
-    """Read the input as the first of a topic, and once more behind an honest plan."""
+    """Read the input as the first record of a topic, and again after a valid plan."""
     key, _, value = raw.partition(b"\0")
     control = Control(ControlState("A"))
     control.read(Record(0, value, key))
@@ -208,16 +213,17 @@ def _look(state: ControlState) -> None:
 
 def _orders() -> list[bytes]:
     stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
-    found = []
+    encoded = []
     for length in (1, 1000):
         runs = tuple(
-            Run(log, at := stream.state.positions[log], at + length) for log in sorted(stream.own)
+            Run(log, first := stream.state.positions[log], first + length)
+            for log in sorted(stream.own)
         )
         record = OrderRecord(RecordKind.OWN, stream.state.digest, ParentNext(0, 0), runs, 1, 2)
-        found.append(order.encode(record))
-        stream.read(len(found) - 1, found[-1])
+        encoded.append(order.encode(record))
+        stream.read(len(encoded) - 1, encoded[-1])
     freeze = OrderRecord(RecordKind.FREEZE, stream.state.digest, ParentNext(0, 0), ())
-    return [*found, order.encode(freeze)]
+    return [*encoded, order.encode(freeze)]
 
 
 def _starts() -> dict[str, int]:
@@ -233,7 +239,7 @@ def _read_order(raw: bytes) -> None:
 
 
 def _judge_order(raw: bytes) -> None:
-    """Give the input to both readers of the rule, between the records of a stream."""
+    """Give the input to both readers of the acceptance rule, between valid records."""
     stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
     reading = StreamReading(_RULES[0])
     for offset, each in enumerate((raw, _ORDERS[0], raw, _ORDERS[1], raw, _ORDERS[2], raw)):
@@ -241,9 +247,9 @@ def _judge_order(raw: bytes) -> None:
         try:
             mine = isinstance(stream.read(offset, each), OrderRecord)
         except UnknownVersion:
-            require(not counts, "the judge knows the version")
+            require(not counts, "the judge accepts an unknown version")
             return
-        require(mine == counts, "the judge comes to another verdict")
+        require(mine == counts, "the judge disagrees with the order stream")
 
 
 # -- messages, fetched batches, brokers' answers --------------------------------------------
@@ -260,7 +266,7 @@ def _read_headers(raw: bytes) -> None:
 
 def _batch() -> bytes:
     """Take a batch of one record out of a request, and give its record headers."""
-    written = ProduceRequest("fuzz", _AT, timeout_ms=1000).written
+    written = ProduceRequest("fuzz", _PARTITION, timeout_ms=1000).written
     request = written(1, b"value", 1_600_000_000_000)
     whole = request[request.index(b"\0\0\0\0\0\0\0\0\0\0\0") :]
     body = b"\0\0\0\x06key\x0avalue\x04\x06abc\x02x\x0camcast\x01"
@@ -268,24 +274,24 @@ def _batch() -> bytes:
 
 
 def _summed(raw: bytes) -> bytes:
-    """Put the right length and checksum into a batch, so that what is inside is read."""
+    """Correct the length and checksum of a batch, so that the decoder reads its content."""
     if len(raw) < _BATCH_HEAD_BYTES:
         return raw
     head = raw[:8] + (len(raw) - 12).to_bytes(4, "big") + raw[12:16] + b"\2"
-    return head + crc32c(raw[_COUNTED_FROM:]).to_bytes(4, "big") + raw[_COUNTED_FROM:]
+    return head + crc32c(raw[_CHECKSUMMED_FROM:]).to_bytes(4, "big") + raw[_CHECKSUMMED_FROM:]
 
 
 def _read_batches(raw: bytes) -> None:
     for bytes_fetched in (raw, _summed(raw)):
         answer = SimpleNamespace(records=bytes_fetched, aborted_transactions=None)
-        for batch in committed(_AT, answer):
+        for batch in committed(_PARTITION, answer):
             if batch.records is not None:
-                decoded(_AT, batch.records)
+                decoded(_PARTITION, batch.records)
 
 
 def _read_ends(raw: bytes) -> None:
     request = EndsRequest(
-        "fuzz", [FetchPartition(_AT, 0, 1), FetchPartition(TopicPartition("A", 1), 0, 1)]
+        "fuzz", [FetchPartition(_PARTITION, 0, 1), FetchPartition(TopicPartition("A", 1), 0, 1)]
     )
     request.written(wait_ms=1, bytes_min=1, bytes_max=1)
     frame_size(raw)
@@ -297,11 +303,13 @@ def _read_stored(raw: bytes) -> None:
 
 
 def _read_announcement(raw: bytes) -> None:
-    found = decode(_TOKEN, raw)
+    announcement = decode(_TOKEN, raw)
     promises = Promises(1000)
-    for _, sent, settled in found.counts if found else ():
+    for _, sent, settled in announcement.counts if announcement else ():
         promises.announced(PRODUCERS_MAX, sent, settled)
-        require(promises.promised <= promises.promised_max, "more is promised than may be")
+        require(
+            promises.promised <= promises.promised_max, "more messages are promised than allowed"
+        )
 
 
 def _read_cursor(raw: bytes) -> None:
@@ -364,9 +372,9 @@ _STORED_ANSWER = (
 _TEXT, _BYTES = Shape.TEXT, Shape.BINARY
 
 
-def targets() -> list[Target]:
-    """List the decoders of these rooms."""
-    said = [_joined(*one) for one in (*_GIVEN, _recovered())]
+def targets() -> list[FuzzTarget]:
+    """List the targets of these packages."""
+    statements = [_joined(*statement) for statement in (*_GIVEN, _recovered())]
     headers = [
         b"amcast.epoch=P1+P3|2\namcast.to=P1+P3|P1",
         b"amcast.skip=P1+P3\nname=",
@@ -375,25 +383,35 @@ def targets() -> list[Target]:
     source = _FIRST.consumers[0].collector
     cursors = [f"1/{source}/{number}/0/{number}".encode() for number in (0, 7)]
     zipped, written = [gzip.compress(_HISTORY)], [b'topic = "A"\n[client]\na = "b"']
-    told = Announcement(1, [Count(0, 5, 3), Count(1, 2**60, 0)])
+    announcement = Announcement(1, [Count(0, 5, 3), Count(1, 2**60, 0)])
     return [
-        Target("control statement", _read_statement, (AmcastError,), said, _TEXT, 8),
-        Target("control topic's first", _read_first_statement, (AmcastError,), said, _TEXT, 8),
-        Target("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
-        Target("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
-        Target("message headers", _read_headers, (), headers, _TEXT, 40),
-        Target("fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40),
-        Target("answer on ends", _read_ends, (ProtocolViolation,), [_ENDS_ANSWER], _BYTES, 30),
-        Target("answer to an append", _read_stored, (ProtocolViolation,), [_STORED_ANSWER], _BYTES),
-        Target("group assignment", _members, (), [_assignments(["a", "b"])[0][1]], _BYTES),
-        Target("announcement", _read_announcement, (), [encode(_TOKEN, told)], _BYTES, 30),
-        Target("cursor", _read_cursor, (AmcastError,), cursors, _TEXT),
-        Target("plan", _read_plan, (InvalidPlan, PlanRejected), [_FIRST.canonical()], _TEXT, 8),
-        Target("interest file", _read_interests, (InvalidInterests,), [_INTERESTS.encode()], _TEXT),
-        Target("history", _read_history, (HistoryError,), [_HISTORY], _TEXT),
-        Target("zipped history", _read_zipped, (HistoryError,), zipped, _BYTES, 3),
-        Target("line to send", _read_line, (UsageError,), [_SENT], _TEXT),
-        Target("settings", _read_settings, (UsageError,), written, _TEXT, 3),
+        FuzzTarget("control statement", _read_statement, (AmcastError,), statements, _TEXT, 8),
+        FuzzTarget(
+            "control topic's first", _read_first_statement, (AmcastError,), statements, _TEXT, 8
+        ),
+        FuzzTarget("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
+        FuzzTarget("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
+        FuzzTarget("message headers", _read_headers, (), headers, _TEXT, 40),
+        FuzzTarget(
+            "fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40
+        ),
+        FuzzTarget("answer on ends", _read_ends, (ProtocolViolation,), [_ENDS_ANSWER], _BYTES, 30),
+        FuzzTarget(
+            "answer to an append", _read_stored, (ProtocolViolation,), [_STORED_ANSWER], _BYTES
+        ),
+        FuzzTarget("group assignment", _members, (), [_assignments(["a", "b"])[0][1]], _BYTES),
+        FuzzTarget(
+            "announcement", _read_announcement, (), [encode(_TOKEN, announcement)], _BYTES, 30
+        ),
+        FuzzTarget("cursor", _read_cursor, (AmcastError,), cursors, _TEXT),
+        FuzzTarget("plan", _read_plan, (InvalidPlan, PlanRejected), [_FIRST.canonical()], _TEXT, 8),
+        FuzzTarget(
+            "interest file", _read_interests, (InvalidInterests,), [_INTERESTS.encode()], _TEXT
+        ),
+        FuzzTarget("history", _read_history, (HistoryError,), [_HISTORY], _TEXT),
+        FuzzTarget("zipped history", _read_zipped, (HistoryError,), zipped, _BYTES, 3),
+        FuzzTarget("line to send", _read_line, (UsageError,), [_SENT], _TEXT),
+        FuzzTarget("settings", _read_settings, (UsageError,), written, _TEXT, 3),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Decoders of bytes from clients, peers, the order and the disk, of the ordering service."""
+"""Fuzz targets of the ordering service: decoders of bytes from clients, peers, Kafka and disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.fuzz.mutation import Shape
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 from bench.orderer.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
@@ -45,7 +45,7 @@ _PROTO, _BYTES, _TEXT = Shape.PROTOBUF, Shape.BINARY, Shape.TEXT
 
 
 class _World:
-    """Genuine material: a channel's config, envelopes, its people."""
+    """Valid material: a channel's config, envelopes and identities."""
 
     def __init__(self) -> None:
         self.block = (FOLDER / "chain-a.block").read_bytes()
@@ -105,8 +105,8 @@ def _routed(raw: bytes) -> None:
 
 def _requested(raw: bytes) -> None:
     request = seek.opened(raw, now=_NOW, tls_hash=None)
-    found = seek.Seek(seek.seek_info(request.data), base=0, height=5)
-    found.next(5)
+    requested = seek.Seek(seek.seek_info(request.data), base=0, height=5)
+    requested.next(5)
 
 
 def _awaited(raw: bytes) -> None:
@@ -114,8 +114,10 @@ def _awaited(raw: bytes) -> None:
 
 
 def _stepped(world: _World, raw: bytes) -> None:
-    """Give the chain's core the input between genuine records."""
-    genuine = [encode(Regular(one, 0, RegularKind.NORMAL, 0)) for one in world.envelopes[:2]]
+    """Give the input to the chain's core, between valid records."""
+    genuine = [
+        encode(Regular(envelope, 0, RegularKind.NORMAL, 0)) for envelope in world.envelopes[:2]
+    ]
     core = Chain(world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)
     for position, each in enumerate(inputs, start=max(world.state.position.number, 0) + 1):
@@ -127,7 +129,7 @@ def _listed_pieces(file: Path) -> None:
 
 
 class _File:
-    """A file that is written anew for every input."""
+    """A file that is rewritten for every input."""
 
     def __init__(self, name: str, reads: Callable[[Path], object]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="amcast-fuzz-")
@@ -135,7 +137,7 @@ class _File:
         self._reads = reads
 
     def __call__(self, raw: bytes) -> object:
-        """Write the input there and read it."""
+        """Write the input to the file, and read it."""
         self.path.write_bytes(raw)
         return self._reads(self.path)
 
@@ -156,13 +158,13 @@ def _ledger_files(world: _World) -> tuple[bytes, bytes, bytes]:
         return path.read_bytes(), index, (folder / segments.BASE_FILE).read_bytes()
 
 
-def targets() -> list[Target]:
-    """List the decoders of this room."""
+def targets() -> list[FuzzTarget]:
+    """List the targets of this package."""
     world = _World()
     return [*_of_envelopes(world), *_of_blocks(world), *_of_files(world)]
 
 
-def _of_envelopes(world: _World) -> list[Target]:
+def _of_envelopes(world: _World) -> list[FuzzTarget]:
     envelopes = [*world.envelopes, world.update, world.config_envelope]
     records = [
         encode(Regular(world.envelopes[0], 0, RegularKind.NORMAL, 0)),
@@ -170,39 +172,39 @@ def _of_envelopes(world: _World) -> list[Target]:
         encode(Connect()),
     ]
     seeks = [seek.seek_envelope(world.user, "chain-a", start, now=_NOW) for start in ("oldest", 3)]
-    asked = json.dumps({"transaction": "a" * 64, "timeout_ms": 5}).encode()
+    body = json.dumps({"transaction": "a" * 64, "timeout_ms": 5}).encode()
     kind = HeaderType.DELIVER_SEEK_INFO
-    receipt = signed_envelope(kind, "chain-a", asked, signer=world.user, now=_NOW)
+    receipt = signed_envelope(kind, "chain-a", body, signer=world.user, now=_NOW)
     malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
     identity = world.config.msps.identity
     return [
-        Target("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
-        Target("route of an envelope", _routed, refusal, envelopes, _PROTO, 30),
-        Target("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
-        Target("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
-        Target("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
-        Target("request for blocks", _requested, refused, seeks, _PROTO, 5),
-        Target("request for a receipt", _awaited, refused, [receipt], _PROTO, 5),
-        Target("creator", identity, (UntrustedIdentity,), [world.creator], _PROTO, 5),
-        Target("organisation", Msp.from_config, (MalformedMsp,), [world.msp], _PROTO, 2),
+        FuzzTarget("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
+        FuzzTarget("route of an envelope", _routed, refusal, envelopes, _PROTO, 30),
+        FuzzTarget("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
+        FuzzTarget("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
+        FuzzTarget("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
+        FuzzTarget("request for blocks", _requested, refused, seeks, _PROTO, 5),
+        FuzzTarget("request for a receipt", _awaited, refused, [receipt], _PROTO, 5),
+        FuzzTarget("creator", identity, (UntrustedIdentity,), [world.creator], _PROTO, 5),
+        FuzzTarget("organisation", Msp.from_config, (MalformedMsp,), [world.msp], _PROTO, 2),
     ]
 
 
-def _of_blocks(world: _World) -> list[Target]:
+def _of_blocks(world: _World) -> list[FuzzTarget]:
     both, first = [world.block, world.next], [world.block]
     answer = responses.block_answer(world.next)
     unsound = (BadEnvelope, blocks.BrokenChain, blocks.CorruptMetadata)
     verified = partial(_verified, world)
     return [
-        Target("block", _block, unsound, both, _PROTO, 20),
-        Target("block of a peer", verified, (catch_up.ForgedBlock,), [world.next], _PROTO, 1),
-        Target("block in words", inspection.describe, (), both, _PROTO, 1),
-        Target("config block", ChannelConfig.from_block, (InvalidConfig,), first, _PROTO, 1),
-        Target("answer of a node", responses.read_answer, (ValueError,), [answer], _PROTO, 20),
+        FuzzTarget("block", _block, unsound, both, _PROTO, 20),
+        FuzzTarget("block of a peer", verified, (catch_up.ForgedBlock,), [world.next], _PROTO, 1),
+        FuzzTarget("block in words", inspection.describe, (), both, _PROTO, 1),
+        FuzzTarget("config block", ChannelConfig.from_block, (InvalidConfig,), first, _PROTO, 1),
+        FuzzTarget("answer of a node", responses.read_answer, (ValueError,), [answer], _PROTO, 20),
     ]
 
 
-def _of_files(world: _World) -> list[Target]:
+def _of_files(world: _World) -> list[FuzzTarget]:
     segment, index, base = _ledger_files(world)
     torn = b"".join(len(one).to_bytes(4, "big") + one for one in world.envelopes)
     rest = json.dumps(
@@ -218,20 +220,20 @@ def _of_files(world: _World) -> list[Target]:
     ).encode()
     name = "00000000000000000000"
     scan = _File(f"{name}{segments.BLOCKS}", segments.scan)
-    of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
+    of_index = _File(f"{name}{segments.INDEX}", lambda path: segments.read_index(_blocks_of(path)))
     _blocks_of(of_index.path).write_bytes(segment)
-    of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
+    of_base = _File(segments.BASE_FILE, lambda path: segments.read_base(path.parent))
     of_rest, of_pieces = (
         _File("rest.json", checkpoint.read_checkpoint),
         _File("pieces", _listed_pieces),
     )
     damaged = (LedgerDamaged, UnknownVersion)
     return [
-        Target("ledger segment", scan, damaged, [segment], _BYTES, 3),
-        Target("ledger index", of_index, (), [index], _BYTES, 3),
-        Target("ledger base", of_base, damaged, [base], _BYTES, 3),
-        Target("rest of a chain", of_rest, (), [rest], _TEXT, 3),
-        Target("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
+        FuzzTarget("ledger segment", scan, damaged, [segment], _BYTES, 3),
+        FuzzTarget("ledger index", of_index, (), [index], _BYTES, 3),
+        FuzzTarget("ledger base", of_base, damaged, [base], _BYTES, 3),
+        FuzzTarget("rest of a chain", of_rest, (), [rest], _TEXT, 3),
+        FuzzTarget("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
     ]
 
 

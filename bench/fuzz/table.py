@@ -1,11 +1,11 @@
-"""All decoders of bytes that somebody else wrote, in one table."""
+"""All fuzz targets: every decoder of bytes from other programs."""
 
 from __future__ import annotations
 
 from bench.fuzz import of_multicast, of_ordering
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 
 
-def table() -> list[Target]:
-    """List them; names are unique."""
+def table() -> list[FuzzTarget]:
+    """List the targets; their names are unique."""
     return [*of_multicast.targets(), *of_ordering.targets()]

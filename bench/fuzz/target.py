@@ -1,4 +1,4 @@
-"""What is fuzzed: a decoder, valid inputs for it, and the exceptions that may come out."""
+"""A fuzz target: a decoder, valid inputs for it, and the exceptions that it may raise."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bench.fuzz.mutation import Shape
 
 
 class Disagreement(Exception):
-    """Two readers of the same bytes came to two answers, or one wrote other bytes than it read."""
+    """Two readers disagree on the same bytes, or an encoder wrote other bytes than were read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """`decode` takes any bytes; only `raises` may come out. `share` of all inputs is its."""
+class FuzzTarget:
+    """`decode` takes any bytes and may raise only `raises`; `share` weighs its part of inputs."""
 
     name: str
     decode: Callable[[bytes], object]
@@ -24,7 +24,7 @@ class Target:
     share: int = 10
 
     def holds(self, raw: bytes) -> bool:
-        """Decode; whether the bytes were readable. Raises what must not come out."""
+        """Decode; whether the bytes were readable. Lets unexpected exceptions through."""
         try:
             self.decode(raw)
         except self.raises:
@@ -33,6 +33,6 @@ class Target:
 
 
 def require(holds: object, what: str) -> None:
-    """Raise `Disagreement` where it does not hold."""
+    """Raise `Disagreement` unless it holds."""
     if not holds:
         raise Disagreement(what)

@@ -1,1 +1,1 @@
-"""What benchmarks share: processes, brokers, figures, facts."""
+"""Shared parts of the benchmarks: processes, brokers, figures, facts about the machine."""

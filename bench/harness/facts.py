@@ -1,4 +1,4 @@
-"""What a result is worth nothing without: the machine, the versions, the state of the source."""
+"""Facts that every result records: the machine, the versions, the state of the source."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _PACKAGES = (
 
 @cache
 def at_start() -> Mapping[str, Any]:
-    """Give `machine` and `source` as they were at the first call: call it before measuring."""
+    """Return `machine` and `source` as of the first call; so call it before measuring."""
     return {"machine": machine(), "source": source()}
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine, without its name."""
+    """Describe the machine, without its host name."""
     return {
         "cpus": os.cpu_count(),
         "cpu_model": _entry("/proc/cpuinfo", "model name"),
         "memory": _entry("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
-        "load_average_before": [round(one, 2) for one in os.getloadavg()],
+        "load_average_before": [round(load, 2) for load in os.getloadavg()],
     }
 
 
 def versions(kafka: str) -> dict[str, str]:
-    """Name the versions of all that takes part; `kafka` is the brokers'."""
-    found = {"python": platform.python_version(), "kafka": kafka}
+    """Return the versions of all programs and packages; `kafka` is the brokers' version."""
+    by_program = {"python": platform.python_version(), "kafka": kafka}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_program[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            by_program[package] = "absent"
+    return by_program
 
 
 def source() -> dict[str, Any]:
-    """Name the commit, and whether files differ from it; both None outside of a repository."""
+    """Return the commit, and whether files differ from it; both None outside a repository."""
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "changed": None if changes is None else bool(changes)}

@@ -1,7 +1,7 @@
-"""What the small benchmarks have in common: how they are asked, and the one document they give.
+"""The command line and the result document of the small benchmarks.
 
-In go named figures; out comes a table or a JSON document that names the command, the machine, the
-versions and the state of the source.
+A benchmark passes its named figures; `document` adds the command, the machine, the versions and the
+state of the source, and `show` prints a table or JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def document(
     arguments: Sequence[str],
     room: str = "micro",
 ) -> dict[str, Any]:
-    """Put the figures of one run together; `kafka` is the brokers' version, or "none"."""
+    """Make the document of one run; `kafka` is the brokers' version, or "none"."""
     module = benchmark.replace("-", "_")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -54,15 +54,15 @@ def document(
     }
 
 
-def show(told: Mapping[str, Any], output: str) -> None:
-    """Write a document as it was asked for."""
+def show(document: Mapping[str, Any], output: str) -> None:
+    """Print a document as "json" or "table"."""
     if output == "json":
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(document, indent=1))
         return
-    for name, value in told["figures"].items():
+    for name, value in document["figures"].items():
         typer.echo(f"{name:32} {value:,.4g}" if value < 1000 else f"{name:32} {value:,.0f}")
 
 
 def progress(what: str) -> None:
-    """Say what is being done."""
+    """Report the current step on stderr."""
     sys.stderr.write(f"{what} …\n")

@@ -1,6 +1,6 @@
-"""Processes that a benchmark or the demo starts: collectors, clients; and what they cost.
+"""Processes of a benchmark or the demo, collectors and clients, and their CPU and memory.
 
-Each class is a context manager that ends what it started, within bounded time.
+Each class is a context manager that ends its processes within bounded time.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from multicast.errors import AmcastError, TimedOut
 from topology.tree import Plan
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_STOP_S = 5.0
+_STOP_S = 5.0  # for a process to end after SIGTERM, before it is killed
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Sum the CPU seconds of processes so far, all threads; one that has ended counts nothing."""
+    """Sum the CPU seconds of processes so far, all threads; an ended process counts as 0."""
     ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError):
-            told = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-            found = told.rpartition(")")[2].split()
-            ticks += int(found[11]) + int(found[12])
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            fields = stat.rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS_PER_S
 
 
 def busy_seconds() -> float:
-    """Give the CPU seconds of all processes of the machine so far."""
+    """Return the CPU seconds of the whole machine so far."""
     first = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()
     user, nice, system, _, _, irq, softirq = map(int, first[1:8])
     return (user + nice + system + irq + softirq) / _TICKS_PER_S
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Sum the resident memory of processes now."""
+    """Sum the current resident memory of processes."""
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 
 class CollectorProcesses:
-    """The plan's collectors, a process each; a context manager that ends what it started."""
+    """The plan's collectors, one process each; a context manager that ends them."""
 
     def __init__(self, bootstrap: str, topic: str, driver: str, plan: Plan, folder: Path) -> None:
         self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
@@ -77,7 +77,7 @@ class CollectorProcesses:
         self.stop()
 
     def start(self, name: str) -> None:
-        """Start a collector's process; its web address comes as its first line."""
+        """Start a collector's process; it logs its web address first."""
         log = self._folder / f"{name}.log"
         with log.open("wb") as out:
             self._processes[name] = subprocess.Popen(
@@ -99,7 +99,7 @@ class CollectorProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The processes' numbers, one for each collector."""
+        """The process IDs, one for each collector."""
         return [process.pid for process in self._processes.values()]
 
     def wait_healthy(self, timeout: float = 30.0) -> None:
@@ -113,19 +113,20 @@ class CollectorProcesses:
                 name = min(waiting)
                 log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
                 raise TimedOut(
-                    f"collector {name} is not healthy after {timeout:g} s; it said: {log[-500:]}"
+                    f"collector {name} is not healthy after {timeout:g} s; its log ends: "
+                    f"{log[-500:]}"
                 )
             pause.wait(0.05)
 
     def work(self) -> Iterator[str]:
-        """Ask every collector what it ordered: lines of a history."""
+        """Yield the collectors' counts of ordered records, as lines of a history."""
         for name in self.names:
             for log, records in self.status(name).get("ordered", {}).items():
                 if records:
                     yield history.work_line(process=name, log=log, records=records)
 
     def status(self, name: str) -> dict[str, Any]:
-        """Give the node's own description, empty while it does not run."""
+        """Return the collector's status; empty while it does not run."""
         log = (self._folder / f"{name}.log").read_text(errors="replace")
         address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
         if address is None:
@@ -139,7 +140,7 @@ class CollectorProcesses:
 
 
 class ClientProcess:
-    """A process of `bench.comparison.client`: commands go in, answers come out, in order."""
+    """A process of `bench.comparison.client`; it answers commands in order."""
 
     def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:
         self._name = name
@@ -169,29 +170,29 @@ class ClientProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process ID."""
         return self._process.pid
 
     def tell(self, command: Mapping[str, Any]) -> None:
         """Send a command."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # a process that has ended says so in `answer`
+        with contextlib.suppress(OSError):  # if the process has ended, `answer` raises
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
 
     def answer(self, timeout_s: float) -> dict[str, Any]:
-        """Wait for the next answer; raises `TimedOut`, or `AmcastError` with what went wrong."""
+        """Wait for the next answer; raises `TimedOut`, or `AmcastError` with the client's error."""
         try:
             line = self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise TimedOut(f"{self._name} has not answered within {timeout_s:g} s") from None
+            raise TimedOut(f"{self._name} did not answer within {timeout_s:g} s") from None
         if line is None:
-            said = self._log.read_text(errors="replace").strip()
-            raise AmcastError(f"{self._name} has ended; it said: {said[-500:]}")
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise AmcastError(f"{self._name}: {found['error']}")
-        return found
+            log_end = self._log.read_text(errors="replace").strip()
+            raise AmcastError(f"{self._name} has ended; its log ends: {log_end[-500:]}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise AmcastError(f"{self._name}: {answer['error']}")
+        return answer
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -227,12 +228,12 @@ class Poster:
 
     @property
     def pids(self) -> list[int]:
-        """The process's number."""
+        """The process ID."""
         return [self._process.pid]
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Wait for a process that was told to end; kill it where it does not."""
+    """Wait for a terminated process; kill it if it does not end in time."""
     try:
         process.wait(_STOP_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Interest files of benchmarks."""
+"""Makes interest files for benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topology.interests import InterestFile, from_document
 def file_of(
     interests: Mapping[str, Sequence[str]], destinations: Sequence[Sequence[str]] = ()
 ) -> InterestFile:
-    """Make an interest file of consumers and declared sets."""
+    """Make an interest file from consumers' interests and declared destination sets."""
     partitions = sorted({name for interest in interests.values() for name in interest})
     document: dict[str, Any] = {
         "topic": "bench",

@@ -1,7 +1,7 @@
-"""A broker of one's own with a topic, its plan and its collector, for the small benchmarks.
+"""A local broker with a topic, a plan and a collector, for the small benchmarks.
 
-One consumer's interest spans all partitions, so that one collector, a process of its own, orders
-them all. Everything ends with the context.
+One consumer's interest spans all partitions, so one collector, in its own process, orders them all.
+Leaving the context ends everything.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from multicast.local.cluster import LocalCluster
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
-_PAUSE_S = 0.002
+_PAUSE_S = 0.002  # while the appender's buffer is full: short against the time to drain it
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """What stands: `places` are the logs' Kafka partitions, `driver` is this process's own."""
+    """The running parts: `partitions` are the logs' partitions, `driver` is this process's."""
 
     bootstrap: str
     kafka: str
     driver: Driver
     plan: Plan
-    places: Sequence[TopicPartition]
+    partitions: Sequence[TopicPartition]
     folder: Path
 
     @property
     def topic(self) -> str:
-        """The topic that is multicast in."""
+        """The topic of the plan."""
         return self.plan.topic
 
     def collectors(self) -> CollectorProcesses:
-        """Give the collectors, not started: enter them, and wait until they are healthy."""
+        """Return the collectors, not yet started: enter them, then call `wait_healthy`."""
         return CollectorProcesses(self.bootstrap, self.topic, "librdkafka", self.plan, self.folder)
 
     def fill(self, messages: int, message_bytes: int) -> None:
-        """Append so many messages, in turns to all partitions, as fast as it goes."""
+        """Append a number of messages, to all partitions in turns, as fast as possible."""
         appender = self.driver.appender()
         values = [bytes(message_bytes)] * max(1, min(1000, (1 << 20) // message_bytes))
         try:
             turn = 0
             while messages:
                 some = values[:messages]
-                append_all(appender, self.places[turn % len(self.places)], some)
+                append_all(appender, self.partitions[turn % len(self.partitions)], some)
                 messages -= len(some)
                 turn += 1
             if not appender.flush(60.0):
-                raise TimedOut("not all that was appended was acknowledged within 60 s")
+                raise TimedOut("some appends were not acknowledged within 60 s")
         finally:
             appender.close()
 
@@ -77,12 +77,12 @@ def standing(partitions: int) -> Iterator[Rig]:
         with Admin(cluster.bootstrap) as admin:
             plan = apply(driver, admin, plan).plan
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
-        places = [log_partition(log) for log in plan.logs]
-        yield Rig(cluster.bootstrap, cluster.version, driver, plan, places, folder)
+        logs = [log_partition(log) for log in plan.logs]
+        yield Rig(cluster.bootstrap, cluster.version, driver, plan, logs, folder)
 
 
 def append_all(appender: Appender, partition: TopicPartition, values: Sequence[bytes]) -> None:
-    """Append all of these, waiting for room."""
+    """Append all values, waiting for room in the buffer."""
     while values:
         taken = appender.append_all(partition, values, done=_nothing)
         values = values[taken:]
@@ -91,12 +91,12 @@ def append_all(appender: Appender, partition: TopicPartition, values: Sequence[b
 
 
 def pause(seconds: float) -> None:
-    """Let time pass."""
+    """Sleep."""
     threading.Event().wait(max(0.0, seconds))
 
 
 def ticks(seconds: float, every_s: float) -> Iterator[int]:
-    """Count at intended times, for so long; what is late follows at once."""
+    """Yield 0, 1, 2 … at intended times, for `seconds`; late ticks follow at once."""
     began = time.monotonic()
     for tick in range(round(seconds / every_s)):
         wait_s = began + tick * every_s - time.monotonic()
@@ -106,4 +106,4 @@ def ticks(seconds: float, every_s: float) -> Iterator[int]:
 
 
 def _nothing(_: int, __: AppendOutcome) -> None:
-    """Take an outcome that nobody asks for."""
+    """Ignore an outcome."""

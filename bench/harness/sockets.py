@@ -1,8 +1,8 @@
-"""Bytes that processes received and sent over TCP, as the kernel counts them for each socket.
+"""Sums the bytes that processes received and sent over TCP, by the kernel's counters of sockets.
 
-In go process numbers; out come two sums. Linux only: `sock_diag` gives the counters, and the
-links in `/proc/PID/fd` say whose socket it is. What went over a socket that is closed by now is
-not counted, so take the difference of two readings between which connections stay.
+Linux only: `sock_diag` returns the counters, and the links in `/proc/PID/fd` tell the process of a
+socket. Closed sockets are not counted, so take the difference of two readings between which
+connections stay open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+# Constants of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
@@ -29,21 +30,21 @@ _COUNTERS_AT = 120  # in struct tcp_info: bytes_acked, bytes_received
 
 
 class Traffic(NamedTuple):
-    """Bytes over TCP; what was sent counts when it was acknowledged."""
+    """Bytes over TCP; sent bytes count once they are acknowledged."""
 
     received: int
     sent: int
 
 
 def traffic(pids: Iterable[int]) -> Traffic:
-    """Sum what the open TCP sockets of these processes received and sent so far."""
+    """Sum the bytes that the open TCP sockets of these processes received and sent so far."""
     inodes = {inode for pid in pids for inode in _sockets_of(pid)}
     received = sent = 0
     for family in (socket.AF_INET, socket.AF_INET6):
-        for inode, one in _all_sockets(family):
+        for inode, counted in _all_sockets(family):
             if inode in inodes:
-                received += one.received
-                sent += one.sent
+                received += counted.received
+                sent += counted.sent
     return Traffic(received, sent)
 
 
@@ -57,7 +58,7 @@ def _sockets_of(pid: int) -> Iterator[int]:
 
 
 def _all_sockets(family: int) -> Iterator[tuple[int, Traffic]]:
-    """Ask the kernel for all TCP sockets of a family; nothing where it does not tell."""
+    """Yield inode and counters of all TCP sockets of a family; nothing if the kernel refuses."""
     ask = _ASK.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _ALL_STATES)
     head = _HEAD.pack(_HEAD.size + len(ask), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
     with (
@@ -67,26 +68,26 @@ def _all_sockets(family: int) -> Iterator[tuple[int, Traffic]]:
         kernel.settimeout(5.0)
         kernel.send(head + ask)
         while True:
-            told = kernel.recv(1 << 17)
-            at = 0
-            while at < len(told):
-                length, kind, *_ = _HEAD.unpack_from(told, at)
+            answer = kernel.recv(1 << 17)
+            position = 0
+            while position < len(answer):
+                length, kind, *_ = _HEAD.unpack_from(answer, position)
                 if kind in (_DONE, _ERROR):
                     return
-                yield from _read(told[at + _HEAD.size : at + length])
-                at += _aligned(length)
+                yield from _read(answer[position + _HEAD.size : position + length])
+                position += _aligned(length)
 
 
 def _read(message: bytes) -> Iterator[tuple[int, Traffic]]:
     (inode,) = struct.unpack_from("=I", message, _SOCKET_BYTES - 4)
-    at = _SOCKET_BYTES
-    while at + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, at)
-        body = at + _ATTRIBUTE.size
+    position = _SOCKET_BYTES
+    while position + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, position)
+        body = position + _ATTRIBUTE.size
         if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTERS_AT + _COUNTERS.size:
             acked, received = _COUNTERS.unpack_from(message, body + _COUNTERS_AT)
             yield inode, Traffic(received, acked)
-        at += max(_aligned(length), _ATTRIBUTE.size)
+        position += max(_aligned(length), _ATTRIBUTE.size)
 
 
 def _aligned(length: int) -> int:

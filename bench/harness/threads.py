@@ -1,7 +1,7 @@
-"""What the threads of a process had of the CPUs: the kernel's /proc/PID/task/*/schedstat.
+"""The CPU time of a process's threads, from the kernel's /proc/PID/task/*/schedstat.
 
 used      seconds on a CPU
-queued    seconds ready to run while others had the CPUs: a wait that a freer machine would not
+queued    seconds ready to run while all CPUs were busy: a wait that an idle machine does not
           have
 """
 
@@ -15,7 +15,7 @@ _NS = 10**9
 
 
 class Account(NamedTuple):
-    """A thread's seconds so far; its kernel's name has 15 characters at most."""
+    """A thread's seconds so far; its name in the kernel has at most 15 characters."""
 
     thread: int
     name: str
@@ -24,7 +24,7 @@ class Account(NamedTuple):
 
 
 def accounts(pid: int | str) -> Iterator[Account]:
-    """Give the accounts of the threads that run; of a process that has ended, none."""
+    """Yield the accounts of the running threads; none if the process has ended."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -33,6 +33,6 @@ def accounts(pid: int | str) -> Iterator[Account]:
         try:
             used, queued, _ = (task / "schedstat").read_text(encoding="ascii").split()
             name = (task / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:  # it has just ended
+        except OSError:  # the thread has just ended
             continue
         yield Account(int(task.name), name, int(used) / _NS, int(queued) / _NS)

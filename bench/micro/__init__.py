@@ -1,1 +1,1 @@
-"""Small benchmarks, each a command of its own."""
+"""Small benchmarks, each a command."""

@@ -1,10 +1,10 @@
-"""What an append costs by a client's producer and over a socket of one's own: p50 to the answer.
+"""Compares appends by a Kafka client's producer and by a direct socket: p50 until the answer.
 
     python -m bench.micro.appends [--rounds 9] [--records 200]
 
-One broker, one record after another with a pause between, in turns: a record of 60 bytes through
-the driver's appender, then one through `DirectAppender`. The difference is what waking the client's
-threads costs, twice. This is the way of an order record, whose collector sleeps most of the time.
+One broker; single records of 60 bytes with a pause after each, alternately through the driver's
+appender and through `DirectAppender`. The difference is the time to wake the client's threads,
+twice. This is the case of an order record, because its collector is idle most of the time.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from bench.harness import figures
 from bench.harness.rig import Rig, pause, standing
 from multicast.drivers.protocol import AppendOutcome, DirectAppender
 
-_PAUSE_S = 0.004
-_ANSWER_S = 10.0
-_RECORD = bytes(60)
+_PAUSE_S = 0.004  # between two appends, so that the client's threads fall asleep
+_ANSWER_S = 10.0  # for the broker to answer; a slower one hangs
+_RECORD = bytes(60)  # about an order record with one run
 
 
 def measure(rig: Rig, *, rounds: int, records: int) -> dict[str, float]:
-    """Give the medians of the rounds' p50s, in microseconds, and the spread of their ratios."""
+    """Return the medians of the rounds' p50s, in microseconds, and the spread of their ratios."""
     appender = rig.driver.appender()
     direct = rig.driver.direct_appender()
     assert direct is not None
-    direct.add([rig.places[0]])
+    direct.add([rig.partitions[0]])
     direct.reconnect()
     came = threading.Event()
 
-    def told(_: AppendOutcome) -> None:
+    def answered(_: AppendOutcome) -> None:
         came.set()
 
     def by_producer() -> None:
-        appender.append(rig.places[0], _RECORD, done=told)
+        appender.append(rig.partitions[0], _RECORD, done=answered)
         assert came.wait(_ANSWER_S), "the producer was not answered"
 
     def directly() -> None:
-        assert direct.append(rig.places[0], _RECORD, done=told), "there is no line to the broker"
+        assert direct.append(rig.partitions[0], _RECORD, done=answered), (
+            "there is no connection to the broker"
+        )
         _hear(direct, came)
 
     by_producer()  # the first one finds the leader
@@ -56,8 +58,8 @@ def measure(rig: Rig, *, rounds: int, records: int) -> dict[str, float]:
     appender.close()
     ratios = [socket / producer for producer, socket in pairs]
     return {
-        "producer_p50_us": round(statistics.median([one for one, _ in pairs]), 1),
-        "direct_p50_us": round(statistics.median([one for _, one in pairs]), 1),
+        "producer_p50_us": round(statistics.median([producer_us for producer_us, _ in pairs]), 1),
+        "direct_p50_us": round(statistics.median([direct_us for _, direct_us in pairs]), 1),
         "ratio": round(statistics.median(ratios), 3),
         "ratio_least": round(min(ratios), 3),
         "ratio_greatest": round(max(ratios), 3),
@@ -77,21 +79,21 @@ def _hear(direct: DirectAppender, came: threading.Event) -> None:
     deadline = time.monotonic() + _ANSWER_S
     while not came.is_set():
         left = deadline - time.monotonic()
-        assert left > 0, "the line was not answered"
+        assert left > 0, "the broker did not answer"
         select.select([direct.fileno()], [], [], left)
         direct.receive()
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("appends", __doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--records", type=int, default=200)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with standing(1) as rig:
-        found = measure(rig, rounds=asked.rounds, records=asked.records)
-        told = figures.document("appends", found, kafka=rig.kafka, arguments=arguments)
-    figures.show(told, asked.output)
+        measured = measure(rig, rounds=options.rounds, records=options.records)
+        document = figures.document("appends", measured, kafka=rig.kafka, arguments=arguments)
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

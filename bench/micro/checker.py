@@ -1,10 +1,9 @@
-"""How long the checker takes, and how much memory: `python -m bench.micro.checker`.
+"""Measures the time and memory of the history checker: `python -m bench.micro.checker`.
 
-Writes a history with a million messages and two million deliveries (both by default) to a file,
-then has a process of its own read and judge it, as `amcast verify` does; prints one JSON object:
-seconds to read and to judge (`cpu_s`: what they are where nothing else runs), and the process's
-peak memory in bytes. `--fault opposite` lets one consumer deliver its last message of P2 first:
-nearly all that it delivered then lies on cycles.
+It writes a history, by default with a million messages and two million deliveries, to a file. A new
+process reads and judges it, as `amcast verify` does, and prints one JSON object: seconds to read
+and to judge, their CPU seconds (`cpu_s`), and the peak memory in bytes. With `--fault opposite` one
+consumer delivers its last message of P2 first, so nearly all its deliveries lie on cycles.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LOGS = ("P1", "P2", "P3", "P4", "P5", "P1+P3", "P2+P5")  # 2.0 deliveries a mess
 
 
 def history_lines(messages: int, *, seed: int, fault: str) -> Iterator[str]:
-    """Give the lines of a correct history, or of one with that fault."""
+    """Yield the lines of a correct history, or of one with the fault."""
     choose = random.Random(seed)  # noqa: S311 - a workload, not a secret
     offsets = dict.fromkeys(LOGS, 0)
     sequences: dict[str, list[tuple[str, str]]] = {name: [] for name in INTERESTS}
@@ -89,7 +88,7 @@ def measure(path: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Write the history, measure in a fresh process, print what that one printed."""
+    """Write the history, and measure in a new process, which prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,13 +1,13 @@
-"""What share of one core a collector takes: at 100,000 messages/s of 100 B, and idle.
+"""Measures a collector's share of a core: at 100,000 messages/s of 100 B, and idle.
 
     python -m bench.micro.collector_cpu [--rate 100000] [--seconds 10] [--idle-seconds 20]
 
-The collector is a process of its own on a broker of one's own; its CPU time, all threads, over the
-time that went by. The load is an open loop of small bursts each millisecond.
+The collector is a process, the broker is new; the figure is the CPU time of all its threads over
+the elapsed time. The load is an open loop of small bursts, one a millisecond.
 
     plain       the messages come from a plain Kafka producer
-    announced   they come from this project's `Producer`
-    idle        nothing comes
+    announced   the messages come from this project's `Producer`
+    idle        no messages come
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bench.harness.hosts import cpu_seconds
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from multicast.producer import Producer
 
-_PARTITIONS = 2
-_TICK_S = 0.001
-_SETTLE_S = 2.0
+_PARTITIONS = 2  # the fewest that need a collector
+_TICK_S = 0.001  # between two bursts, so that the load is nearly even
+_SETTLE_S = 2.0  # before the idle measurement, for timers and checkpoints of the load to end
 
 
 def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, float]:
-    """Run the three loads one after the other; give the figures."""
+    """Run the three loads one after the other; return the figures."""
     burst = [bytes(100)] * max(1, round(rate * _TICK_S))
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     with rig.collectors() as collectors:
         collectors.wait_healthy()
         pids = collectors.pids
@@ -39,13 +39,13 @@ def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, 
             names = [{log.name} for log in rig.plan.logs]
 
             def plain(tick: int) -> None:
-                append_all(appender, rig.places[tick % _PARTITIONS], burst)
+                append_all(appender, rig.partitions[tick % _PARTITIONS], burst)
 
             def announced(tick: int) -> None:
                 producer.multicast_all(burst, to=names[tick % _PARTITIONS])
 
             def load(length_s: float, send: Callable[[int], None]) -> int:
-                """Send, and wait until the last is ordered: nothing may be left undone."""
+                """Send, and wait until the last message is ordered; return the bursts sent."""
                 sent = 0
                 for tick in ticks(length_s, _TICK_S):
                     send(tick)
@@ -58,14 +58,16 @@ def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, 
                 figures.progress(f"{rate} messages/s, {name}")
                 load(1.0, send)
                 share, reached = _share(pids, partial(load, seconds, send))
-                found[f"share_at_100k_{name}"] = share
-                found[f"rate_{name}"] = round(reached * len(burst))
+                measured[f"share_at_100k_{name}"] = share
+                measured[f"rate_{name}"] = round(reached * len(burst))
         appender.close()
-        found["share_at_100k"] = max(found["share_at_100k_plain"], found["share_at_100k_announced"])
+        measured["share_at_100k"] = max(
+            measured["share_at_100k_plain"], measured["share_at_100k_announced"]
+        )
         figures.progress("idle")
         pause(_SETTLE_S)
-        found["idle_share"], _ = _share(pids, partial(_wait, idle_s))
-    return found
+        measured["idle_share"], _ = _share(pids, partial(_wait, idle_s))
+    return measured
 
 
 def _wait(seconds: float) -> int:
@@ -74,7 +76,7 @@ def _wait(seconds: float) -> int:
 
 
 def _share(pids: Sequence[int], what: Callable[[], int]) -> tuple[float, float]:
-    """Give the share of a core while `what` runs, and what it counted, a second."""
+    """Return the share of a core while `what` runs, and its count per second."""
     before, began = cpu_seconds(pids), time.monotonic()
     counted = what()
     seconds = time.monotonic() - began
@@ -82,16 +84,18 @@ def _share(pids: Sequence[int], what: Callable[[], int]) -> tuple[float, float]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("collector_cpu", __doc__)
     parser.add_argument("--rate", type=int, default=100_000, help="messages/s")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--idle-seconds", type=float, default=20.0)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with standing(_PARTITIONS) as rig:
-        found = measure(rig, rate=asked.rate, seconds=asked.seconds, idle_s=asked.idle_seconds)
-        told = figures.document("collector-cpu", found, kafka=rig.kafka, arguments=arguments)
-    figures.show(told, asked.output)
+        measured = measure(
+            rig, rate=options.rate, seconds=options.seconds, idle_s=options.idle_seconds
+        )
+        document = figures.document("collector-cpu", measured, kafka=rig.kafka, arguments=arguments)
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,19 @@
-"""Many collectors in one process: how soon they start, what they cost, and that all deliver.
+"""Measures many collectors in one process: start, cost, and complete delivery.
 
     python -m bench.micro.many_collectors [200] [--idle-seconds 15] [--driver librdkafka]
 
-A broker of one's own, a binary tree of so many collectors with three logs of their own or two, and
-one process of `amcast collectors run` that hosts all of them.
+A new broker, a binary tree of collectors with two or three own logs each, and one process of
+`amcast collectors run` that hosts all of them.
 
-    apply_s        `amcast topology apply` of the plan as a first epoch, the command from start to
-                   end
+    apply_s        duration of `amcast topology apply` for the plan as the first epoch
     start_s        from the start of the process until every collector has begun
     threads        of that process, as the kernel counts them; `threads_of_3` with three collectors
     resident_mb    its memory
-    idle_percent   of one core, while nothing comes
-    sent, ordered  messages to every destination set, and how many of them came to stand in the
-                   order within minutes
-    delivered      of `expected`: what consumers read that are spread over the tree
-    change_s       `amcast topology apply` of a next epoch in which every collector is another one
-    not_running    collectors of that epoch that `apply` says do not run
+    idle_percent   of one core, without messages
+    sent, ordered  messages to every destination set, and how many of them were ordered in time
+    delivered      of `expected`: messages that consumers read, spread over the tree
+    change_s       duration of `amcast topology apply` for an epoch that replaces every collector
+    not_running    collectors of that epoch that `apply` reports as not running
 """
 
 from __future__ import annotations
@@ -46,19 +44,19 @@ from topology.check import check
 from topology.check import figures as figures_of
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
-_PATIENCE_S = 240.0
+_PATIENCE_S = 240.0  # for any single step with 200 collectors on two cores
 _POLL_S = 0.1
-_SETTLE_S = 6.0
-_EACH = 5
-_READERS = 20
-_FEW = 3
+_SETTLE_S = 6.0  # before threads and idle CPU are measured, for the work of the start to end
+_EACH = 5  # messages to each destination set
+_READERS_MAX = 20  # consumers that read: all 200 would measure consumers, not collectors
+_FEW = 3  # collectors to compare the number of threads with
 
 
 def tree_plan(count: int, topic: str) -> Plan:
     """Lay out a binary tree: consumer i reads its own partition and its parent's.
 
-    Each collector takes in the log of its partition and the log of the pair; the first one that of
-    the root's partition, too.
+    Each collector is the top of the log of its partition and of the log of the pair; the first is
+    also the top of the log of the root's partition.
     """
     numbers = range(2, count + 2)
     partitions = tuple(f"P{number}" for number in range(1, count + 2))
@@ -68,7 +66,7 @@ def tree_plan(count: int, topic: str) -> Plan:
 
     def bag(number: int) -> tuple[str, ...]:
         near = {number // 2, number}
-        meets = [pair[one] for one in numbers if one in near or one // 2 in near]
+        meets = [pair[other] for other in numbers if other in near or other // 2 in near]
         return tuple(sorted({*meets, f"P{number // 2}", f"P{number}"}))
 
     def parent(number: int) -> str | None:
@@ -96,15 +94,21 @@ def tree_plan(count: int, topic: str) -> Plan:
         ),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
     )
-    found = figures_of(plan)
-    promised = Objective(found.hops, found.foreign, found.cost, 1.0, found.excess)
+    expected = figures_of(plan)
+    promised = Objective(
+        expected.hops,
+        expected.foreign,
+        expected.cost,
+        1.0,
+        expected.excess,
+    )
     plan = replace(plan, objective=promised)
     check(plan)
     return plan
 
 
 def renamed(plan: Plan, *, name: Callable[[str], str] = "N{}".format) -> Plan:
-    """Lay out the next epoch with other collectors for the same logs: nothing is carried over."""
+    """Lay out the next epoch with new collectors for the same logs: none is retained."""
     place = 1 + max(node.stream for node in plan.collectors)
     return replace(
         plan,
@@ -121,7 +125,8 @@ def renamed(plan: Plan, *, name: Callable[[str], str] = "N{}".format) -> Plan:
             for node in plan.collectors
         ),
         consumers=tuple(
-            replace(one, collector=name(one.collector or "")) for one in plan.consumers
+            replace(subscription, collector=name(subscription.collector or ""))
+            for subscription in plan.consumers
         ),
     )
 
@@ -135,30 +140,30 @@ class Hosting:
         self._log = log
 
     def status(self) -> dict[str, Any]:
-        """Give what `/status` says; nothing while it does not answer."""
+        """Return the process's `/status`; without collectors while it does not answer."""
         words = self._log.read_text(errors="replace").split()
         address = next((word for word in words if word.startswith("http://127.0.0.1:")), None)
         if address is None:
             return {"nodes": []}
         try:
             with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - loopback
-                found: dict[str, Any] = json.load(answer)
+                status: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):
             return {"nodes": []}
-        return found
+        return status
 
     def wait_begun(self, count: int, epoch: int) -> None:
-        """Wait until so many collectors of an epoch have begun; raises `TimedOut`."""
+        """Wait until `count` collectors of an epoch have begun; raises `TimedOut`."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            nodes = [one for one in self.status()["nodes"] if one["epoch"] == epoch]
-            begun = sum(one["state"] == "running" and bool(one.get("begun")) for one in nodes)
+            nodes = [node for node in self.status()["nodes"] if node["epoch"] == epoch]
+            begun = sum(node["state"] == "running" and bool(node.get("begun")) for node in nodes)
             if begun == count:
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
-                said = self._log.read_text(errors="replace")[-500:]
+                log_end = self._log.read_text(errors="replace")[-500:]
                 raise TimedOut(
-                    f"{begun} of {count} collectors have begun; the process said: {said}"
+                    f"{begun} of {count} collectors have begun; the process's log ends: {log_end}"
                 )
             pause(_POLL_S)
 
@@ -167,7 +172,7 @@ class Hosting:
         return sum(1 for _ in accounts(self.pid))
 
     def idle_percent(self, seconds: float) -> float:
-        """Give its share of a core over so long."""
+        """Return its share of a core over a time, in percent."""
         before, began = cpu_seconds([self.pid]), time.monotonic()
         pause(seconds)
         return 100 * (cpu_seconds([self.pid]) - before) / (time.monotonic() - began)
@@ -177,7 +182,7 @@ class Hosting:
 def hosting(
     bootstrap: str, topic: str, driver: str, folder: Path, *, nodes: Sequence[str] = ()
 ) -> Iterator[Hosting]:
-    """Start `amcast collectors run` for all of a topic, or for some; it ends with the context."""
+    """Run `amcast collectors run` for all collectors of a topic, or some, during the context."""
     log = folder / f"{topic}.log"
     command = [sys.executable, "-m", "multicast", "collectors", "run", "--web-port", "0"]
     command += ["-b", bootstrap, "-t", topic, "--driver", driver]
@@ -192,7 +197,7 @@ def hosting(
 
 
 def apply(bootstrap: str, plan: Plan, driver: str, folder: Path) -> tuple[float, dict[str, Any]]:
-    """Run `amcast topology apply`; give how long it took, and its document."""
+    """Run `amcast topology apply`; return its duration in seconds, and its document."""
     file = folder / f"{plan.topic}-{plan.epoch}.json"
     file.write_text(json.dumps(plan.to_json()), encoding="utf-8")
     command = [sys.executable, "-m", "multicast", "topology", "apply", str(file), "-o", "json"]
@@ -202,12 +207,12 @@ def apply(bootstrap: str, plan: Plan, driver: str, folder: Path) -> tuple[float,
     took = time.monotonic() - began
     if not done.stdout:
         raise AmcastError(f"apply ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return took, {**found, "exit_code": done.returncode}
+    document: dict[str, Any] = json.loads(done.stdout)
+    return took, {**document, "exit_code": done.returncode}
 
 
 def send(driver: Driver, plan: Plan) -> tuple[int, int]:
-    """Send a few messages to every destination set; count them, and those that were ordered."""
+    """Send a few messages to every destination set; return how many, and how many were ordered."""
     ordered = 0
     with Producer(topic=plan.topic, driver=driver) as producer:
         receipts = [
@@ -224,9 +229,9 @@ def send(driver: Driver, plan: Plan) -> tuple[int, int]:
 
 
 def delivered(driver: Driver, plan: Plan, each: int) -> tuple[int, int]:
-    """Read as consumers that are spread over the tree; count what came and what had to."""
+    """Read as consumers spread over the tree; return the counts of delivered and due messages."""
     came = expected = 0
-    step = max(1, len(plan.consumers) // _READERS)
+    step = max(1, len(plan.consumers) // _READERS_MAX)
     for entry in plan.consumers[::step]:
         expected += each * len(plan.logs_of(entry.interest))
         with Consumer(
@@ -240,66 +245,66 @@ def delivered(driver: Driver, plan: Plan, each: int) -> tuple[int, int]:
 def measure(
     bootstrap: str, folder: Path, *, count: int, driver: str, idle_s: float
 ) -> dict[str, float]:
-    """Apply, host, send, read, and change the tree; give the figures."""
-    found: dict[str, float] = {"collectors": count}
+    """Apply, host, send, read, and change the tree; return the figures."""
+    measured: dict[str, float] = {"collectors": count}
     plan = tree_plan(count, f"many{count}")
     with ExitStack() as opened:
         figures.progress(f"applying a plan of {count} collectors")
-        found["apply_s"], _ = apply(bootstrap, plan, driver, folder)
+        measured["apply_s"], _ = apply(bootstrap, plan, driver, folder)
         ours = open_driver(driver, bootstrap)
         opened.callback(ours.close)
         figures.progress("starting them in one process")
         began = time.monotonic()
         host = opened.enter_context(hosting(bootstrap, plan.topic, driver, folder))
         host.wait_begun(count, 1)
-        found["start_s"] = time.monotonic() - began
+        measured["start_s"] = time.monotonic() - began
         figures.progress("idle")
         pause(_SETTLE_S)
-        found["idle_percent"] = host.idle_percent(idle_s)
-        found["threads"] = host.threads()
+        measured["idle_percent"] = host.idle_percent(idle_s)
+        measured["threads"] = host.threads()
         figures.progress("sending to all, reading as some")
-        found["sent"], found["ordered"] = send(ours, plan)
-        found["delivered"], found["expected"] = delivered(ours, plan, _EACH)
+        measured["sent"], measured["ordered"] = send(ours, plan)
+        measured["delivered"], measured["expected"] = delivered(ours, plan, _EACH)
         figures.progress("changing the tree")
         after = renamed(plan)
-        found["change_s"], told = apply(bootstrap, after, driver, folder)
-        found["not_running"] = len(told["collectors_not_running"])
-        found["change_exit_code"] = told["exit_code"]
+        measured["change_s"], applied = apply(bootstrap, after, driver, folder)
+        measured["not_running"] = len(applied["collectors_not_running"])
+        measured["change_exit_code"] = applied["exit_code"]
         host.wait_begun(count, 2)
         more, ordered = send(ours, after)
-        found["sent"] += more
-        found["ordered"] += ordered
-        found["resident_mb"] = resident_bytes([host.pid]) / 1e6
-    return found
+        measured["sent"] += more
+        measured["ordered"] += ordered
+        measured["resident_mb"] = resident_bytes([host.pid]) / 1e6
+    return measured
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("many_collectors", __doc__)
     parser.add_argument("collectors", type=int, nargs="?", default=200)
     parser.add_argument("--driver", default="librdkafka")
     parser.add_argument("--idle-seconds", type=float, default=15.0)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with LocalCluster(brokers=1) as cluster, tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         few = tree_plan(_FEW, "few")
-        apply(cluster.bootstrap, few, asked.driver, folder)
-        with hosting(cluster.bootstrap, few.topic, asked.driver, folder) as host:
+        apply(cluster.bootstrap, few, options.driver, folder)
+        with hosting(cluster.bootstrap, few.topic, options.driver, folder) as host:
             host.wait_begun(_FEW, 1)
             pause(_SETTLE_S)
             threads = host.threads()
-        found = measure(
+        measured = measure(
             cluster.bootstrap,
             folder,
-            count=asked.collectors,
-            driver=asked.driver,
-            idle_s=asked.idle_seconds,
+            count=options.collectors,
+            driver=options.driver,
+            idle_s=options.idle_seconds,
         )
-        found["threads_of_3"] = threads
-        told = figures.document(
-            "many-collectors", found, kafka=cluster.version, arguments=arguments
+        measured["threads_of_3"] = threads
+        document = figures.document(
+            "many-collectors", measured, kafka=cluster.version, arguments=arguments
         )
-    figures.show(told, asked.output)
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How much memory a collector and a consumer take to catch up: the growth with the backlog, in MiB.
+"""Measures how the memory of a collector and a consumer grows with their backlog, in MiB.
 
     python -m bench.micro.memory [--behind 10000000] [--near 10000]
 
-First they catch up from `near` messages of 100 B, then fresh processes do from `behind` more. The
-figures are the differences of the greatest resident sizes that the kernel saw (VmHWM).
+They first catch up with `near` messages of 100 B; then new processes catch up with `behind` more.
+The figures are the differences of the peak resident sizes (VmHWM).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from bench.harness.rig import Rig, pause, standing
 from multicast.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
 
-_PARTITIONS = 2
+_PARTITIONS = 2  # the fewest that need a collector
 _MESSAGE_BYTES = 100
-_SLOWEST_PER_S = 20_000
+_SLOWEST_PER_S = 20_000  # messages/s; sets the time-out, so a slower run fails
 
 
 def measure(rig: Rig, *, near: int, behind: int) -> dict[str, float]:
-    """Let both catch up twice; give the figures."""
+    """Let a collector and a consumer catch up twice; return the figures."""
     small = _catch_up(rig, near, near)
     large = _catch_up(rig, behind, near + behind)
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     for role in small:
-        found[f"{role}_growth_mib"] = round(large[role] - small[role], 1)
-        found[f"{role}_peak_mib_near"] = round(small[role], 1)
-        found[f"{role}_peak_mib_behind"] = round(large[role], 1)
-    return found
+        measured[f"{role}_growth_mib"] = round(large[role] - small[role], 1)
+        measured[f"{role}_peak_mib_near"] = round(small[role], 1)
+        measured[f"{role}_peak_mib_behind"] = round(large[role], 1)
+    return measured
 
 
 def _catch_up(rig: Rig, more: int, total: int) -> dict[str, float]:
-    """Append `more` messages, order them, read all `total`; give the peaks in MiB."""
+    """Append `more` messages, order them, read all `total`; return the peaks in MiB."""
     figures.progress(f"appending {more} messages")
     rig.fill(more, _MESSAGE_BYTES)
     timeout_s = 30.0 + total / _SLOWEST_PER_S
@@ -48,7 +48,7 @@ def _catch_up(rig: Rig, more: int, total: int) -> dict[str, float]:
         deadline = time.monotonic() + timeout_s
         while sum(json.loads(line)["records"] for line in collectors.work()) < total:
             if time.monotonic() > deadline:
-                raise TimedOut(f"not all was ordered within {timeout_s:g} s")
+                raise TimedOut(f"some messages were not ordered within {timeout_s:g} s")
             pause(0.1)
         ordering = _peak_mib(collectors.pids[0])
     figures.progress(f"consuming {total}")
@@ -73,7 +73,7 @@ def _catch_up(rig: Rig, more: int, total: int) -> dict[str, float]:
 
 
 def _consume(bootstrap: str, total: int) -> float:
-    """Read all there is, in batches; give this process's own peak in MiB."""
+    """Deliver all messages, in batches; return this process's peak memory in MiB."""
     with Consumer(bootstrap, topic="bench", name="C1", committed=False) as consumer:
         read = sum(len(batch.records) for batch in consumer.until_end())
     if read != total:
@@ -88,19 +88,19 @@ def _peak_mib(pid: int | str) -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("memory", __doc__)
     parser.add_argument("--behind", type=int, default=10_000_000, help="messages")
     parser.add_argument("--near", type=int, default=10_000, help="messages")
     parser.add_argument("--consume", metavar="BOOTSTRAP", help="be the consumer of `near` messages")
-    asked = parser.parse_args(arguments)
-    if asked.consume:
-        sys.stdout.write(f"{_consume(asked.consume, asked.near)}\n")
+    options = parser.parse_args(arguments)
+    if options.consume:
+        sys.stdout.write(f"{_consume(options.consume, options.near)}\n")
         return
     with standing(_PARTITIONS) as rig:
-        found = measure(rig, near=asked.near, behind=asked.behind)
-        told = figures.document("memory", found, kafka=rig.kafka, arguments=arguments)
-    figures.show(told, asked.output)
+        measured = measure(rig, near=options.near, behind=options.behind)
+        document = figures.document("memory", measured, kafka=rig.kafka, arguments=arguments)
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

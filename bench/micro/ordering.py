@@ -1,10 +1,10 @@
-"""Ordering alone, without Kafka: runs a CPU second through collector core, codec and acceptance.
+"""Measures ordering without Kafka: runs per CPU second of collector core, codec and acceptance.
 
     python -m bench.micro.ordering [--logs 64] [--ticks 4000] [--grown 520]
 
-One collector, a log in memory. At each tick every log has grown; the core makes order records, they
-are stored, the collector reads back what counted and an independent reader judges each record, too.
-The figure counts the CPU of all of it; nothing is left out but Kafka.
+One collector orders logs in memory. At each tick every log grows; the core makes order records,
+which are stored and read back by the collector and by an independent reader. The figure includes
+the CPU time of all these steps, that is of everything except Kafka.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STREAM = TopicPartition("bench.Msg-TO", 0)
 
 
 def measure(*, logs: int, ticks: int, grown: int) -> dict[str, float]:
-    """Order `logs` logs that grow by `grown` messages a tick; give the figures."""
+    """Order `logs` logs that grow by `grown` messages a tick; return the figures."""
     plan = solve(file_of({"C1": [f"P{number}" for number in range(logs)]}))
     (node,) = plan.collectors
     starts = {log.name: 0 for log in plan.logs}
@@ -42,15 +42,15 @@ def measure(*, logs: int, ticks: int, grown: int) -> dict[str, float]:
             for action in core.step(tick):
                 if isinstance(action, Append):
                     log.write(_STREAM, action.raw)
-            found = log.read(_STREAM, core.own.offset_next, 1000)
-            assert found is not None
-            for record in found.records:
+            fetched = log.read(_STREAM, core.own.offset_next, 1000)
+            assert fetched is not None
+            for record in fetched.records:
                 core.own_read(record.offset, record.value)
                 judged = reader.read(record.offset, record.value)
                 assert isinstance(judged, OrderRecord)
                 runs += len(judged.runs)
                 messages += sum([end - first for _, first, end in judged.runs])
-            log.trim(_STREAM, found.position)
+            log.trim(_STREAM, fetched.position)
     seconds = time.process_time() - began
     assert messages == logs * ticks * grown
     return {
@@ -62,15 +62,15 @@ def measure(*, logs: int, ticks: int, grown: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("ordering", __doc__)
     parser.add_argument("--logs", type=int, default=64)
     parser.add_argument("--ticks", type=int, default=4000)
     parser.add_argument("--grown", type=int, default=520, help="messages a log and tick")
-    asked = parser.parse_args(arguments)
-    found = measure(logs=asked.logs, ticks=asked.ticks, grown=asked.grown)
-    told = figures.document("ordering", found, kafka="none", arguments=arguments)
-    figures.show(told, asked.output)
+    options = parser.parse_args(arguments)
+    measured = measure(logs=options.logs, ticks=options.ticks, grown=options.grown)
+    document = figures.document("ordering", measured, kafka="none", arguments=arguments)
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

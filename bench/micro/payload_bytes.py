@@ -1,9 +1,9 @@
-"""How much of the payload passes a collector, which needs none of it: percent, by message size.
+"""Measures how many bytes a collector receives, in percent of the payload, by message size.
 
     python -m bench.micro.payload_bytes [--seconds 10]
 
-A plain producer appends at a steady rate; the bytes are those that the collector's process received
-over TCP, everything counted: its own stream, the control topic, answers without payload.
+A collector needs no payload. A plain producer appends at a steady rate; the figure counts all bytes
+that the collector's process receives over TCP: its stream, the control topic, empty answers.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from bench.harness import figures
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from bench.harness.sockets import traffic
 
-_PARTITIONS = 2
+_PARTITIONS = 2  # the fewest that need a collector
 _SIZES = {"10kB": (10_000, 500), "100kB": (100_000, 100), "1MB": (1_000_000, 20)}
-_WARM_S = 3.0
-_SETTLE_S = 1.0
+_WARM_S = 3.0  # before the measurement, so that connections exist
+_SETTLE_S = 1.0  # for the collector to order the last messages
 
 
 def measure(rig: Rig, *, seconds: float) -> dict[str, float]:
-    """Send each size for so long; give the percentages."""
-    found: dict[str, float] = {}
+    """Send messages of each size for `seconds`; return the percentages."""
+    measured: dict[str, float] = {}
     with rig.collectors() as collectors:
         collectors.wait_healthy()
         for name, (size, rate) in _SIZES.items():
@@ -32,18 +32,18 @@ def measure(rig: Rig, *, seconds: float) -> dict[str, float]:
             before = traffic(collectors.pids).received
             sent = _send(rig, size, rate, seconds)
             received = traffic(collectors.pids).received - before
-            found[f"percent_{name}"] = round(100 * received / (sent * size), 3)
-    return found
+            measured[f"percent_{name}"] = round(100 * received / (sent * size), 3)
+    return measured
 
 
 def _send(rig: Rig, size: int, rate: int, seconds: float) -> int:
-    """Append in turns to all logs, and let the collector see the last of it."""
+    """Append to all logs in turns, and let the collector finish; return the number of messages."""
     payload = bytes(size)
     appender = rig.driver.appender()
     sent = 0
     try:
         for tick in ticks(seconds, 1 / rate):
-            append_all(appender, rig.places[tick % _PARTITIONS], [payload])
+            append_all(appender, rig.partitions[tick % _PARTITIONS], [payload])
             sent += 1
         appender.flush(10.0)
     finally:
@@ -53,14 +53,14 @@ def _send(rig: Rig, size: int, rate: int, seconds: float) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("payload_bytes", __doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with standing(_PARTITIONS) as rig:
-        found = measure(rig, seconds=asked.seconds)
-        told = figures.document("payload-bytes", found, kafka=rig.kafka, arguments=arguments)
-    figures.show(told, asked.output)
+        measured = measure(rig, seconds=options.seconds)
+        document = figures.document("payload-bytes", measured, kafka=rig.kafka, arguments=arguments)
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The planner's table: `python -m bench.micro.planner > docs/planner.md`.
+"""Writes the planner's table: `python -m bench.micro.planner > docs/planner.md`.
 
-For each kind and size of interests: time, gap, and the objective against
+For each kind and size of interests it compares the planner's time, gap and objective with
 
-    one root    a single collector that knows everything
+    one root    a single collector that knows all logs
     layering    the poster's: interests as collectors, in a spanning tree of greatest overlap
     ByzCast     its own objective over consumers as groups, sum of F(d) * (|d| + 2 * other groups
-                passed), searched exhaustively over all rooted trees, where at most seven
+                passed), by exhaustive search over all rooted trees, for at most seven groups
 
-Inputs come from fixed seeds; only the times differ between runs. `--quick` leaves the large out.
+Inputs come from fixed seeds, so only the times differ between runs. `--quick` omits large inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topology.planner.heuristic import greedy
 from topology.planner.hypergraph import is_acyclic, logs_met, reduced
 from topology.planner.solver import PHI, solve
 
-GROUPS_MAX = 7
+GROUPS_MAX = 7  # of the exhaustive search: 7**7 parent vectors; 8**8 are 20 times as many
 TEAMS = {
     "A": ["P1", "P2", "P3"],
     "B": ["P2", "P3", "P4"],
@@ -106,11 +106,11 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
         yield "local", local(0, 1000, 1000)
 
 
-# -- what to compare with ---------------------------------------------------------------------
+# -- alternatives -----------------------------------------------------------------------------
 
 
 def measures(file: InterestFile) -> list[Measure]:
-    """Reduce a file and price each of its parts."""
+    """Reduce an interest file, and return the cost measure of each of its parts."""
     problem = reduced(file)
     return [
         Measure(part, rates=problem.rates, weights=problem.weights, phi=PHI["genuine"])
@@ -119,20 +119,23 @@ def measures(file: InterestFile) -> list[Measure]:
 
 
 def one_root(measure: Measure) -> float:
-    """Price a single collector for everyone."""
+    """Return the cost of a single collector for all consumers."""
     everyone = measure.component.everyone
     return measure.cost(measure.priced(TreeNode(everyone, everyone, ())))
 
 
 def layering(measure: Measure) -> float:
-    """Price the poster's layering."""
+    """Return the cost of the poster's layering."""
     tree = greedy(measure)
-    assert tree is not None, "without limits there is a layering"
+    assert tree is not None, "without limits a layering exists"
     return measure.cost(measure.priced(tree))
 
 
 def byzcast(measure: Measure) -> tuple[float, float]:
-    """Search ByzCast's best tree over the groups; of equals ours. Give both objectives."""
+    """Search ByzCast's best tree over the groups; of equal ones, the best by our cost.
+
+    Returns ByzCast's objective and our cost of that tree.
+    """
     count = len(measure.weight)
     messages = _messages(measure)
     best: tuple[float, int] | None = None
@@ -141,12 +144,12 @@ def byzcast(measure: Measure) -> tuple[float, float]:
         if value is not None:
             both = value, measure.priced(_tree_of(parents))
             best = both if best is None else min(best, both)
-    assert best is not None, "there is a tree over any number of groups"
+    assert best is not None, "every number of groups has a tree"
     return best[0] / measure.scale.rates, measure.cost(best[1])
 
 
 def rooted(count: int) -> Iterator[tuple[int, ...]]:
-    """List all rooted trees over labelled nodes as parent vectors; the root's parent is itself."""
+    """Yield all rooted trees over labelled nodes as parent vectors; the root is its own parent."""
     for parents in product(range(count), repeat=count):
         roots = [node for node, parent in enumerate(parents) if node == parent]
         if len(roots) == 1 and _reaches(parents, roots[0]):
@@ -186,7 +189,7 @@ def _byzcast_value(
         for group in bits(groups):
             every &= above[group]
             some |= above[group]
-        # Ancestors common to all groups but the lowest lie above the entry: not passed.
+        # A message enters at the lowest common ancestor, so it does not pass those above it.
         passed = (some & ~every).bit_count() + 1
         total += rate * (groups.bit_count() + 2 * (passed - groups.bit_count()))
         if total > bound:
@@ -208,7 +211,7 @@ def _tree_of(parents: Sequence[int]) -> TreeNode:
 
 
 def row(kind: str, file: InterestFile) -> list[str]:
-    """Plan one input and compare."""
+    """Plan one input, and return its row of the table."""
     started = perf_counter()
     solution = solve(file)
     seconds = perf_counter() - started
@@ -252,7 +255,7 @@ COLUMNS = (
 
 
 def main(*, quick: bool) -> None:
-    """Print the table as Markdown, a row as soon as it is known."""
+    """Print the table as Markdown, each row as soon as it is computed."""
     out = sys.stdout
     out.write(f"{PREFACE}\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
     for kind, file in inputs(quick=quick):

@@ -1,14 +1,13 @@
-"""How long delivery stands still while the tree of a running topic is changed under load.
+"""Measures the delivery delay while the tree of a running topic changes under load.
 
     python -m bench.micro.replanning [--brokers 3] [--rate 5000] [--changes 7]
 
-Three brokers, a producer in a process of its own at a steady rate, a process for each collector.
-The poster's tree and another one for the same consumers take turns; a second tree beside it stays
-as it is. Probes read along as every consumer; a window without a change comes before each change,
-as a measure of what is usual.
+Three brokers, a producer process with a steady rate, a process for each collector. The poster's
+tree and another tree for the same consumers take turns; a second tree of the plan never changes.
+Probes read as every consumer. A window without a change precedes each change, for comparison.
 
     delay       from the producer's stamp on a message to its delivery: p99 over a window
-    untouched   that of the consumer of the second tree, which no change touches
+    untouched   the delay of the consumer of the second tree, which no change affects
 """
 
 from __future__ import annotations
@@ -49,17 +48,18 @@ _INTERESTS = {
 }
 _SETS = (("P1", "P3"), ("P2", "P3", "P4"))
 _TICK_S = 0.05  # all messages of a set in one batch: three brokers on two cores carry few requests
-_BYTES = 100
-_WINDOW_S = 3.0
-_WARM_S = 15.0  # brokers that were just started compile their code for some ten seconds
+_MESSAGE_BYTES = 100
+_WINDOW_S = 3.0  # 15,000 messages at the default rate, so that a p99 has 150 beyond it
+_WARM_S = 15.0  # new brokers compile their code for about ten seconds
+_SEND_S = 3600.0  # the longest load; a measurement takes minutes
 
 
 def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, Any]:
-    """Change the tree to and fro; give the percentiles and what was seen in all."""
-    # Another tree for the same consumers: one root that knows it all.
+    """Alternate between two trees; return percentiles, and the totals that the probes saw."""
+    # Another tree for the same consumers: with one root that knows all logs.
     other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
     other = with_kept_names(plan, other)
-    assert retained(plan, other).collectors, "the second tree stays as it is"
+    assert retained(plan, other).collectors, "the second tree must not change"
     layouts, running = [plan, other], plan
     usual: list[float] = []
     during: list[float] = []
@@ -75,10 +75,10 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
             running = apply(driver, admin, after, timeout_s=60.0, say=figures.progress).plan
             pause(_WINDOW_S / 2)
             seen = probes.judged(running)
-        for told in (before, seen):
-            _refuse_blind(told)
-            messages += told.messages
-            violations += len(told.violations)
+        for window in (before, seen):
+            _refuse_blind(window)
+            messages += window.messages
+            violations += len(window.violations)
         usual.append(before.delay_p99_ms or 0.0)
         during.append(seen.delay_p99_ms or 0.0)
         untouched["usual"].append(before.delay_p99_ms_of[_UNTOUCHED] or 0.0)
@@ -89,8 +89,8 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
         "violations": violations,
         "usual_p99_ms": round(statistics.median(usual), 1),
         "during_p99_ms": round(statistics.median(during), 1),
-        "usual_p99_ms_each": [round(one, 1) for one in usual],
-        "during_p99_ms_each": [round(one, 1) for one in during],
+        "usual_p99_ms_each": [round(delay_ms, 1) for delay_ms in usual],
+        "during_p99_ms_each": [round(delay_ms, 1) for delay_ms in during],
         "untouched_usual_p99_ms": round(statistics.median(untouched["usual"]), 1),
         "untouched_during_p99_ms": round(statistics.median(untouched["during"]), 1),
     }
@@ -98,12 +98,12 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
 
 def _refuse_blind(seen: Seen) -> None:
     if seen.unread or None in seen.delay_p99_ms_of.values():
-        raise AmcastError(f"a probe saw nothing: {seen.unread or 'no message came'}")
+        raise AmcastError(f"a probe read nothing: {seen.unread or 'no message came'}")
 
 
 @contextmanager
 def _load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
-    """Run a producer in a process of its own."""
+    """Run a producer process during the context."""
     command = [
         sys.executable,
         "-m",
@@ -122,28 +122,28 @@ def _load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
 
 
 def _send(bootstrap: str, topic: str, rate: int) -> None:
-    """Multicast at a rate, to each set in turns, until told to stop."""
+    """Multicast at a rate to each set in turns, until SIGTERM."""
     sets = [*([f"P{number}"] for number in range(1, 8)), *_SETS]
-    values = [bytes(_BYTES)] * max(1, round(rate * _TICK_S / len(sets)))
+    values = [bytes(_MESSAGE_BYTES)] * max(1, round(rate * _TICK_S / len(sets)))
     with Producer(bootstrap, topic=topic) as producer:
-        for _ in ticks(3600.0, _TICK_S):
+        for _ in ticks(_SEND_S, _TICK_S):
             for to in sets:
                 producer.multicast_all(values, to=to)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure once and print it."""
+    """Measure once, and print the figures."""
     parser = figures.parser("replanning", __doc__)
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--changes", type=int, default=7)
     parser.add_argument("--send", nargs=3, metavar=("BOOTSTRAP", "TOPIC", "RATE"))
-    asked = parser.parse_args(arguments)
-    if asked.send:
-        _send(asked.send[0], asked.send[1], int(asked.send[2]))
+    options = parser.parse_args(arguments)
+    if options.send:
+        _send(options.send[0], options.send[1], int(options.send[2]))
         return
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(brokers=asked.brokers))
+        cluster = stack.enter_context(LocalCluster(brokers=options.brokers))
         driver = open_driver("librdkafka", cluster.bootstrap)
         stack.callback(driver.close)
         admin = stack.enter_context(Admin(cluster.bootstrap))
@@ -151,11 +151,13 @@ def main(arguments: Sequence[str]) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         hosts = CollectorProcesses(cluster.bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(hosts).wait_healthy()
-        stack.enter_context(_load(cluster.bootstrap, plan.topic, asked.rate))
+        stack.enter_context(_load(cluster.bootstrap, plan.topic, options.rate))
         pause(_WARM_S)
-        found = measure(driver, admin, plan, changes=asked.changes)
-        told = figures.document("replanning", found, kafka=cluster.version, arguments=arguments)
-    figures.show(told, asked.output)
+        measured = measure(driver, admin, plan, changes=options.changes)
+        document = figures.document(
+            "replanning", measured, kafka=cluster.version, arguments=arguments
+        )
+    figures.show(document, options.output)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What the Spark pipeline costs by the number of events: `python -m bench.micro.spark_cost`.
+"""Measures the cost of the Spark pipeline by number of events: `python -m bench.micro.spark_cost`.
 
-Events and order records are made in bulk and stand in a real broker of our own; then the whole
-pipeline runs over them in a process of its own, with nothing warm. Printed are its seconds, the CPU
-seconds of all its processes (Java and Python; not the broker's), and its largest process.
+It generates events and order records in bulk on a new broker; then a new process runs the whole
+pipeline over them. It prints the elapsed seconds, the CPU seconds of all processes of the pipeline
+(Java and Python, without the broker), and the memory of the largest one.
 
 A message has two events, its producer's and one consumer's. One collector orders three logs in runs
-of 1, 7, 32 and 40 messages, the next log in turn, twelve runs to a record.
+of 1, 7, 32 and 40 messages, the logs in turns, twelve runs to a record.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _LENGTHS = (1, 7, 32, 40)
 _LOGS = 3
 _PERIOD_RUNS = 12  # after so many runs each log has had each length
 _PERIOD = 3 * sum(_LENGTHS)
-_INTENDED_EVERY_NS = 10_000
+_INTENDED_EVERY_NS = 10_000  # between two generated messages: 100,000 messages/s
 _RETENTION = {"retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
 class SparkCost:
-    """What one size cost."""
+    """The cost of one number of events."""
 
     events: int
     seconds: float
@@ -57,7 +57,7 @@ def main(
     *,
     stream: Annotated[bool, typer.Option("--stream", help="As a stream, not a batch.")] = False,
 ) -> None:
-    """Make events, run the pipeline over them, and print what it cost, size by size."""
+    """Generate events, run the pipeline over them, and print its cost, size by size."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-cost-")))
         broker = stack.enter_context(LocalCluster(brokers=1))
@@ -77,7 +77,7 @@ def main(
 
 
 def _fill(bootstrap: str, driver: Driver, run: str, messages: int) -> list[str]:
-    """Make a run of so many messages; give its topics."""
+    """Generate a run with a number of messages; return its topics."""
     topic = f"{run}-A"
     workload = from_document(
         {"kind": "one", "size": _LOGS, "message_bytes": 100, "load": 10**5, "messages": messages},
@@ -96,19 +96,19 @@ def _fill(bootstrap: str, driver: Driver, run: str, messages: int) -> list[str]:
 
 
 def _period() -> list[tuple[int, int, int]]:
-    """Give the runs of a period: log, first offset in the period, length."""
+    """Return the runs of a period: log, first offset in the period, length."""
     firsts = [0] * _LOGS
-    found = []
+    runs = []
     for number in range(_PERIOD_RUNS):
         log, length = number % _LOGS, _LENGTHS[number % len(_LENGTHS)]
-        found.append((log, firsts[log], length))
+        runs.append((log, firsts[log], length))
         firsts[log] += length
-    return found
+    return runs
 
 
 def _order(driver: Driver, plan: Plan, messages: int) -> None:
     appender = driver.appender()
-    at = TopicPartition(order_topic(plan.topic), 0)
+    partition = TopicPartition(order_topic(plan.topic), 0)
     step = sum(_LENGTHS)  # offsets of each log in a period
     previous = anchor(plan, plan.collectors[0].name)
     for period in range(messages // _PERIOD):
@@ -118,7 +118,7 @@ def _order(driver: Driver, plan: Plan, messages: int) -> None:
         )
         raw = encode(OrderRecord(RecordKind.OWN, previous, ParentNext(0, 0), runs))
         previous = digest_of(raw)
-        _append(appender, at, raw)
+        _append(appender, partition, raw)
     if not appender.flush(300):
         raise AmcastError("the order records were not stored within 300 s")
     appender.close()
@@ -135,7 +135,7 @@ def _append(appender: Appender, partition: TopicPartition, raw: bytes) -> None:
 
 
 def _events(bootstrap: str, run: str, workload: Workload, layout: Layout, messages: int) -> None:
-    """Let Spark itself make the events and write them to Kafka."""
+    """Let Spark generate the events and write them to Kafka."""
     from bench.pipeline.bulk import write_events  # noqa: PLC0415 - pyspark may be missing
     from bench.pipeline.session import spark  # noqa: PLC0415
 
@@ -161,15 +161,15 @@ def _measure(bootstrap: str, run: str, events: int, folder: Path, *, stream: boo
     command = [sys.executable, "-m", "multicast", "bench", "pipeline", run, "-b", bootstrap]
     command += ["--out", str(folder / run), "-o", "json", *(["--stream"] if stream else [])]
     began = time.monotonic()
-    said = os.open(folder / f"{run}.log", os.O_WRONLY | os.O_CREAT)
-    actions = [(os.POSIX_SPAWN_DUP2, said, 1), (os.POSIX_SPAWN_DUP2, said, 2)]
+    log_file = os.open(folder / f"{run}.log", os.O_WRONLY | os.O_CREAT)
+    actions = [(os.POSIX_SPAWN_DUP2, log_file, 1), (os.POSIX_SPAWN_DUP2, log_file, 2)]
     pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
     _, status, used = os.wait4(pid, 0)
     seconds = time.monotonic() - began
-    os.close(said)
+    os.close(log_file)
     if status != 0:
         log = (folder / f"{run}.log").read_text(errors="replace")
-        raise AmcastError(f"the pipeline failed; it said: {log[-1000:]}")
+        raise AmcastError(f"the pipeline failed; its log ends: {log[-1000:]}")
     return SparkCost(events, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 

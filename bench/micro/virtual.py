@@ -1,14 +1,15 @@
-"""Latency in hops, in virtual time: what the trees cost where no core is ever short.
+"""Measures the latency of trees in hops, in virtual time, as if cores were unlimited.
 
-The real cores (collector, order stream, delivery) on the in-memory log; only the time is made up.
-Goes in: a workload's tree. Comes out: how many hops a message of the shared partition takes from
-its append to its delivery. No clock, no chance: one input, one output.
+It runs the real cores (collector, order stream, delivery) on the in-memory log, and counts the hops
+of each message of the shared partition from its append to its delivery. It reads no clock and draws
+nothing at random, so equal inputs give equal results.
 
-    hop           from the start of an append to the moment that every reader has the record; each
-                  append takes one hop, whoever makes it, so plain Kafka's latency is one hop
+    hop           from the start of an append until every reader has the record: each append takes
+                  one hop, so plain Kafka's latency is one hop
     announcement  a datagram, which takes a tenth of a hop
-    nothing else takes any time: no process waits for a core, which two cores cannot show beyond a
-    few collectors
+
+Nothing else takes time, because no process waits for a core. A machine with two cores cannot show
+this beyond a few collectors.
 
     python -m bench.micro.virtual        a table; with `-o json` the document, which the suite keeps
 """
@@ -20,6 +21,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bench.comparison.layouts import Layout, RunningConsumer, lay_out
@@ -38,14 +40,14 @@ SIZES = (1, 2, 4, 8, 16, 32)
 ARMS = ("ordered", "ordered-plain", "single-root")
 HOP = 1000  # ticks of virtual time
 ANNOUNCEMENT = HOP // 10
-_STEP = 370  # between two messages: several are on their way at any time
-_MESSAGES = 300
+_STEP = 370  # ticks between two messages: less than a hop, so several are in flight at any time
+_MESSAGES = 300  # 111 hops of load: many times the greatest latency
 _TOPIC = "A"
-_ALL = 1_000_000
+_ALL = 1_000_000  # records of one read: more than a run has
 
 
 class VirtualWorld:
-    """The log, and who is told when a record lands in which Kafka partition."""
+    """The log, virtual time, and the listeners to new records of each Kafka partition."""
 
     def __init__(self, plan: Plan) -> None:
         self.now = 0
@@ -54,36 +56,36 @@ class VirtualWorld:
         )
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._made = 0
-        self._told: dict[TopicPartition, list[Callable[[], None]]] = {}
+        self._listeners: dict[TopicPartition, list[Callable[[], None]]] = {}
 
     def after(self, ticks: int, what: Callable[[], None]) -> None:
-        """Let something happen later; of two things at one time the older one is first."""
+        """Call `what` after some ticks; events of one time keep their order."""
         self._made += 1
         heapq.heappush(self._events, (self.now + ticks, self._made, what))
 
     def tell(self, partition: TopicPartition, whom: Callable[[], None]) -> None:
-        """Call this whenever a record has landed."""
-        self._told.setdefault(partition, []).append(whom)
+        """Call `whom` after each new record of a partition."""
+        self._listeners.setdefault(partition, []).append(whom)
 
     def append(self, partition: TopicPartition, value: bytes) -> None:
-        """Let a record be stored, and be with its readers, one hop from now."""
+        """Store a record, and notify its readers, one hop from now."""
 
-        def lands() -> None:
+        def store() -> None:
             self.log.write(partition, value)
-            for told in self._told.get(partition, ()):
-                told()
+            for listener in self._listeners.get(partition, ()):
+                listener()
 
-        self.after(HOP, lands)
+        self.after(HOP, store)
 
     def run(self) -> None:
-        """Let everything happen that is to happen."""
+        """Run until no event is left."""
         while self._events:
             self.now, _, what = heapq.heappop(self._events)
             what()
 
 
 class VirtualCollector:
-    """One collector: told of records, it calls its core and appends what that says."""
+    """One collector: feeds new records to its core, and makes the core's appends."""
 
     def __init__(self, world: VirtualWorld, plan: Plan, name: str) -> None:
         self._world = world
@@ -91,18 +93,18 @@ class VirtualCollector:
         own = OrderStream(plan, name, starts)
         above = plan.collector(name).parent
         parent = None if above is None else OrderStream(plan, above, starts)
-        # In virtual time no append costs anything, so none waits for those before it.
+        # In virtual time appends cost nothing, so none waits for earlier ones.
         self.core = Collector(own, parent, writer=1, limits=CollectorLimits(pending_max=1000))
         self.core.own_end(0)
-        self._at = stream_partition(plan, name)
-        world.tell(self._at, self._own)
+        self._own_partition = stream_partition(plan, name)
+        world.tell(self._own_partition, self._own)
         if above is not None:
-            self._parent_at = stream_partition(plan, above)
-            world.tell(self._parent_at, self._follow)
+            self._parent_partition = stream_partition(plan, above)
+            world.tell(self._parent_partition, self._follow)
         for number in sorted(own.own):
-            at = log_partition(plan.logs[number])
+            partition = log_partition(plan.logs[number])
             self.core.log_end(number, 0)
-            world.tell(at, lambda number=number, at=at: self._grown(number, at))  # type: ignore[misc]
+            world.tell(partition, partial(self._grown, number, partition))
 
     def announced(self, announcement: Announcement) -> None:
         """Take a producer's datagram."""
@@ -114,14 +116,14 @@ class VirtualCollector:
         self._step()
 
     def _own(self) -> None:
-        fetched = self._world.log.read(self._at, self.core.own.offset_next, _ALL)
+        fetched = self._world.log.read(self._own_partition, self.core.own.offset_next, _ALL)
         for record in fetched.records if fetched else ():
             self.core.own_read(record.offset, record.value)
         self._step()
 
     def _follow(self) -> None:
         assert self.core.parent is not None
-        fetched = self._world.log.read(self._parent_at, self.core.parent.offset_next, _ALL)
+        fetched = self._world.log.read(self._parent_partition, self.core.parent.offset_next, _ALL)
         for record in fetched.records if fetched else ():
             self.core.parent_read(record.offset, record.value)
         self._step()
@@ -129,11 +131,11 @@ class VirtualCollector:
     def _step(self) -> None:
         for action in self.core.step(0):
             if isinstance(action, Append):
-                self._world.append(self._at, action.raw)
+                self._world.append(self._own_partition, action.raw)
 
 
 class VirtualConsumer:
-    """One consumer; it notes how long each message of the shared partition took."""
+    """One consumer; it records the latency of each message of the shared partition."""
 
     def __init__(self, world: VirtualWorld, plan: Plan, reading: RunningConsumer) -> None:
         self._world = world
@@ -144,16 +146,16 @@ class VirtualConsumer:
         self._order = OrderStream(plan, name, dict.fromkeys((log.name for log in plan.logs), 0))
         cursor = start_cursor(plan, name)
         self._delivery = Delivery(plan, subscription.interest, self._order, cursor)
-        self._at = stream_partition(plan, name)
+        self._order_partition = stream_partition(plan, name)
         self._shared = plan.logs[0].name
         self.took: list[int] = []
-        world.tell(self._at, self._ordered)
+        world.tell(self._order_partition, self._ordered)
         for number in self._delivery.logs:
-            at = log_partition(plan.logs[number])
-            world.tell(at, lambda number=number, at=at: self._payload(number, at))  # type: ignore[misc]
+            partition = log_partition(plan.logs[number])
+            world.tell(partition, partial(self._payload, number, partition))
 
     def _ordered(self) -> None:
-        fetched = self._world.log.read(self._at, self._order.offset_next, _ALL)
+        fetched = self._world.log.read(self._order_partition, self._order.offset_next, _ALL)
         for record in fetched.records if fetched else ():
             self._delivery.order_read(record.offset, record.value)
         self._deliver()
@@ -169,11 +171,11 @@ class VirtualConsumer:
         for batch in self._delivery.deliver(_ALL):
             if batch.log.name == self._shared:
                 sent = [int(record.value or b"") for record in batch.records]
-                self.took += [self._world.now - at for at in sent]
+                self.took += [self._world.now - sent_ticks for sent_ticks in sent]
 
 
 def latencies(kind: str, size: int, arm: str) -> list[float]:
-    """Run a tree of that size; give the hops of each message of the shared partition, sorted."""
+    """Run a tree of a size; return the hops of each message of the shared partition, sorted."""
     given = {"kind": kind, "size": size, "message_bytes": 24, "load": 1, "messages": _MESSAGES}
     layout = lay_out(from_document(given, name=kind), arm, _TOPIC)
     plan = layout.plan
@@ -183,19 +185,19 @@ def latencies(kind: str, size: int, arm: str) -> list[float]:
     readers = [VirtualConsumer(world, plan, reading) for reading in layout.consumers]
     _produce(world, plan, layout, processes if arm != "ordered-plain" else [])
     world.run()
-    took = sorted(one / HOP for reader in readers for one in reader.took)
+    took = sorted(ticks / HOP for reader in readers for ticks in reader.took)
     shared = sum(_log_of(index, layout) == 0 for index in range(_MESSAGES))
     assert len(took) == shared * len(readers), "every message is delivered to every consumer"
     return took
 
 
 def _log_of(index: int, layout: Layout) -> int:
-    """Send every third message to one of the partitions that are not shared, in turns."""
+    """Choose a message's log: every third goes to a partition that is not shared, in turns."""
     return 1 + index // 3 % (len(layout.partitions) - 1) if index % 3 == 2 else 0
 
 
 def _produce(world: VirtualWorld, plan: Plan, layout: Layout, hear: list[VirtualCollector]) -> None:
-    """Let one producer send the messages; whoever hears its announcements is told of each."""
+    """Let one producer send the messages, and announce them to the collectors in `hear`."""
     sent = [0] * len(plan.logs)
 
     def send(number: int) -> None:
@@ -214,15 +216,15 @@ def _produce(world: VirtualWorld, plan: Plan, layout: Layout, hear: list[Virtual
 
 
 def document(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Give the hops by kind of tree, size and arm, as one document."""
+    """Return the hops by kind of tree, size and arm, as a document."""
     series = []
     for kind in ("tree", "bottleneck"):
         for arm in ARMS:
             for size in sizes:
                 took = latencies(kind, size, arm)
-                found: dict[str, Any] = {"kind": kind, "arm": arm, "size": size}
-                found |= {"messages": len(took), "p50_hops": statistics.median(took)}
-                series.append({**found, "max_hops": took[-1]})
+                entry: dict[str, Any] = {"kind": kind, "arm": arm, "size": size}
+                entry |= {"messages": len(took), "p50_hops": statistics.median(took)}
+                series.append({**entry, "max_hops": took[-1]})
     return {
         "schema_version": 1,
         "benchmark": "virtual",
@@ -235,14 +237,14 @@ def document(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Print a line for each tree, or the document."""
-    told = document()
+    result = document()
     if arguments == ["-o", "json"]:
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        sys.stdout.write(json.dumps(result, indent=1) + "\n")
         return
-    for one in told["series"]:
+    for entry in result["series"]:
         sys.stdout.write(
-            f"{one['kind']:10} {one['size']:3} {one['arm']:14} p50 {one['p50_hops']:g} hops, "
-            f"slowest {one['max_hops']:g}\n"
+            f"{entry['kind']:10} {entry['size']:3} {entry['arm']:14} "
+            f"p50 {entry['p50_hops']:g} hops, slowest {entry['max_hops']:g}\n"
         )
 
 

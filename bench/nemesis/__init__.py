@@ -1,1 +1,1 @@
-"""Faults made on purpose against a whole system, and the judgement of what it did."""
+"""The nemesis: injects faults into a whole system, and judges the histories of its clients."""

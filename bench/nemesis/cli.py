@@ -1,7 +1,8 @@
-"""`amcast bench nemesis`: real faults on a whole system, and whether every guarantee held.
+"""`amcast bench nemesis`: inject real faults into a whole system, and verify every guarantee.
 
-Exit codes: 0 all holds, 1 the system did not recover from a fault or a program of it failed, 3 a
-guarantee was violated; then the folder with the histories is kept, and named.
+Exit codes: 0 every guarantee holds; 1 the system did not recover from a fault, or one of its
+programs failed; 3 a guarantee was violated. With 1 and 3 the folder with the histories is kept, and
+its path is printed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bench.harness import facts
 from bench.nemesis import report
 from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.faults.kinds import FaultKind
-from bench.nemesis.network import Network, alone, own_namespace
+from bench.nemesis.network import Network, in_own_namespace, own_namespace
 from bench.nemesis.run import run
 from bench.nemesis.schedule import Planned, schedule
 from bench.nemesis.system import HOSTS, System
@@ -35,9 +36,9 @@ from multicast.verification.report import OrderViolation
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
-_MINUTES = 8.0
-_FAULTS_MAX = 10_000
-_SHOWN = 60
+_MINUTES = 8.0  # the default length of a run: about 25 faults (measured: 189 in an hour)
+_FAULTS_MAX = 10_000  # the length of a schedule without --faults: two days at that pace
+_SHOWN_MAX = 60  # faults that --show prints by default: one screen
 
 
 @app.command()
@@ -46,61 +47,64 @@ def nemesis(
     minutes: Annotated[
         float | None,
         typer.Option(
-            "--minutes", min=0.1, help=f"How long; default {_MINUTES:g}, or for --faults."
+            "--minutes",
+            min=0.1,
+            help=f"Length; default {_MINUTES:g}; with --faults: a day at most.",
         ),
     ] = None,
     faults: Annotated[
         int | None, typer.Option("--faults", min=1, help="End after so many faults.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Repeats a run's schedule; default: a new one.")
+        int | None, typer.Option("--seed", help="Repeat the schedule of a run; default: random.")
     ] = None,
     rate: Annotated[
-        float, typer.Option("--rate", min=1, help="Multicasts a second, of all producers.")
+        float, typer.Option("--rate", min=1, help="Multicasts a second, all producers together.")
     ] = 300.0,
     kinds: Annotated[
-        str | None, typer.Option("--kinds", help="Only these kinds of faults, by commas.")
+        str | None, typer.Option("--kinds", help="Only these kinds of faults, comma-separated.")
     ] = None,
     without: Annotated[
-        str | None, typer.Option("--without", help="Not these kinds, by commas; aside-* is many.")
+        str | None,
+        typer.Option("--without", help="Not these kinds, comma-separated; patterns like aside-*."),
     ] = None,
     loopback: Annotated[
-        bool, typer.Option("--loopback", help="Without namespaces: no fault of the network.")
+        bool, typer.Option("--loopback", help="Use no namespaces, and so no network faults.")
     ] = False,
     patience: Annotated[
-        float, typer.Option("--patience", min=1, help="Seconds that a recovery may take.")
+        float, typer.Option("--patience", min=1, help="The longest allowed recovery, in seconds.")
     ] = 60.0,
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Keep histories and logs in this new folder.")
     ] = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Print the schedule, and do nothing.")
+        bool, typer.Option("--show", help="Print the schedule, and inject nothing.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Break a whole system in every way we know, one fault after the other, and judge it.
+    """Inject one fault after the other into a whole system, and verify every guarantee.
 
-    Three brokers, instances of collectors, producers and consumers run in network namespaces of
-    their own (needs root and iproute2). A seed gives the same schedule each time.
+    Three brokers, instances of collectors, producers and consumers run in separate network
+    namespaces (needs root and iproute2). Equal seeds give equal schedules.
     """
     if not (loopback or show or own_namespace()):
-        _go_alone()
+        _enter_namespaces()
     chosen = _kinds(kinds, without, frozenset() if loopback else frozenset({"network"}))
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-    planned = schedule(seed, [one.card for one in chosen.values()], faults=faults or _FAULTS_MAX)
+    planned = schedule(seed, [kind.card for kind in chosen.values()], faults=faults or _FAULTS_MAX)
     if show:
-        report.tell_schedule(planned[: faults or _SHOWN], Console(width=100))
+        report.tell_schedule(planned[: faults or _SHOWN_MAX], Console(width=100))
         return
     longest_s = 60 * (minutes or (_MINUTES if faults is None else 24 * 60))
     limits = {"seconds_max": longest_s, "patience_s": patience}
-    told = _run(planned, chosen, keep, limits, seed=seed, rate=rate, loopback=loopback)
+    document = _run(planned, chosen, keep, limits, seed=seed, rate=rate, loopback=loopback)
     if output is Output.JSON:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(document, indent=1))
     else:
-        report.tell(told, Console(width=100))
-    if told["totals"]["violations"]:
+        report.tell(document, Console(width=100))
+    if document["totals"]["violations"]:
         raise typer.Exit(OrderViolation.exit_code)
-    if told["wrong"]:
+    if document["wrong"]:
         raise typer.Exit(1)
 
 
@@ -114,7 +118,7 @@ def _run(
     rate: float,
     loopback: bool,
 ) -> dict[str, Any]:
-    """Run it in a folder that goes again, unless there is something in it to look at."""
+    """Run the faults; delete the folder afterwards unless it is wanted or something went wrong."""
     say = Console(stderr=True)
 
     def progress(what: str) -> None:
@@ -142,39 +146,41 @@ def _run(
         )
     except Exception:
         kept = True
-        progress(f"what it wrote is in {folder}")
+        progress(f"the run failed; its histories and logs are in {folder}")
         raise
     finally:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _go_alone() -> None:
-    """Become the same command in namespaces of its own; mounts, too: a fault needs a small disk."""
-    command = alone([sys.executable, *sys.orig_argv[1:]])
+def _enter_namespaces() -> None:
+    """Restart this command in new namespaces; of mounts, too: one fault mounts a small disk."""
+    command = in_own_namespace([sys.executable, *sys.orig_argv[1:]])
     command.insert(command.index("--"), "--mount")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
-def _kinds(asked: str | None, without: str | None, having: frozenset[str]) -> dict[str, FaultKind]:
-    known = {one.name: one for one in usable(having)}
-    chosen = set(known) if asked is None else _matching(known, asked)
+def _kinds(
+    patterns: str | None, without: str | None, having: frozenset[str]
+) -> dict[str, FaultKind]:
+    known = {kind.name: kind for kind in usable(having)}
+    chosen = set(known) if patterns is None else _matching(known, patterns)
     chosen -= set() if without is None else _matching(known, without)
     if not chosen:
-        raise UsageError("no kind of fault is left")
+        raise UsageError("--kinds and --without leave no kind of fault; name fewer in --without")
     return {name: known[name] for name in sorted(chosen)}
 
 
 def _matching(known: Collection[str], patterns: str) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for pattern in patterns.split(","):
         matching = fnmatch.filter(known, pattern)
         if not matching:
             raise UsageError(
-                f"there is no kind {pattern or 'of no name'}; there are {', '.join(known)}"
+                f"there is no kind of fault {pattern or '(empty name)'}; known: {', '.join(known)}"
             )
-        found.update(matching)
-    return found
+        names.update(matching)
+    return names
 
 
 def _folder(keep: Path | None) -> Path:
@@ -183,7 +189,7 @@ def _folder(keep: Path | None) -> Path:
     try:
         keep.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"{keep} cannot be made: {error.strerror or error}") from error
+        raise UsageError(f"cannot create {keep}: {error.strerror or error}") from error
     return keep.absolute()
 
 

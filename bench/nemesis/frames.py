@@ -1,15 +1,15 @@
-"""Kafka's frames, and which of them a rule means.
+"""Cuts a connection's bytes into Kafka frames, and matches requests against fault rules.
 
-In go the bytes of a connection, in any pieces; out come whole frames, and of a request what stands
-in its head. No socket and no clock may live here: `proxy.py` reads and writes.
+`Frames` takes bytes in pieces of any size and returns complete frames; `read_request` reads a
+request's header. No socket and no clock is used here: `proxy.py` reads and writes.
 
-    frame     four bytes that give a size, then so many bytes
-    request   a frame from a client; its head names the call (`Api`), its version, its number and
-              the client. What follows the head is not read, but a rule may ask for bytes in it
-    answer    a frame from a broker; it begins with the number of its request
+    frame     a size in four bytes, then that many bytes
+    request   a frame from a client; its header holds the API key (`Api`), the version, the
+              correlation ID and the client ID. The body is not parsed, but a rule may search it
+    answer    a frame from a broker; it begins with the correlation ID of its request
 
-Invariant: what is kept between two pieces is less than one frame, and so at most `FRAME_BYTES_MAX`.
-A peer that speaks something else (TLS, HTTP) gives a size beyond that in its first four bytes.
+Invariant: bytes kept between two pieces < one frame <= `FRAME_BYTES_MAX`. The first four bytes of
+other protocols (TLS, HTTP) give a greater size.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 
 from multicast.errors import ProtocolViolation, UsageError
 
-# Kafka's own bound of a request (socket.request.max.bytes); its answers stay below it, too.
+# Kafka's bound of a request (default of socket.request.max.bytes); answers are smaller, too.
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 _SIZE = struct.Struct(">i")
-_HEAD = struct.Struct(">ihhih")  # size, key, version, number, length of the client's name
-_NUMBER = struct.Struct(">ii")  # size, number
+_HEAD = struct.Struct(">ihhih")  # size, API key, version, correlation ID, length of the client ID
+_NUMBER = struct.Struct(">ii")  # size, correlation ID
 
 
 class Api(enum.IntEnum):
-    """The calls that a rule can name, by their keys in Kafka's protocol."""
+    """The requests that a rule can name, by their API keys in Kafka's protocol."""
 
     PRODUCE = 0
     FETCH = 1
@@ -51,18 +51,16 @@ class Api(enum.IntEnum):
 
 
 class Action(enum.Enum):
-    """What is done to a request that a rule catches.
+    """What happens to a request that a rule catches.
 
-    In all of them the requests behind it on its connection stay behind it, as with TCP.
+    Later requests of the same connection are never processed before it, as with TCP.
     """
 
     DELAY = "delay"  # the broker gets it later: after `delay_s`, or when it is released
-    DOUBLE = "double"  # the broker gets it twice in a row; its second answer reaches nobody
+    DOUBLE = "double"  # the broker gets it twice in a row; the second answer is dropped
     CUT = "cut"  # the connection breaks, and the broker never gets it
-    LOSE_ANSWER = (
-        "lose answer"  # the broker carries it out; the connection breaks instead of an answer
-    )
-    HOLD_ANSWER = "hold answer"  # carried out; the answer, and all behind it, comes as with DELAY
+    LOSE_ANSWER = "lose answer"  # the broker executes it; the connection breaks without an answer
+    HOLD_ANSWER = "hold answer"  # the broker executes it; this and later answers come late
     STRAND = "strand"  # the connection breaks at once, and the broker gets it later, as with DELAY
 
 
@@ -71,9 +69,9 @@ _LATE = (Action.DELAY, Action.HOLD_ANSWER, Action.STRAND)
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
-    """A request: the frame as it came and what its head says; `frame` includes the size.
+    """A request: its header fields and the frame as received; `frame` includes the size.
 
-    `api` is the key as a number: a client may use calls that `Api` does not name.
+    `api` is an integer, because clients also send requests that `Api` does not name.
     """
 
     broker: int
@@ -86,13 +84,13 @@ class RequestFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFault:
-    """One fault at one request.
+    """A rule: which requests to catch, and what to do with them.
 
-    `nth`         which of the requests that fit, from 1 on; None: every one
+    `nth`         which of the matching requests, from 1 on; None: every one
     `delay_s`     with DELAY, HOLD_ANSWER and STRAND: seconds; None: until it is released
     `broker`      the number of the broker; None: any
-    `client_id`   as the client gives it; None: any
-    `contains`    bytes that stand in the request, such as the name of a topic
+    `client_id`   the client ID; None: any
+    `contains`    bytes that the request contains, such as the name of a topic
     """
 
     api: Api
@@ -105,12 +103,15 @@ class RequestFault:
 
     def __post_init__(self) -> None:
         if self.nth is not None and self.nth < 1:
-            raise UsageError(f"requests are counted from 1 on, not from {self.nth}")
+            raise UsageError(f"nth is {self.nth}; requests are counted from 1 on")
         if self.delay_s is not None and (self.delay_s < 0 or self.action not in _LATE):
-            raise UsageError(f"{self.action.value} with a delay of {self.delay_s} s has no meaning")
+            raise UsageError(
+                f"{self.action.value} with a delay of {self.delay_s} s has no meaning; give no "
+                "delay, or a late action and at least 0 s"
+            )
 
     def fits(self, request: RequestFrame) -> bool:
-        """Say whether this request counts for the rule."""
+        """Whether the rule matches this request."""
         return (
             request.api == self.api
             and self.broker in (None, request.broker)
@@ -124,46 +125,48 @@ class Frames:
 
     def __init__(self, *, size_max: int = FRAME_BYTES_MAX) -> None:
         self._size_max = size_max
-        self._begun = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes; give the frames that are whole now, each with its size in front.
+        """Take the next bytes; return the frames that are complete now, including their sizes.
 
-        Raises `ProtocolViolation` for a size that no frame has; then nothing more can be read.
+        Raises `ProtocolViolation` for an impossible size; then nothing more can be read.
         """
-        self._begun += piece
-        found = []
+        self._buffer += piece
+        whole = []
         start = 0
-        while (end := self._end(start)) is not None and end <= len(self._begun):
-            found.append(bytes(self._begun[start:end]))
+        while (end := self._end(start)) is not None and end <= len(self._buffer):
+            whole.append(bytes(self._buffer[start:end]))
             start = end
-        del self._begun[:start]
-        return found
+        del self._buffer[:start]
+        return whole
 
     def kept(self) -> int:
-        """Give the number of bytes that wait for the rest of their frame."""
-        return len(self._begun)
+        """Return the number of bytes of the incomplete frame."""
+        return len(self._buffer)
 
     def _end(self, start: int) -> int | None:
-        if len(self._begun) - start < _SIZE.size:
+        if len(self._buffer) - start < _SIZE.size:
             return None
-        (size,) = _SIZE.unpack_from(self._begun, start)
+        (size,) = _SIZE.unpack_from(self._buffer, start)
         if not _SIZE.size <= size <= self._size_max:
-            raise ProtocolViolation(f"A frame of {size} bytes was announced.")
+            raise ProtocolViolation(
+                f"A frame announces {size} bytes; frames have at most {self._size_max}."
+            )
         return int(start + _SIZE.size + size)
 
 
 def read_request(frame: bytes, *, broker: int) -> RequestFrame:
-    """Read a request's head; raises `ProtocolViolation` where there is none."""
+    """Read a request's header; raises `ProtocolViolation` if there is none."""
     if len(frame) < _HEAD.size:
-        raise ProtocolViolation(f"A request of {len(frame)} bytes has no head.")
+        raise ProtocolViolation(f"A request of {len(frame)} bytes has no header.")
     _, api, version, number, length = _HEAD.unpack_from(frame)
     if length > len(frame) - _HEAD.size:
-        raise ProtocolViolation(f"A client's name of {length} bytes does not fit its request.")
+        raise ProtocolViolation(f"A client ID of {length} bytes is longer than its request.")
     name = frame[_HEAD.size : _HEAD.size + max(0, length)]  # -1: none
     return RequestFrame(broker, api, version, number, name.decode(errors="replace"), frame)
 
 
 def number_of_answer(frame: bytes) -> int:
-    """Give the number of the request that an answer is for."""
+    """Return the correlation ID of an answer."""
     return int(_NUMBER.unpack_from(frame)[1])

@@ -1,24 +1,24 @@
-"""What the clients of a nemesis run noted, read back: one file a process, one JSON object a line.
+"""Reads the histories that the clients of a nemesis run wrote: JSON lines, a file a process.
 
-In go the files, of processes that ended and of processes that were killed; out comes a
-`RunHistory`: a `multicast.history` for the guarantees, and what only the values and the times tell.
+`read_histories` takes the files of all processes, whether they ended or were killed, and returns a
+`RunHistory`: a `multicast.history` for the guarantees, and the findings that need values and times.
 
 A producer's file. `ns` is this machine's monotonic clock, the same for all its processes.
 
-    {"producer": "p1", "instance": "a", "ns": 1}       it is open
+    {"producer": "p1", "instance": "a", "ns": 1}       the producer is open
     {"begun": 0, "to": ["P1"], "ns": 2}                before the call: numbers count 0, 1, 2, ...
     {"call": 0, "outcome": "accepted", "message_id": "P1:7", "ns": 3}     or failed, or unknown
-    {"dropped": 12}                                    calls that it did not make so far
-    {"end": true, "ns": 4}                             nothing is outstanding
+    {"dropped": 12}                                    calls that were not made so far
+    {"end": true, "ns": 4}                             every call has its outcome
 
-A consumer's file has the lines of docs/history.md, with `ns` and `epoch` and these: its first line,
-the interest, has `instance` and `from`, the cursor at which it began; a delivery after which it may
-commit has its `cursor`; an auditor's delivery has the message's `value`.
+A consumer's file has the lines of docs/history.md with `ns` and `epoch`, and more fields: its first
+line, the interest, has `instance` and `from`, the cursor at which it began; a delivery after which
+it may commit has its `cursor`; an auditor's delivery has the message's `value`.
 
-    value   "PRODUCER/INSTANCE/NUMBER": which call the message is of
-    torn    a last line without an end: its process was killed, or is still writing
+    value   "PRODUCER/INSTANCE/NUMBER": the call that sent the message
+    torn    of a file: the last line has no line end; the process was killed, or is still writing
 
-Invariant: a call was begun before its outcome, and has at most one.
+Invariant: each call is begun before its outcome, and has at most one outcome.
 """
 
 from __future__ import annotations
@@ -34,21 +34,24 @@ from typing import Any, NamedTuple
 from multicast.history import OUTCOMES, History, HistoryBuilder, HistoryError, joined
 from topology.tree import Plan
 
-AUDIT = ".audit"  # an auditor's name ends so: under the consumer's own it would hide its losses
+# The suffix of an auditor's name: under the consumer's own name it would hide the losses.
+AUDIT = ".audit"
 _NOWHERE = -1
+# A message ID packed into 63 bits: the log's number above, its offset in the lower 44 (2**44
+# messages of one log, 2**19 logs).
 _OFFSET_BITS = 44
-_SHOWN_MAX = 10  # of a kind: one is a witness, a few more help to see a pattern
+_SHOWN_MAX = 10  # findings of a kind: one is a witness, a few more show a pattern
 
 
 class HistoryFinding(NamedTuple):
-    """Something that is wrong and that message IDs alone do not show."""
+    """A violation that message IDs alone do not show."""
 
     kind: str
     sentence: str
 
 
 class AcceptedDeliveries(NamedTuple):
-    """Deliveries of accepted messages: when each was begun, and when it was delivered."""
+    """Deliveries of accepted messages: when each call began, and when it was delivered."""
 
     begun_ns: array[int]
     at_ns: array[int]
@@ -56,7 +59,7 @@ class AcceptedDeliveries(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """How much there was; `unknown` counts calls whose process died before their outcome, too."""
+    """Counts of a run; `unknown` includes calls whose process died before their outcome."""
 
     begun: int = 0
     accepted: int = 0
@@ -75,15 +78,15 @@ class _Calls:
 
     producer: str
     instance: str
-    to: list[list[str]] = field(default_factory=list)  # equal ones are one object
+    to: list[list[str]] = field(default_factory=list)  # equal sets share one object
     begun_ns: array[int] = field(default_factory=lambda: array("q"))
     outcomes: bytearray = field(default_factory=bytearray)  # 0: none was written
-    accepted: array[int] = field(default_factory=lambda: array("q"))  # where: a packed message ID
+    accepted: array[int] = field(default_factory=lambda: array("q"))  # packed message IDs
     audited: array[int] = field(default_factory=lambda: array("q"))
     dropped: int = 0
 
     def name(self, number: int) -> str:
-        """Say which call, as its value does."""
+        """Name a call as its message's value does."""
         return f"{self.producer}/{self.instance}/{number}"
 
 
@@ -96,20 +99,20 @@ class _Begin(NamedTuple):
 
 
 class RunHistory:
-    """All that the processes of a run noted. Made by `read_histories`."""
+    """The histories of all processes of a run. Made by `read_histories`."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.load: dict[str, array[int]] = {}
-        """By destination set ("P1+P3"): when its accepted calls were begun, in no order."""
+        """By destination set ("P1+P3"): when its accepted calls began, in no order."""
         self.delivered: dict[tuple[str, str], AcceptedDeliveries] = {}
-        """By consumer (no auditor) and destination set."""
+        """By consumer (without auditors) and destination set."""
         self.interests: dict[str, tuple[str, ...]] = {}
-        """By consumer (no auditor)."""
+        """By consumer (without auditors)."""
         self._builder = HistoryBuilder()
         self._calls: dict[str, _Calls] = {}
         self._logs: dict[str, int] = {}
-        self._begun_ns: list[array[int]] = []  # by log and offset; 0: of no accepted call
+        self._begun_ns: list[array[int]] = []  # by log and offset; 0: no accepted call
         self._sets: dict[tuple[str, ...], list[str]] = {}
         self._begins: list[_Begin] = []
         self._after: dict[tuple[str, str], str] = {}  # consumer, cursor: the message before it
@@ -118,26 +121,30 @@ class RunHistory:
         self._findings: list[HistoryFinding] = []
 
     def history(self, plans: Sequence[Plan] = ()) -> History:
-        """Give what the guarantees are judged on; once, the lines are gone after it."""
+        """Return the history for the guarantees. Call it once: it consumes the lines."""
         return self._builder.history(plans=plans)
 
     def findings(self, history: History) -> list[HistoryFinding]:
-        """Tell what is wrong beside the guarantees; `history` is what `history()` gave.
+        """List violations that the guarantees do not cover; `history` is the result of `history()`.
 
-        Whether a message stands in the logs twice, under another ID than its producer was told, or
-        though its append failed for certain; and whether each restart went on exactly at its
+        These are messages that a log holds twice, under another ID than the acknowledged one, or
+        although their append failed for certain; and restarts that did not resume exactly at their
         cursor. Both need auditors.
         """
-        found = [*self._findings, *self._misplaced(), *self._begun_elsewhere(history)]
-        kinds = dict.fromkeys(one.kind for one in found)
-        return [one for kind in kinds for one in [f for f in found if f.kind == kind][:_SHOWN_MAX]]
+        findings = [*self._findings, *self._misplaced(), *self._begun_elsewhere(history)]
+        kinds = dict.fromkeys(finding.kind for finding in findings)
+        return [
+            finding
+            for kind in kinds
+            for finding in [f for f in findings if f.kind == kind][:_SHOWN_MAX]
+        ]
 
     def begins_at(self, cursors: Iterable[str]) -> None:
-        """Say at which cursors processes began; BEFORE any line is added."""
+        """Set the cursors at which processes began; BEFORE any line is added."""
         self._cursors.update(cursors)
 
     def add(self, lines: Iterator[dict[str, Any]]) -> None:
-        """Take the lines of one process; all producers BEFORE any consumer."""
+        """Add the lines of one process; all producers BEFORE any consumer."""
         first = next(lines)
         self.counts.instances += 1
         if "producer" in first:
@@ -151,7 +158,7 @@ class RunHistory:
         calls = _Calls(first["producer"], first["instance"])
         key = f"{calls.producer}/{calls.instance}"
         if self._calls.setdefault(key, calls) is not calls:
-            raise HistoryError(f"{key} wrote another file: give each process an instance")
+            raise HistoryError(f"{key} wrote two files: give each process its own instance")
         for line in lines:
             if "begun" in line:
                 self._begun(calls, line)
@@ -160,11 +167,11 @@ class RunHistory:
             elif "dropped" in line:
                 calls.dropped = int(line["dropped"])
             elif "end" not in line:
-                raise HistoryError("the line is no begun, call, dropped or end line")
+                raise HistoryError("the line is not a begun, call, dropped or end line")
         self._settle(calls)
 
     def _settle(self, calls: _Calls) -> None:
-        """Take what a process did until its death: calls without an outcome are unknown."""
+        """Close a process's calls: those without an outcome are unknown."""
         counts = self.counts
         counts.dropped += calls.dropped
         counts.begun += len(calls.outcomes)
@@ -186,15 +193,15 @@ class RunHistory:
     def _outcome(self, calls: _Calls, line: dict[str, Any]) -> None:
         number, outcome = line["call"], line["outcome"]
         if not 0 <= number < len(calls.outcomes) or outcome not in OUTCOMES:
-            raise HistoryError(f"call {number} was not begun, or {outcome!r} is no outcome")
+            raise HistoryError(f"call {number} was not begun, or {outcome!r} is not an outcome")
         if calls.outcomes[number]:
             raise HistoryError(f"call {number} has a second outcome")
         calls.outcomes[number] = OUTCOMES[outcome]
         self._acknowledge(calls, number, outcome, line.get("message_id"))
         if outcome == "accepted":
             self.counts.accepted += 1
-            calls.accepted[number] = at = self._packed(line["message_id"])
-            self._note_begun(at, calls.begun_ns[number])
+            calls.accepted[number] = packed = self._packed(line["message_id"])
+            self._note_begun(packed, calls.begun_ns[number])
             to = joined(sorted(calls.to[number]))
             self.load.setdefault(to, array("q")).append(calls.begun_ns[number])
         elif outcome == "failed":
@@ -209,8 +216,8 @@ class RunHistory:
             producer=calls.producer, to=calls.to[number], outcome=outcome, message_id=message_id
         )
 
-    def _note_begun(self, at: int, begun_ns: int) -> None:
-        times, offset = self._begun_ns[at >> _OFFSET_BITS], at & (1 << _OFFSET_BITS) - 1
+    def _note_begun(self, packed: int, begun_ns: int) -> None:
+        times, offset = self._begun_ns[packed >> _OFFSET_BITS], packed & (1 << _OFFSET_BITS) - 1
         if offset >= len(times):
             times.extend([0] * (offset + 1 - len(times)))
         times[offset] = begun_ns
@@ -221,7 +228,9 @@ class RunHistory:
         name, instance = first["consumer"], first["instance"]
         audits = name.endswith(AUDIT)
         if any(begin[:2] == (name, instance) for begin in self._begins):
-            raise HistoryError(f"{name}/{instance} wrote another file: give each an instance")
+            raise HistoryError(
+                f"{name}/{instance} wrote two files: give each process its own instance"
+            )
         self._builder.interest(consumer=name, interest=first["interest"])
         self._begins.append(_Begin(name, instance, first["from"]))
         if audits:
@@ -230,15 +239,15 @@ class RunHistory:
             self.interests[name] = tuple(first["interest"])
         for line in lines:
             if "message_id" in line:
-                at = self._deliver(name, instance, line)
+                packed = self._deliver(name, instance, line)
                 if audits:
-                    self._audit(at, line)
+                    self._audit(packed, line)
                 else:
-                    self._time(name, at, line)
+                    self._time(name, packed, line)
             elif "end" in line:
                 self._builder.end(consumer=name, instance=instance, late=line.get("late", False))
             else:
-                raise HistoryError("the line is no delivery and no end line")
+                raise HistoryError("the line is not a delivery or end line")
 
     def _deliver(self, name: str, instance: str, line: dict[str, Any]) -> int:
         message_id = line["message_id"]
@@ -254,27 +263,27 @@ class RunHistory:
             self._after[name, cursor] = message_id
         return self._packed(message_id)
 
-    def _time(self, name: str, at: int, line: dict[str, Any]) -> None:
-        """Note when a message was begun and delivered, where an accepted call was it."""
+    def _time(self, name: str, packed: int, line: dict[str, Any]) -> None:
+        """Note when a message was sent and delivered, if its call was accepted."""
         self.counts.deliveries += 1
-        times, offset = self._begun_ns[at >> _OFFSET_BITS], at & (1 << _OFFSET_BITS) - 1
+        times, offset = self._begun_ns[packed >> _OFFSET_BITS], packed & (1 << _OFFSET_BITS) - 1
         if offset < len(times) and times[offset]:
             key = (name, joined(line["to"]))
-            found = self.delivered.get(key)
-            if found is None:
-                found = self.delivered[key] = AcceptedDeliveries(array("q"), array("q"))
-            found.begun_ns.append(times[offset])
-            found.at_ns.append(line["ns"])
+            deliveries = self.delivered.get(key)
+            if deliveries is None:
+                deliveries = self.delivered[key] = AcceptedDeliveries(array("q"), array("q"))
+            deliveries.begun_ns.append(times[offset])
+            deliveries.at_ns.append(line["ns"])
 
-    def _audit(self, at: int, line: dict[str, Any]) -> None:
-        """Compare a message that stands in a log with the call that its value names."""
+    def _audit(self, packed: int, line: dict[str, Any]) -> None:
+        """Compare a stored message with the call that its value names."""
         self.counts.audited += 1
         value, message_id = line.get("value"), line["message_id"]
         process, _, digits = str(value).rpartition("/")
         calls = self._calls.get(process)
         number = int(digits) if digits.isdecimal() else -1
         if calls is None or not 0 <= number < len(calls.outcomes):
-            self._find("invented", f"{message_id} holds {value!r}, and no call is of that name.")
+            self._find("invented", f"{message_id} holds {value!r}, which no call sent.")
             return
         if sorted(calls.to[number]) != sorted(line["to"]):
             self._find(
@@ -283,45 +292,47 @@ class RunHistory:
                 f"and was delivered as addressed to {joined(line['to'])}.",
             )
         before = calls.audited[number]
-        if before not in (_NOWHERE, at):
-            places = " and ".join(map(self._name, sorted((before, at))))
-            self._find("appended twice", f"{value} stands in the logs as {places}.")
-        elif calls.accepted[number] not in (_NOWHERE, at):
+        if before not in (_NOWHERE, packed):
+            places = " and ".join(map(self._name, sorted((before, packed))))
+            self._find("appended twice", f"{value} is stored as {places}.")
+        elif calls.accepted[number] not in (_NOWHERE, packed):
             self._find(
                 "value at another ID",
                 f"{value} was accepted as {self._name(calls.accepted[number])}, "
-                f"and stands in the logs as {message_id}.",
+                f"and is stored as {message_id}.",
             )
-        calls.audited[number] = at
+        calls.audited[number] = packed
         if calls.outcomes[number] == OUTCOMES["failed"]:
-            self._find("failed but stored", f"{value} failed for certain, and is {message_id}.")
+            self._find(
+                "failed but stored", f"{value} failed for certain, and is stored as {message_id}."
+            )
 
-    # -- what is wrong ----------------------------------------------------------------------
+    # -- findings ---------------------------------------------------------------------------
 
     def _find(self, kind: str, sentence: str) -> None:
-        same = [one for one in self._findings if one.kind == kind]
+        same = [earlier for earlier in self._findings if earlier.kind == kind]
         finding = HistoryFinding(kind, sentence)
         if len(same) < _SHOWN_MAX and finding not in same:  # several auditors see one message
             self._findings.append(finding)
 
     def _misplaced(self) -> Iterator[HistoryFinding]:
-        """Find accepted calls whose value no auditor came across."""
+        """Find accepted calls whose value no auditor has read."""
         for calls in self._calls.values():
-            for number, at in enumerate(calls.accepted):
-                if at == _NOWHERE or calls.audited[number] != _NOWHERE:
+            for number, packed in enumerate(calls.accepted):
+                if packed == _NOWHERE or calls.audited[number] != _NOWHERE:
                     continue
                 if not self._audited.isdisjoint(calls.to[number]):
                     yield HistoryFinding(
                         "not at its ID",
-                        f"{calls.name(number)} was accepted as {self._name(at)}, "
-                        "and no auditor found it there or anywhere.",
+                        f"{calls.name(number)} was accepted as {self._name(packed)}, "
+                        "and no auditor read it there or anywhere.",
                     )
 
     def _begun_elsewhere(self, history: History) -> Iterator[HistoryFinding]:
-        """Find processes whose first delivery is not what follows the cursor they began at.
+        """Find processes whose first delivery is not the message after their first cursor.
 
-        Where that cursor is one that a process of the same consumer delivered up to, the auditor's
-        sequence tells what follows; else it must be where the auditor began.
+        If another process of the consumer delivered up to that cursor, the auditor's sequence says
+        which message follows. Otherwise the cursor must be the one at which the auditor began.
         """
         audits = {r.consumer: r.messages for r in history.readings if r.consumer.endswith(AUDIT)}
         starts = {begin.consumer: begin.cursor for begin in self._begins}
@@ -335,19 +346,19 @@ class RunHistory:
             due = 0
             before = self._after.get((begin.consumer, begin.cursor))
             if before is not None:
-                with suppress(ValueError):  # the auditor lacks it: agreement says so
+                with suppress(ValueError):  # the auditor lacks it, which violates agreement
                     due = audit.index(history.messages.index(before)) + 1
             elif begin.cursor != starts[begin.consumer + AUDIT]:
                 yield HistoryFinding(
                     "began elsewhere",
-                    f"{process} began at {begin.cursor}, up to which nobody had delivered.",
+                    f"{process} began at {begin.cursor}, which no other process had reached.",
                 )
                 continue
             if due < len(audit) and audit[due] != messages[0]:
                 yield HistoryFinding(
                     "began elsewhere",
                     f"{process} began at {begin.cursor} with {history.name(messages[0])}, "
-                    f"and there stands {history.name(audit[due])}.",
+                    f"but {history.name(audit[due])} follows there.",
                 )
 
     def _packed(self, message_id: str) -> int:
@@ -357,16 +368,16 @@ class RunHistory:
             self._begun_ns.append(array("q"))
         return number << _OFFSET_BITS | int(offset)
 
-    def _name(self, at: int) -> str:
-        return f"{list(self._logs)[at >> _OFFSET_BITS]}:{at & (1 << _OFFSET_BITS) - 1}"
+    def _name(self, packed: int) -> str:
+        return f"{list(self._logs)[packed >> _OFFSET_BITS]}:{packed & (1 << _OFFSET_BITS) - 1}"
 
 
 def read_histories(paths: Iterable[Path]) -> RunHistory:
-    """Read what the processes of one run wrote, in any order of the files.
+    """Read the files of all processes of one run, in any order.
 
-    A torn last line is dropped and counted; a file without a whole line says nothing. Raises
-    `HistoryError` ("file:line: ...") for a line that no process writes. Takes some 50 bytes of
-    memory a call and a delivery, beside the history's own.
+    A torn last line is dropped and counted; a file without a complete line is ignored. Raises
+    `HistoryError` ("file:line: ...") for a line that no process writes. Takes about 50 bytes of
+    memory for each call and delivery, in addition to the history itself.
     """
     run = RunHistory()
     files = [_File(path) for path in sorted(paths)]
@@ -381,7 +392,7 @@ def read_histories(paths: Iterable[Path]) -> RunHistory:
 
 
 class _File:
-    """One process's file; `line` is where it is read at, `torn` whether its last line is."""
+    """One process's file; `torn` says whether its last line is torn."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -389,12 +400,12 @@ class _File:
         self.torn = False
 
     def first(self) -> Mapping[str, Any]:
-        """Give the first line; an empty one where there is no whole line."""
+        """Return the first line; {} if there is no complete line."""
         with self._named():
-            found = next(self._lines(), {})
-            if found and "producer" not in found and "consumer" not in found:
-                raise HistoryError("the first line names no producer and no consumer")
-            return found
+            line = next(self._lines(), {})
+            if line and "producer" not in line and "consumer" not in line:
+                raise HistoryError("the first line names neither a producer nor a consumer")
+            return line
 
     def into(self, run: RunHistory) -> None:
         """Add all lines to the run."""
@@ -411,7 +422,7 @@ class _File:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the file and the line in what is raised."""
+        """Name the file and the line in errors."""
         where = f"{self._path}:"
         try:
             yield
@@ -422,4 +433,6 @@ class _File:
         except KeyError as missing:
             raise HistoryError(f"{where}{self._line}: the field {missing} is missing") from None
         except (TypeError, ValueError, OverflowError) as wrong:
-            raise HistoryError(f"{where}{self._line}: the line is none of ours: {wrong}") from None
+            raise HistoryError(
+                f"{where}{self._line}: no client writes such a line: {wrong}"
+            ) from None

@@ -1,19 +1,18 @@
-"""A network of our own to break: hosts that are network namespaces, joined by one bridge.
+"""A virtual network to break: hosts are network namespaces, connected by a bridge.
 
-The process that makes it, the **desk**, has to be in a network namespace of its own already
-(`alone` gives the command line for that), so nothing that is done here reaches the machine:
+The process that creates it, the **desk**, must already run in its own network namespace
+(`in_own_namespace` returns the command line for that), so no fault reaches the machine's network:
 
-    desk    10.77.0.1        the bridge, and one end of every host's cable
+    desk    10.77.0.1        the bridge, and one end of every host's cable (a veth pair)
     hosts   10.77.0.11 ...   a namespace each, with the other end of its cable as `eth0`
 
-All share one file system and one clock. A namespace lives as long as a process is in it. Its first
-is a holder that waits for the desk's end, however it comes, and then kills all others in it: so
-the desk's death takes the hosts and whatever runs on them along.
+All hosts share one file system and one clock. A namespace exists as long as a process runs in it.
+Its first process, the holder, waits for the end of the desk, however it ends, and then kills all
+other processes in the namespace: no program survives the desk.
 
-No packet filter is needed, for not every kernel has one. Every host knows the others' hardware
-addresses from the start, never asks for them, and a direction is **cut** by a wrong one: what is
-sent goes to nobody, silently, as on a line that is broken. The other direction stays as it was.
-IPv4 only; the links have no IPv6 address.
+No packet filter is used, because not every kernel has one. Every host has static entries for the
+others' hardware addresses; a wrong entry **cuts** one direction: packets are silently lost, and the
+other direction still works. IPv4 only; the links have no IPv6 address.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Self
 from multicast.errors import AmcastError, TimedOut, UsageError
 
 DESK = "desk"
-HOSTS_MAX = 200
+HOSTS_MAX = 200  # addresses 10.77.0.11 to .210 of one /24 network
 _PREFIX = "10.77.0"
 _BRIDGE = "bridge0"
 _LINK = "eth0"
@@ -36,16 +35,16 @@ _CABLE = "to-"
 _NOBODY = "02:00:00:00:ff:ff"
 _NAME = re.compile(r"[a-z][a-z0-9]{0,9}")
 _PROGRAMS = ("unshare", "nsenter", "ip", "tc", "ss")
-_COMMAND_TIMEOUT_S = 30.0
+_COMMAND_TIMEOUT_S = 30.0  # commands take milliseconds; this one bounds a machine that hangs
 _PROBE = """
 ip link add name here type veth peer name there &&
 ip link add name joined type bridge &&
 ip link set dev here master joined &&
 tc qdisc replace dev here root tbf rate 1mbit burst 3000 latency 1s
 """
-# The end of input is the end of the desk. A killed process may be a while in dying, and may have
-# had a child in the meantime, so it looks until it finds nobody: neither in this namespace nor on
-# the way to it, which only `nsenter`'s command line tells.
+# The input ends with the desk. A killed process may take a while to die, and may have forked
+# meanwhile, so the holder repeats until it finds no process in this namespace, and none that is
+# about to enter it, which only the command line of `nsenter` shows.
 _HOLDER = """
 cat
 end() {
@@ -67,9 +66,9 @@ done 2>/dev/null
 
 
 def obstacle() -> str | None:
-    """Say in a sentence why no network can be made on this machine; None where it can.
+    """Return a sentence that says why this machine cannot create a network; None if it can.
 
-    Tries it in a namespace that is gone again at once.
+    Tries it in a temporary namespace.
     """
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -78,12 +77,12 @@ def obstacle() -> str | None:
         return f"network namespaces need the programs {', '.join(missing)} (util-linux, iproute2)"
     done = _run(["unshare", "--net", "sh", "-c", _PROBE])
     if done.returncode != 0:
-        return f"this kernel makes no network namespaces to shape: {_last(done.stderr)}"
+        return f"this kernel cannot create and shape network namespaces: {_last(done.stderr)}"
     return None
 
 
 def own_namespace() -> bool:
-    """Tell whether nothing but what a `Network` makes is up here: no way leads to the outside."""
+    """Whether this process is in its own namespace: only links of a `Network` are up."""
     if shutil.which("ip") is None:
         return False
     done = _run(["ip", "-brief", "link", "show", "up"])
@@ -91,47 +90,50 @@ def own_namespace() -> bool:
     return all(name in ("lo", _BRIDGE) or name.startswith(_CABLE) for name in names)
 
 
-def alone(argv: Sequence[str]) -> list[str]:
-    """Give the command line that runs a program as a desk, in a network namespace of its own.
+def in_own_namespace(argv: Sequence[str]) -> list[str]:
+    """Return the command line that runs a program as a desk, in a new network namespace.
 
-    It keeps its process number: `unshare` becomes the program. Raises `UsageError` where no
-    namespaces can be made.
+    The process ID stays the same: `unshare` becomes the program. Raises `UsageError` if the machine
+    cannot create namespaces.
     """
     _refuse(obstacle())
     return [_path("unshare"), "--net", "--", *argv]
 
 
 class Network:
-    """The hosts by name, and what can happen to their cables; a context manager.
+    """The hosts by name, and the faults of their cables; a context manager.
 
-    A name is of lower-case letters and digits, 10 at most; `DESK` names the desk wherever a host
-    may stand, but in `isolate` and `slow`. On the way in it blocks for about a second; on the way
-    out every program on the hosts is killed. One thread at a time may use it.
+    A name has at most 10 lower-case letters and digits; methods also accept `DESK` as a host,
+    except `isolate` and `slow`. Entering takes about a second; leaving kills every program on the
+    hosts. Use it from one thread at a time.
 
-    Raises `UsageError` where a network can't be made or a name is wrong, `AmcastError` where a
-    program of iproute2 fails: the fault may be half made then, which `heal` ends.
+    Raises `UsageError` if the machine cannot create a network or a name is wrong, `AmcastError` if
+    a program of iproute2 fails: then the fault may be incomplete, and `heal` removes it.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
         wrong = [name for name in hosts if not _NAME.fullmatch(name) or name == DESK]
         if wrong or len(set(hosts)) != len(hosts) or not 1 <= len(hosts) <= HOSTS_MAX:
-            raise UsageError(f"not the names of 1 to {HOSTS_MAX} different hosts: {list(hosts)}")
-        self._numbers = {DESK: 1} | {name: 11 + at for at, name in enumerate(hosts)}
+            raise UsageError(
+                f"a network needs 1 to {HOSTS_MAX} different host names of up to 10 lower-case "
+                f"letters and digits, not {list(hosts)}"
+            )
+        self._numbers = {DESK: 1} | {name: 11 + index for index, name in enumerate(hosts)}
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def hosts(self) -> list[str]:
-        """Their names, without the desk."""
+        """The hosts' names, without the desk."""
         return [name for name in self._numbers if name != DESK]
 
     def address(self, host: str) -> str:
-        """Give the address of a host or of the desk."""
+        """Return the address of a host or of the desk."""
         return f"{_PREFIX}.{self._number(host)}"
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Give the command line that runs a program on a host; the process becomes the program.
+        """Return the command line that runs a program on a host; the process becomes the program.
 
-        With no program, what has to come before one. On the desk it is the program itself.
+        Without a program, return the prefix of such a command line. On the desk it is empty.
         """
         self._number(host)
         if host == DESK:
@@ -142,47 +144,51 @@ class Network:
     # --- faults -----------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Lose every packet from `source` to `target`, and none of the other direction.
+        """Lose every packet from `source` to `target`, but none in the other direction.
 
-        Connections stay; what they lost is sent again by TCP after the healing.
+        Connections stay open; TCP sends the lost bytes again after the healing.
         """
         self._number(target)
         self._direct(source, {target: _NOBODY})
 
     def isolate(self, host: str) -> None:
-        """Unplug the cable of a host: it reaches nobody and nobody reaches it, the desk included.
+        """Unplug the cable of a host: no packet reaches or leaves it, not even from the desk.
 
-        Its interface shows that it has no carrier, which few programs look at.
+        Its interface loses the carrier, which few programs notice.
         """
         self._batch(DESK, "ip", [f"link set dev {self._cable(host)} down"])
 
     def slow(self, host: str, kbit: int) -> None:
-        """Let no more than `kbit` kilobits a second pass, in each direction of a host's cable.
+        """Limit each direction of a host's cable to `kbit` kilobits a second.
 
-        Half a second's worth waits in the queue; what comes on top is lost, as in a real one.
+        The queue holds half a second's traffic; packets beyond are dropped, as by a real router.
         """
         if kbit < 1:
-            raise UsageError(f"a link of {kbit} kbit/s is none; isolate the host")
-        # At least two frames, or none would ever fit; 10 ms of a fast line, a tick of the kernel.
+            raise UsageError(
+                f"a link needs at least 1 kbit/s, not {kbit}; isolate the host instead"
+            )
+        # At least two frames, or none would ever pass; on a fast link 10 ms, a tick of the kernel.
         burst = max(3000, kbit * 1000 // 8 // 100)
         self._shape(host, f"tbf rate {kbit}kbit burst {burst} latency 500ms")
 
     def reset(self, host: str, other: str) -> int:
-        """Break all TCP connections between the two, both ends see it; give how many there were.
+        """Abort all TCP connections between two hosts at both ends; return their number.
 
-        `host` finds them aborted and sends RST, which gets lost where that direction is cut. New
-        connections may come at once. Raises `AmcastError` where the kernel can't (it needs
-        CONFIG_INET_DIAG_DESTROY).
+        `host` aborts them and sends RST, which is lost if that direction is cut. New connections
+        are possible at once. Raises `AmcastError` if the kernel lacks CONFIG_INET_DIAG_DESTROY.
         """
         before = self._connections(host, other)
         killed = self._connections(host, other, "--kill")
         stuck = before & self._connections(host, other) - killed
         if stuck:
-            raise AmcastError(f"this kernel did not break {len(stuck)} connections when told to")
+            raise AmcastError(
+                f"this kernel did not abort {len(stuck)} connections; it needs "
+                "CONFIG_INET_DIAG_DESTROY"
+            )
         return len(killed)
 
     def heal(self, host: str | None = None) -> None:
-        """Take back all faults, or those of one host's cable and directions. Idempotent."""
+        """Heal all faults, or those of one host's cable and directions. Idempotent."""
         if host is not None:
             self._number(host)
         cables = [each for each in self.hosts if host in (None, each)]
@@ -193,12 +199,12 @@ class Network:
             targets = [each for each in self._numbers if host in (None, source, each)]
             self._direct(source, {target: self._hardware(target) for target in targets})
 
-    # --- making and unmaking it ---------------------------------------------------------------
+    # --- creation and removal -----------------------------------------------------------------
 
     def __enter__(self) -> Self:
         if not own_namespace():
             _refuse(obstacle())
-            raise UsageError("a network needs a namespace of its own: run it under unshare --net")
+            raise UsageError("a network needs its own namespace: run this under unshare --net")
         try:
             for host in self.hosts:
                 self._hold(host)
@@ -209,7 +215,7 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A namespace is taken down some time after its last process; its cable must not linger.
+        # The kernel removes a namespace some time after its last process; remove its cable now.
         for device in [_BRIDGE, *map(self._cable, self.hosts)]:
             _run(["ip", "link", "delete", "dev", device])
         for holder in self._holders.values():
@@ -226,12 +232,12 @@ class Network:
         self._holders.clear()
 
     def _hold(self, host: str) -> None:
-        """Start the holder of a namespace and wait until it is in it."""
+        """Start the holder of a namespace, and wait until it runs there."""
         holder = subprocess.Popen(
             [_path("unshare"), "--net", "--", "sh", "-c", _HOLDER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C is the desk's alone
+            start_new_session=True,  # so that Ctrl-C in a terminal reaches only the desk
         )
         self._holders[host] = holder
         assert holder.stdin is not None
@@ -239,7 +245,7 @@ class Network:
         holder.stdin.write(b"there?\n")
         holder.stdin.flush()
         if not holder.stdout.readline():
-            raise UsageError("a network namespace can't be made here")
+            raise UsageError("cannot create a network namespace on this machine")
 
     def _join(self) -> None:
         desk = [
@@ -261,12 +267,12 @@ class Network:
             self._batch(host, "ip", [*up, f"address add {self.address(host)}/24 dev {_LINK}"])
         self.heal()
 
-    # --- what the kernel is told --------------------------------------------------------------
+    # --- commands to the kernel ---------------------------------------------------------------
 
     def _number(self, host: str) -> int:
         number = self._numbers.get(host)
         if number is None:
-            raise UsageError(f"there is no host {host}; there are {', '.join(self._numbers)}")
+            raise UsageError(f"there is no host {host}; known: {', '.join(self._numbers)}")
         return number
 
     def _hardware(self, host: str) -> str:
@@ -279,7 +285,7 @@ class Network:
         return f"{_CABLE}{self._number(host)}"
 
     def _direct(self, source: str, hardware: Mapping[str, str]) -> None:
-        """Tell a host to which hardware address it sends what is for each of these others."""
+        """Set the hardware addresses to which a host sends packets for each of these others."""
         link = f"nud permanent dev {_BRIDGE if source == DESK else _LINK}"
         known = [
             f"neigh replace {self.address(target)} lladdr {address} {link}"
@@ -293,10 +299,10 @@ class Network:
         self._batch(host, "tc", [f"qdisc replace dev {_LINK} root {discipline}"])
 
     def _connections(self, host: str, other: str, *options: str) -> set[str]:
-        """Give both ends of each established connection, or of each that was killed."""
-        asked = ["ss", "--no-header", "--numeric", "--tcp", *options]
-        asked += ["state", "established", "dst", self.address(other)]
-        done = _run(self.command(host, asked))
+        """Return both ends of each established connection, or with "--kill" of each killed one."""
+        argv = ["ss", "--no-header", "--numeric", "--tcp", *options]
+        argv += ["state", "established", "dst", self.address(other)]
+        done = _run(self.command(host, argv))
         if done.returncode != 0:
             raise AmcastError(f"ss failed on {host}: {_last(done.stderr)}")
         return {" ".join(line.split()[2:4]) for line in done.stdout.splitlines()}
@@ -322,11 +328,11 @@ def _run(argv: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str
 
 
 def _path(program: str) -> str:
-    """Give the whole path: what starts a program without a shell may not search for it."""
-    found = shutil.which(program)
-    if found is None:
+    """Return a program's absolute path, because `execv` does not search for it."""
+    path = shutil.which(program)
+    if path is None:
         raise UsageError(f"the program {program} is not installed")
-    return found
+    return path
 
 
 def _last(text: str) -> str:

@@ -1,18 +1,17 @@
 """The clients of a nemesis run, as processes: `python -m bench.nemesis.programs produce JSON`.
 
-JSON is a `Produce`, a `Consume` or an `ConsumerAudit`. Each writes a history, a file of its own
-that `bench.nemesis.histories` describes; the file has its first line once the client is open. A
-process that is told to stop (SIGTERM) ends what it does within bounds, and says at the end of its
-file that it did.
+JSON describes a `Produce`, a `Consume` or a `ConsumerAudit`. Each process writes its own history
+file (`bench.nemesis.histories` has the format); the first line is written once the client is open.
+After SIGTERM a process finishes within bounds, and notes this at the end of its file.
 
-    begun       the call's line stands in the file, AFTER that the message is sent; so a call that
-                a kill interrupts is known
-    noted       the delivery's line stands in the file, AFTER that its cursor is committed; so a
-                consumer that is killed delivers some messages again, and skips none
-    waited out  an error that is retriable: the cluster is away, and will be back. Any other ends
+    begun       the line of a call is written BEFORE the message is sent, so a call that a kill
+                interrupts is known
+    noted       the line of a delivery is written BEFORE its cursor is committed, so a killed
+                consumer delivers some messages again, and skips none
+    retried     a retriable error means that the cluster is away for a while. Any other error ends
                 the process with a sentence on stderr and the error's exit code
 
-What is written has reached the operating system: a kill takes none of it.
+A kill loses no line, because each has reached the operating system.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.producer import Producer
 
 _NS = 10**9
-_TICK_S = 0.02
-_POLL_S = 0.1
-_AGAIN_S = 0.2
-_LATE_S = 1.0
-_DISK_FULL_S = 120.0
-_CLOSE_S = 5.0
-_pause = threading.Event()  # never set: what is waited for is a time
+_TICK_S = 0.02  # the longest wait between two looks at outcomes
+_POLL_S = 0.1  # how long a poll waits: a process notices SIGTERM in this time
+_AGAIN_S = 0.2  # between two attempts while the cluster is away: five a second load no broker
+_LATE_S = 1.0  # after a freeze, the calls of at most this time are made at once
+_DISK_FULL_S = 120.0  # how long a process waits for room on a full disk
+_CLOSE_S = 5.0  # for the driver to close, after its delivery time-out
+_pause = threading.Event()  # never set; used to sleep
 _Opened = TypeVar("_Opened")
 
 
@@ -55,7 +54,8 @@ class Produce:
     """Multicast to these sets in turns, at intended times, whatever the cluster does.
 
     `rate`            messages/s
-    `unsettled_max`   calls without an outcome; what is due beyond is dropped and counted
+    `unsettled_max`   the greatest number of calls without an outcome; further calls are dropped
+                      and counted
     """
 
     bootstrap: str
@@ -74,9 +74,9 @@ class Produce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consume:
-    """Deliver to one consumer of the plan, from its committed cursor until told to stop.
+    """Deliver to one consumer of the plan, from its committed cursor until SIGTERM.
 
-    Then it reads what there is by then, for at most `end_timeout_s`. `late` is for a consumer that
+    Then deliver up to the current end, for at most `end_timeout_s`. `late` marks a consumer that
     joins in a later epoch.
     """
 
@@ -94,7 +94,7 @@ class Consume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerAudit:
-    """Deliver all that one consumer of the plan is addressed by, from the start, and its values."""
+    """Deliver everything that is addressed to one consumer, from the start; note the values."""
 
     bootstrap: str
     topic: str
@@ -106,30 +106,31 @@ class ConsumerAudit:
     timeout_s: float = 60.0
 
 
-Order = Produce | Consume | ConsumerAudit
+ClientTask = Produce | Consume | ConsumerAudit
 
 
-def command(order: Order) -> list[str]:
-    """Give the command line of the process that does this."""
-    verb = next(verb for verb, (made, _) in _VERBS.items() if isinstance(order, made))
-    return [sys.executable, "-m", "bench.nemesis.programs", verb, json.dumps(asdict(order))]
+def command(task: ClientTask) -> list[str]:
+    """Return the command line of a task's process."""
+    verb = next(verb for verb, (made, _) in _VERBS.items() if isinstance(task, made))
+    return [sys.executable, "-m", "bench.nemesis.programs", verb, json.dumps(asdict(task))]
 
 
-class Notes:
-    """A file of lines that only grows, and that no other process has written to.
+class HistoryFile:
+    """An append-only file of JSON lines, which this process creates.
 
-    A full disk is waited out, for at most two minutes: nothing is done that is not noted.
+    A write waits for room on a full disk, at most `_DISK_FULL_S`: the process does nothing that it
+    has not noted.
     """
 
     def __init__(self, path: str) -> None:
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}") from error
+            raise UsageError(f"cannot create {path}: {error.strerror}") from error
         self._path = path
 
     def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Append the lines; they survive this process from then on. Raises `AmcastError`."""
+        """Append lines; afterwards they survive this process. Raises `AmcastError`."""
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         left = memoryview(text.encode())
         deadline = time.monotonic() + _DISK_FULL_S
@@ -139,33 +140,31 @@ class Notes:
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 if not full or time.monotonic() > deadline:
-                    raise AmcastError(
-                        f"{self._path} cannot be written: {error.strerror}"
-                    ) from error
+                    raise AmcastError(f"cannot write {self._path}: {error.strerror}") from error
                 _pause.wait(_TICK_S)
 
 
 class Stop:
-    """Whether the process is told to stop: by SIGTERM, or by the end of who started it."""
+    """Whether to stop: after SIGTERM, or after the end of the parent process."""
 
     def __init__(self) -> None:
         self._parent = os.getppid()
-        self._told = False
+        self._requested = False
         signal.signal(signal.SIGTERM, self._tell)
 
     @property
-    def asked(self) -> bool:
-        """Look now."""
-        return self._told or os.getppid() != self._parent
+    def requested(self) -> bool:
+        """Whether this process shall stop."""
+        return self._requested or os.getppid() != self._parent
 
     def _tell(self, *_: object) -> None:
-        # No lock here: the handler runs in the main thread, which may hold it.
-        self._told = True
+        # No lock here: the handler runs in the main thread, which may hold that lock.
+        self._requested = True
 
 
 def _opened(make: Callable[[], _Opened], stop: Stop) -> _Opened | None:
-    """Open a client, as soon as the cluster answers; None where it is told to stop before."""
-    while not stop.asked:
+    """Open a client as soon as the cluster answers; None if the process shall stop before."""
+    while not stop.requested:
         try:
             return make()
         except AmcastError as error:
@@ -178,35 +177,35 @@ def _opened(make: Callable[[], _Opened], stop: Stop) -> _Opened | None:
 # -- producing ----------------------------------------------------------------------------------
 
 
-def produce(order: Produce) -> None:
-    """Multicast until told to stop; then see through what is outstanding."""
-    stop, notes = Stop(), Notes(order.history)
+def produce(task: Produce) -> None:
+    """Multicast until SIGTERM; then wait for the outstanding outcomes."""
+    stop, notes = Stop(), HistoryFile(task.history)
     producer = _opened(
         lambda: Producer(
-            order.bootstrap,
-            topic=order.topic,
-            driver=order.driver,
-            client=order.client,
+            task.bootstrap,
+            topic=task.topic,
+            driver=task.driver,
+            client=task.client,
             block_s=0.0,
-            delivery_timeout_s=order.delivery_timeout_s,
+            delivery_timeout_s=task.delivery_timeout_s,
         ),
         stop,
     )
     if producer is None:
         return
-    calling = _Calling(order, producer, notes)
+    calling = _Calling(task, producer, notes)
     try:
-        while not stop.asked:
+        while not stop.requested:
             calling.turn()
     finally:
         calling.end()
 
 
 class _Calling:
-    """An open loop of calls: begun, sent, and their outcomes."""
+    """An open loop of multicasts, and their outcomes."""
 
-    def __init__(self, order: Produce, producer: Producer, notes: Notes) -> None:
-        self._order = order
+    def __init__(self, task: Produce, producer: Producer, notes: HistoryFile) -> None:
+        self._task = task
         self._producer = producer
         self._notes = notes
         self._begun = 0
@@ -215,21 +214,21 @@ class _Calling:
         self._dropped = 0
         self._outcomes: deque[tuple[int, int, AppendOutcome]] = deque()
         self._logs: dict[int, str] = {}  # by call without an outcome
-        notes.write([{"producer": order.name, "instance": order.instance, "ns": _now()}])
+        notes.write([{"producer": task.name, "instance": task.instance, "ns": _now()}])
         self._began_ns = _now()
 
     def turn(self) -> None:
-        """Wait for the next intended time, and make the calls that are due by then."""
-        order = self._order
-        wait_s = (self._began_ns - _now()) / _NS + self._due / order.rate
+        """Wait for the next intended time, and make the calls that are due."""
+        task = self._task
+        wait_s = (self._began_ns - _now()) / _NS + self._due / task.rate
         if wait_s > 0:
             _pause.wait(min(wait_s, _TICK_S))
-        due = int((_now() - self._began_ns) / _NS * order.rate) + 1 - self._due
+        due = int((_now() - self._began_ns) / _NS * task.rate) + 1 - self._due
         self._due += max(0, due)
         lines = self._take_outcomes()
-        # After a freeze or with no room: the load goes on at its rate, and nothing is made up for.
-        room = order.unsettled_max - (self._begun - self._settled)
-        count = max(0, min(due, room, int(_LATE_S * order.rate) + 1))
+        # After a freeze, or without room, the load continues at its rate; missed calls are dropped.
+        room = task.unsettled_max - (self._begun - self._settled)
+        count = max(0, min(due, room, int(_LATE_S * task.rate) + 1))
         if due > count:
             self._dropped += due - count
             lines.append({"dropped": self._dropped})
@@ -241,18 +240,18 @@ class _Calling:
             self._call(number)
 
     def end(self) -> None:
-        """Wait for the outcomes, for as long as they may take, and note them."""
-        with contextlib.suppress(TimedOut):  # closing gives up on what is left: it is unknown
-            self._producer.flush(self._order.delivery_timeout_s + _CLOSE_S)
+        """Wait for the outcomes, at most for the delivery time-out, and note them."""
+        with contextlib.suppress(TimedOut):  # the remaining outcomes become unknown by closing
+            self._producer.flush(self._task.delivery_timeout_s + _CLOSE_S)
         self._producer.close(_CLOSE_S)
         self._notes.write([*self._take_outcomes(), {"end": True, "ns": _now()}])
 
     def _to(self, number: int) -> Sequence[str]:
-        return self._order.sets[number % len(self._order.sets)]
+        return self._task.sets[number % len(self._task.sets)]
 
     def _call(self, number: int) -> None:
-        order = self._order
-        value = f"{order.name}/{order.instance}/{number} ".encode().ljust(order.bytes, b".")
+        task = self._task
+        value = f"{task.name}/{task.instance}/{number} ".encode().ljust(task.bytes, b".")
         try:
             receipt = self._producer.multicast(
                 value, to=self._to(number), done=partial(self._done, number)
@@ -260,13 +259,13 @@ class _Calling:
         except AmcastError as error:
             if not error.retriable:
                 raise
-            # Nothing was sent. The next call is another message: none is ever sent twice by us.
+            # Nothing was sent. The next call is another message: no message is sent twice.
             self._done(number, AppendFailed(error))
         else:
             self._logs[number] = receipt.log.name
 
     def _done(self, number: int, outcome: AppendOutcome) -> None:
-        """Keep an outcome and its time; from the driver's thread."""
+        """Keep an outcome and its time. Runs on the driver's thread."""
         self._outcomes.append((number, _now(), outcome))
 
     def _take_outcomes(self) -> list[dict[str, Any]]:
@@ -291,41 +290,41 @@ def _word(outcome: AppendOutcome) -> str:
 # -- consuming ----------------------------------------------------------------------------------
 
 
-def consume(order: Consume) -> None:
-    """Deliver until told to stop, then to the end of what there is."""
-    stop, notes = Stop(), Notes(order.history)
+def consume(task: Consume) -> None:
+    """Deliver until SIGTERM, then up to the current end."""
+    stop, notes = Stop(), HistoryFile(task.history)
     consumer = _opened(
         lambda: Consumer(
-            order.bootstrap,
-            topic=order.topic,
-            name=order.name,
-            driver=order.driver,
-            client=order.client,
+            task.bootstrap,
+            topic=task.topic,
+            name=task.name,
+            driver=task.driver,
+            client=task.client,
         ),
         stop,
     )
     if consumer is None:
         return
     with consumer:
-        delivering = _Delivering(consumer, order.name, order.instance, notes)
-        while not stop.asked:
+        delivering = _Delivering(consumer, task.name, task.instance, notes)
+        while not stop.requested:
             delivering.turn(lambda: consumer.poll(_POLL_S))
-            delivering.commit(every_s=order.commit_every_s)
-        delivering.to_end(order.end_timeout_s, late=order.late)
+            delivering.commit(every_s=task.commit_every_s)
+        delivering.to_end(task.end_timeout_s, late=task.late)
         delivering.commit(every_s=0.0)
 
 
-def audit(order: ConsumerAudit) -> None:
-    """Deliver all that there is by now, from the start, under a name of the auditor's own."""
-    stop, notes = Stop(), Notes(order.history)
+def audit(task: ConsumerAudit) -> None:
+    """Deliver everything from the start to the current end, under the auditor's own name."""
+    stop, notes = Stop(), HistoryFile(task.history)
     consumer = _opened(
         lambda: Consumer(
-            order.bootstrap,
-            topic=order.topic,
-            name=order.name,
+            task.bootstrap,
+            topic=task.topic,
+            name=task.name,
             committed=False,
-            driver=order.driver,
-            client=order.client,
+            driver=task.driver,
+            client=task.client,
         ),
         stop,
     )
@@ -333,28 +332,34 @@ def audit(order: ConsumerAudit) -> None:
         return
     with consumer:
         late = consumer.position.epoch > 1  # earlier epochs did not cover its interest
-        delivering = _Delivering(consumer, order.name + AUDIT, order.instance, notes, values=True)
-        delivering.to_end(order.timeout_s, late=late)
+        delivering = _Delivering(consumer, task.name + AUDIT, task.instance, notes, values=True)
+        delivering.to_end(task.timeout_s, late=late)
 
 
 class _Delivering:
-    """One process's deliveries: noted, then perhaps committed."""
+    """One process's deliveries: first noted, then committed."""
 
     def __init__(
-        self, consumer: Consumer, label: str, instance: str, notes: Notes, *, values: bool = False
+        self,
+        consumer: Consumer,
+        label: str,
+        instance: str,
+        notes: HistoryFile,
+        *,
+        values: bool = False,
     ) -> None:
         self._consumer = consumer
         self._who = {"consumer": label, "instance": instance}
         self._notes = notes
         self._values = values
         self._sequence = 0
-        self._at = self._committed = consumer.position
-        self._committed_at = time.monotonic()
-        interest = {"interest": consumer.interest, "from": str(self._at), "ns": _now()}
+        self._cursor = self._committed = consumer.position
+        self._committed_s = time.monotonic()
+        interest = {"interest": consumer.interest, "from": str(self._cursor), "ns": _now()}
         notes.write([{**self._who, **interest}])
 
     def turn(self, poll: Callable[[], Iterable[Batch]]) -> bool:
-        """Note what the poll delivers; False where the cluster is away, as it may be for long."""
+        """Note the deliveries of one poll; False if the cluster is away."""
         try:
             for batch in poll():
                 self._note(batch)
@@ -366,22 +371,22 @@ class _Delivering:
         return True
 
     def commit(self, *, every_s: float) -> None:
-        """Store the position where it has moved; one that fails is made up for by the next."""
+        """Commit the cursor if it has moved; the next commit replaces a failed one."""
         now = time.monotonic()
-        if self._at == self._committed or now - self._committed_at < every_s:
+        if self._cursor == self._committed or now - self._committed_s < every_s:
             return
-        self._committed_at = now
-        at = self._at
+        self._committed_s = now
+        cursor = self._cursor
         try:
-            self._consumer.commit(at)
+            self._consumer.commit(cursor)
         except AmcastError as error:
             if not error.retriable:
                 raise
         else:
-            self._committed = at
+            self._committed = cursor
 
     def to_end(self, timeout_s: float, *, late: bool) -> None:
-        """Deliver all that there is by now, and say so; raises `TimedOut`."""
+        """Deliver everything up to the current end, and note the end; raises `TimedOut`."""
         deadline = time.monotonic() + timeout_s
 
         def batches() -> Iterator[Batch]:
@@ -400,7 +405,7 @@ class _Delivering:
         self._notes.write([{**self._who, **end, **({"late": True} if late else {})}])
 
     def _note(self, batch: Batch) -> None:
-        """Note a batch, AFTER that the position is behind it."""
+        """Note a batch BEFORE the cursor moves behind it."""
         lines: list[dict[str, Any]] = []
         now_ns = _now()
         for record in batch.records:
@@ -419,7 +424,7 @@ class _Delivering:
         cursor = batch.cursor()
         lines[-1]["cursor"] = str(cursor)
         self._notes.write(lines)
-        self._at = cursor
+        self._cursor = cursor
 
 
 def _now() -> int:
@@ -436,17 +441,17 @@ _VERBS: dict[str, tuple[Any, Callable[[Any], None]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; give the exit code. SIGUSR1 tells where every thread stands."""
+    """Run the command; return the exit code. SIGUSR1 prints the stack of every thread."""
     faulthandler.register(signal.SIGUSR1)
     try:
         if len(arguments) != 2 or arguments[0] not in _VERBS:
-            raise UsageError(f"say one of {', '.join(_VERBS)}, and a JSON object")
+            raise UsageError(f"give one of {', '.join(_VERBS)}, and a JSON object")
         made, work = _VERBS[arguments[0]]
         try:
-            order = made(**json.loads(arguments[1]))
+            task = made(**json.loads(arguments[1]))
         except (TypeError, ValueError) as error:
-            raise UsageError(f"that is no {arguments[0]}: {error}") from error
-        work(order)
+            raise UsageError(f"the JSON object is not a {arguments[0]} task: {error}") from error
+        work(task)
     except AmcastError as error:
         sys.stderr.write(f"{' '.join(arguments[:1])}: {error}\n")
         return error.exit_code

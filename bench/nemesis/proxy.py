@@ -1,15 +1,14 @@
-"""A TCP proxy between clients and brokers that knows Kafka's requests, and spoils a chosen one.
+"""A TCP proxy between clients and brokers that delays, doubles or cuts chosen Kafka requests.
 
-One port a broker; the broker's listener for clients advertises that port, and what brokers say to
-each other does not come through here. Bytes pass as they are, frame by frame and in order, but for
-the requests that a rule catches (`frames.Action` says what can happen to one). TLS is not looked
-into: its connections are closed, as any that does not speak Kafka's frames.
+It has one port for each broker; the broker's listener for clients advertises that port, and traffic
+between brokers does not pass here. Frames are forwarded unchanged and in order, except the requests
+that a rule catches (`frames.Action` lists the actions). Connections that do not carry Kafka frames,
+such as TLS, are closed.
 
-    line      a client's connection and the one to the broker that was opened for it
-    armed     a rule that waits for its request, or holds it
-    owed      answers that this proxy waits for, since their requests were caught
+    armed     of a rule: it waits for a matching request, or holds one
+    owed      of an answer: its request was caught, and the broker has not answered yet
 
-Invariant: a client gets one answer at most to each of its requests, in the order of the requests.
+Invariant: a client gets at most one answer to each request, in the order of its requests.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from bench.nemesis.frames import (
 )
 from multicast.errors import AmcastError, ProtocolViolation, TimedOut
 
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024  # of one read: the default limit of an asyncio stream's buffer
 _THREAD_S = 30.0  # for the thread to start, and to end
-_OWED_S = 60.0  # for the answer to a caught request whose client has gone
-_SETTLED_S = 0.02
-_CLOSED_S = 1.0  # for what was written to reach a side that still reads
+_OWED_S = 60.0  # for the answer to a caught request whose client has disconnected
+_SETTLED_S = 0.02  # for the event loop to take in a change of its connections
+_CLOSED_S = 1.0  # for written bytes to reach a side that still reads
 
 
 class _Broken(Exception):
-    """A rule breaks this line now."""
+    """A rule breaks this connection now."""
 
 
 class _Gone(Exception):
-    """The client has no connection any longer; only what is owed is waited for."""
+    """The client has disconnected; only the owed answers are still awaited."""
 
 
 class Armed:
-    """A rule at work. Waits on its events are the caller's, from any thread.
+    """An armed rule. Any thread may wait for its events.
 
-    `fired`      set when a request was caught for the first time
-    `answered`   set when a broker has answered a caught request (both times, if it was doubled):
-                 it was carried out. Never set for one that was cut
+    `fired`      set when the first request is caught
+    `answered`   set when a broker has answered a caught request (twice if it was doubled), so it
+                 was executed. Never set for a cut request
     """
 
     def __init__(self, rule: RequestFault, loop: asyncio.AbstractEventLoop) -> None:
@@ -66,16 +65,16 @@ class Armed:
 
     @property
     def count(self) -> int:
-        """How many requests were caught."""
+        """The number of caught requests."""
         return self._caught
 
     def release(self) -> None:
-        """Let go what is held, now, and catch nothing more. Returns at once."""
+        """Release all held requests and answers, and catch no more. Returns at once."""
         with contextlib.suppress(RuntimeError):  # the proxy was closed: nothing is held
             self._loop.call_soon_threadsafe(self._released.set)
 
     def catches(self, request: RequestFrame) -> bool:
-        """Count a request; say whether it is one to spoil. Called on the proxy's thread."""
+        """Count a request; whether the rule applies to it. Called on the proxy's thread."""
         if self._released.is_set() or not self.rule.fits(request):
             return False
         self._seen += 1
@@ -93,7 +92,7 @@ class Armed:
 
 @dataclass(slots=True)
 class _Owed:
-    """A caught request whose answer is awaited: how many answers, how many of them pass."""
+    """A caught request: how many answers are awaited, and how many of them are forwarded."""
 
     armed: Armed
     answers: int
@@ -101,8 +100,8 @@ class _Owed:
 
 
 @dataclass(slots=True)
-class _Line:
-    """One client's connection, and the one to its broker."""
+class _ProxiedConnection:
+    """A client's connection, and the connection to the broker that was opened for it."""
 
     broker: int
     reader: asyncio.StreamReader
@@ -110,8 +109,8 @@ class _Line:
     broker_reader: asyncio.StreamReader
     broker_writer: asyncio.StreamWriter
     owed: dict[int, _Owed] = field(default_factory=dict)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is owed any longer
-    gone: bool = False  # the client is
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # no answer is owed
+    gone: bool = False  # the client has disconnected
 
     async def forward(self, frame: bytes) -> None:
         self.broker_writer.write(frame)
@@ -124,7 +123,7 @@ class _Line:
         self.settled.clear()
 
     async def answer(self, frame: bytes) -> None:
-        """Pass an answer on, or do with it what the rule of its request says."""
+        """Forward an answer, or apply the rule that caught its request."""
         number = number_of_answer(frame)
         owed = self.owed.get(number)
         passes = True
@@ -145,16 +144,16 @@ class _Line:
             try:
                 self.writer.write(frame)
                 await self.writer.drain()
-            except OSError:  # a request of it may be held, and still has its way to go
+            except OSError:  # a held request of this client must still reach the broker
                 self.gone = True
 
     def abort(self) -> None:
-        """Break both connections; what was written and not sent is lost."""
+        """Abort both connections; unsent bytes are lost."""
         self.writer.transport.abort()
         self.broker_writer.transport.abort()
 
     async def close(self) -> None:
-        """Close both connections once what was written is sent, but wait for nobody who stalls."""
+        """Close both connections after sending written bytes; waits at most `_CLOSED_S` each."""
         self.writer.close()
         self.broker_writer.close()
         for writer in (self.writer, self.broker_writer):
@@ -164,10 +163,10 @@ class _Line:
 
 
 class Proxy:
-    """Proxies for some brokers, in a thread of its own; a context manager.
+    """Proxies for some brokers, in its own thread; a context manager.
 
-    `targets`   by broker number, the address at which each is really reached; it is looked up when
-                a client comes, so the broker may be started later
+    `targets`   by broker number, the real address of each; it is used when a client connects, so
+                the broker may start later
     `host`      where the proxies listen
     `ports`     by broker number; None: free ones
     `watch`     called with each request before any rule sees it, on the proxy's thread
@@ -189,7 +188,7 @@ class Proxy:
         self._ports = dict(ports or {})
         self._watch = watch
         self._armed: list[Armed] = []
-        self._lines: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._sockets: dict[int, socket.socket] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -225,26 +224,26 @@ class Proxy:
             opened.close()
 
     def address(self, broker: int) -> tuple[str, int]:
-        """Give the host and port at which clients reach this broker."""
+        """Return the host and port at which clients reach this broker."""
         return self._addresses[broker]
 
     @property
     def bootstrap(self) -> str:
-        """All addresses, HOST:PORT by commas, as Kafka's clients want them."""
+        """All addresses as Kafka's bootstrap.servers: HOST:PORT, comma-separated."""
         return ",".join(f"{host}:{port}" for host, port in self._addresses.values())
 
     def arm(self, rule: RequestFault) -> Armed:
-        """Put a rule to work for all requests from now on. One request meets one rule at most."""
-        assert self._loop is not None, "a proxy is entered before a rule is armed"
+        """Arm a rule for all requests from now on. At most one rule catches a request."""
+        assert self._loop is not None, "enter the proxy before arming a rule"
         armed = Armed(rule, self._loop)
-        self._armed = [*self._armed, armed]  # the proxy's thread may be walking the old list
+        self._armed = [*self._armed, armed]  # the proxy's thread may iterate over the old list
         return armed
 
     def disarm(self) -> None:
-        """Release every rule and forget it."""
+        """Release and remove every rule."""
         armed, self._armed = self._armed, []
-        for one in armed:
-            one.release()
+        for rule in armed:
+            rule.release()
 
     # -- on the proxy's thread --------------------------------------------------------------
 
@@ -256,24 +255,24 @@ class Proxy:
         ]
         ready.set()
         await self._stop.wait()
-        # A server that is closed first loses, unclosed, what it has just accepted (Python 3.11).
+        # A server that is closed at once leaks the connections it has just accepted (Python 3.11).
         for opened in self._sockets.values():
             self._loop.remove_reader(opened)
         await asyncio.sleep(_SETTLED_S)
         for server in servers:
             server.close()
-        while self._lines:
-            for line in self._lines:
-                line.cancel()
-            await asyncio.gather(*self._lines, return_exceptions=True)
-            await asyncio.sleep(_SETTLED_S)  # broken connections are closed in the loop's next turn
+        while self._connections:
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.sleep(_SETTLED_S)  # aborted connections close in the loop's next turn
 
     def _accept(self, broker: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._carry(broker, reader, writer))
-            self._lines.add(task)
-            task.add_done_callback(self._lines.discard)
-            # A task that is cancelled at once, by the end of the proxy, closes nothing itself.
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            # A task that is cancelled before it starts does not close its connection itself.
             task.add_done_callback(lambda _: writer.transport.abort())
 
         return accepted
@@ -281,13 +280,16 @@ class Proxy:
     async def _carry(
         self, broker: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve one client's connection until either side has ended it."""
+        """Serve one client's connection until either side ends it."""
         try:
             ends = await asyncio.open_connection(*self._targets[broker])
         except OSError:
-            return  # and so the client's connection ends, as with a broker that does not run
-        line = _Line(broker, reader, writer, *ends)
-        ways = [asyncio.ensure_future(self._requests(line)), asyncio.ensure_future(_answers(line))]
+            return  # the client's connection ends, as if the broker did not run
+        connection = _ProxiedConnection(broker, reader, writer, *ends)
+        ways = [
+            asyncio.ensure_future(self._requests(connection)),
+            asyncio.ensure_future(_answers(connection)),
+        ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -295,56 +297,56 @@ class Proxy:
                 way.cancel()
             ended = await asyncio.gather(*ways, return_exceptions=True)
             if any(isinstance(error, _Broken) for error in ended):
-                line.abort()
+                connection.abort()
             else:
-                await line.close()
+                await connection.close()
 
-    async def _requests(self, line: _Line) -> None:
+    async def _requests(self, connection: _ProxiedConnection) -> None:
         frames = Frames()
         with contextlib.suppress(_Gone, OSError, ProtocolViolation):
-            while piece := await line.reader.read(_CHUNK_BYTES):
+            while piece := await connection.reader.read(_CHUNK_BYTES):
                 for frame in frames.feed(piece):
-                    await self._request(line, read_request(frame, broker=line.broker))
-        line.gone = True
-        if line.owed:
+                    await self._request(connection, read_request(frame, broker=connection.broker))
+        connection.gone = True
+        if connection.owed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(line.settled.wait(), _OWED_S)
+                await asyncio.wait_for(connection.settled.wait(), _OWED_S)
 
-    async def _request(self, line: _Line, request: RequestFrame) -> None:
+    async def _request(self, connection: _ProxiedConnection, request: RequestFrame) -> None:
         if self._watch is not None:
             self._watch(request)
-        armed = next((one for one in self._armed if one.catches(request)), None)
+        armed = next((candidate for candidate in self._armed if candidate.catches(request)), None)
         if armed is None:
-            await line.forward(request.frame)
+            await connection.forward(request.frame)
             return
         match armed.rule.action:
             case Action.DELAY:
                 await armed.until_due()
-                line.owe(request, armed)
-                await line.forward(request.frame)
+                connection.owe(request, armed)
+                await connection.forward(request.frame)
             case Action.DOUBLE:
-                line.owe(request, armed, answers=2)
-                await line.forward(request.frame * 2)
+                connection.owe(request, armed, answers=2)
+                await connection.forward(request.frame * 2)
             case Action.CUT:
                 raise _Broken
             case Action.LOSE_ANSWER:
-                line.owe(request, armed, passing=0)
-                await line.forward(request.frame)
+                connection.owe(request, armed, passing=0)
+                await connection.forward(request.frame)
             case Action.HOLD_ANSWER:
-                line.owe(request, armed)
-                await line.forward(request.frame)
+                connection.owe(request, armed)
+                await connection.forward(request.frame)
             case Action.STRAND:
-                line.gone = True
-                line.writer.transport.abort()
+                connection.gone = True
+                connection.writer.transport.abort()
                 await armed.until_due()
-                line.owe(request, armed)
-                await line.forward(request.frame)
+                connection.owe(request, armed)
+                await connection.forward(request.frame)
                 raise _Gone
 
 
-async def _answers(line: _Line) -> None:
+async def _answers(connection: _ProxiedConnection) -> None:
     frames = Frames()
     with contextlib.suppress(OSError, ProtocolViolation):
-        while piece := await line.broker_reader.read(_CHUNK_BYTES):
+        while piece := await connection.broker_reader.read(_CHUNK_BYTES):
             for frame in frames.feed(piece):
-                await line.answer(frame)
+                await connection.answer(frame)

@@ -1,16 +1,16 @@
-"""How long the system took to recover from each fault: figures from what its clients noted.
+"""Computes the recovery time of each fault from the histories of the clients.
 
-In go faults, calls and deliveries with times of one clock, in nanoseconds; out come seconds, by
-kind of fault. No I/O, no clock.
+The inputs are faults, calls and deliveries with times of one clock, in nanoseconds; the results are
+seconds, by kind of fault. No I/O, no clock.
 
-    healed      the fault was taken back: the process runs again, the link is up. Where nothing is
-                taken back (a standby takes over), the moment of the fault
+    healed      the fault has ended: the process runs again, the link is up. If a fault needs no
+                healing (a standby takes over), the moment of the fault
     pair        a consumer, and a destination set that meets its interest and has load: some
-                accepted message to it was begun after the fault had healed
-    recovered   every pair's consumer has delivered a message to its set that was begun after the
-                fault had healed. A redelivery of an older message says nothing
+                accepted message to it was sent after the fault was healed
+    recovered   every pair's consumer has delivered a message to its set that was sent after the
+                fault was healed. A redelivery of an older message does not count
 
-Invariant: a recovery takes longer than nothing; it is None where some pair was never delivered.
+Invariant: recovery time > 0; it is None if some pair never recovered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: its kind, when it was made, and when it was over."""
+    """One fault: its kind, and when it was injected and healed."""
 
     kind: str
     injected_ns: int
@@ -34,10 +34,10 @@ class Fault:
 
 
 class RecoveryTime(NamedTuple):
-    """How long a fault's recovery took.
+    """A fault's recovery time.
 
-    `took_s` is None where there was no load to measure it with, or where `waiting` pairs
-    (consumer, destination set) never delivered anything that was begun after the fault had healed.
+    `took_s` is None if there was no load to measure it with, or if the `waiting` pairs (consumer,
+    destination set) never delivered a message that was sent after the fault was healed.
     """
 
     fault: Fault
@@ -47,7 +47,7 @@ class RecoveryTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFigures:
-    """Recoveries of one kind of fault, in seconds; None where none was measured."""
+    """Recovery times of one kind of fault, in seconds; None if none was measured."""
 
     count: int
     measured: int
@@ -58,15 +58,15 @@ class RecoveryFigures:
 
 
 class PairDeliveries(Protocol):
-    """One pair's deliveries: when each message was begun, and when it was delivered."""
+    """One pair's deliveries: when each message was sent, and when it was delivered."""
 
     @property
     def begun_ns(self) -> Sequence[int]:
-        """Begun, by delivery."""
+        """When the message of each delivery was sent."""
 
     @property
     def at_ns(self) -> Sequence[int]:
-        """Delivered, by delivery."""
+        """The time of each delivery."""
 
 
 def recoveries(
@@ -76,11 +76,11 @@ def recoveries(
     delivered: Mapping[tuple[str, str], PairDeliveries],
     interests: Mapping[str, Sequence[str]],
 ) -> list[RecoveryTime]:
-    """Measure the recovery of each fault.
+    """Measure the recovery time of each fault.
 
-    `load` has by destination set ("P1+P3") when its accepted messages were begun, `delivered` the
-    deliveries by consumer and destination set, `interests` the partitions of each consumer that
-    counts. A recovery that a later fault delayed counts that delay, too.
+    `load` holds by destination set ("P1+P3") when its accepted messages were sent, `delivered` the
+    deliveries by consumer and destination set, `interests` the partitions of each consumer to
+    judge. A delay by a later fault is part of the recovery time.
     """
     begun = {to: sorted(times) for to, times in load.items()}
     pairs = [
@@ -90,7 +90,7 @@ def recoveries(
         if not set(interest).isdisjoint(to.split("+"))
     ]
     firsts = {pair: _Firsts(delivered.get(pair)) for pair in pairs}
-    found = []
+    times = []
     for fault in faults:
         after = fault.healed_ns
         ready = {
@@ -101,33 +101,33 @@ def recoveries(
         waiting = tuple(pair for pair, at_ns in ready.items() if at_ns is None)
         took = [at_ns - after for at_ns in ready.values() if at_ns is not None]
         whole = bool(took) and not waiting
-        found.append(RecoveryTime(fault, max(took) / _NS if whole else None, waiting))
-    return found
+        times.append(RecoveryTime(fault, max(took) / _NS if whole else None, waiting))
+    return times
 
 
-def by_kind(found: Iterable[RecoveryTime]) -> dict[str, RecoveryFigures]:
-    """Sum recoveries up by kind of fault, sorted by name."""
+def by_kind(times: Iterable[RecoveryTime]) -> dict[str, RecoveryFigures]:
+    """Summarize recovery times by kind of fault, sorted by name."""
     kinds: dict[str, list[RecoveryTime]] = {}
-    for one in found:
-        kinds.setdefault(one.fault.kind, []).append(one)
+    for time in times:
+        kinds.setdefault(time.fault.kind, []).append(time)
     return {kind: _figures(some) for kind, some in sorted(kinds.items())}
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Give the least value that at least this share of the values does not exceed.
+    """Return the least value that at least this share of the values does not exceed.
 
-    That is a value that was measured: of fewer than a hundred the 99th percentile is the worst.
+    The result is a measured value: of fewer than a hundred, the 99th percentile is the greatest.
     """
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def _figures(some: Sequence[RecoveryTime]) -> RecoveryFigures:
-    took = [one.took_s for one in some if one.took_s is not None]
+def _figures(times: Sequence[RecoveryTime]) -> RecoveryFigures:
+    took = [time.took_s for time in times if time.took_s is not None]
     return RecoveryFigures(
-        count=len(some),
+        count=len(times),
         measured=len(took),
-        unrecovered=sum(1 for one in some if one.waiting),
+        unrecovered=sum(1 for time in times if time.waiting),
         p50_s=quantile(took, 0.5),
         p99_s=quantile(took, 0.99),
         worst_s=max(took, default=None),
@@ -135,18 +135,18 @@ def _figures(some: Sequence[RecoveryTime]) -> RecoveryFigures:
 
 
 class _Firsts:
-    """One pair's deliveries, by when the message was begun: what was delivered first after that."""
+    """The first delivery of a pair among the messages that were sent after a given time."""
 
     def __init__(self, delivered: PairDeliveries | None) -> None:
         both = (delivered.begun_ns, delivered.at_ns) if delivered is not None else ((), ())
         pairs = sorted(zip(*both, strict=True))
         self._begun = [begun for begun, _ in pairs]
         self._first = [at_ns for _, at_ns in pairs]
-        # From the last to the first: the earliest delivery of what was begun then or later.
+        # From the last to the first: the earliest delivery of messages sent then or later.
         for index in range(len(pairs) - 2, -1, -1):
             self._first[index] = min(self._first[index], self._first[index + 1])
 
     def after(self, healed_ns: int) -> int | None:
-        """Give the first delivery of a message that was begun later than that."""
+        """Return the time of the first delivery of a message that was sent after `healed_ns`."""
         index = bisect_left(self._begun, healed_ns + 1)
         return self._first[index] if index < len(self._first) else None

@@ -1,4 +1,4 @@
-"""What is told of a run of the nemesis: one JSON document, or a table and a few lines."""
+"""Reports a run of the nemesis: as one JSON document, or as a table and a few lines of text."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from bench.nemesis.run import RunOutcome
 from bench.nemesis.schedule import Planned
 
 SCHEMA_VERSION = 1
-# Recovery p99 in seconds, by kind.
-MARKS_S = {"collector-killed": 3.0, "leader-killed": 15.0}
+# The greatest recovery time, 99th percentile, by kind of fault. A policy, not a protocol bound: an
+# hour on two loaded cores measured 0.3 s and 8.2 s (docs/nemesis.md).
+TARGETS_S = {"collector-killed": 3.0, "leader-killed": 15.0}
 
 
 def document(
     outcome: RunOutcome, *, seed: int, rate: float, folder: str | None, arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """Put all that a run gave into one object; `folder` is where the histories were kept."""
+    """Put the whole outcome into one JSON object; `folder` holds the histories, if kept."""
     counts = outcome.counts
     assert counts is not None
     assert outcome.report is not None
-    made = Counter(one.planned.kind for one in outcome.struck)
+    made = Counter(fault.planned.kind for fault in outcome.injected)
     kinds = {}
     for kind, count in sorted(made.items()):
         figures = outcome.recovery.get(kind)
-        told = {} if figures is None else asdict(figures)
-        kinds[kind] = {**told, "count": count}
+        recovery = {} if figures is None else asdict(figures)
+        kinds[kind] = {**recovery, "count": count}
     return {
         "schema_version": SCHEMA_VERSION,
         "benchmark": "nemesis",
@@ -39,9 +40,9 @@ def document(
         "rate": rate,
         "minutes": round(outcome.seconds / 60, 2),
         "quiet_share": round(outcome.quiet_seconds / max(outcome.seconds, 1e-9), 3),
-        "faults": len(outcome.struck),
+        "faults": len(outcome.injected),
         "kinds": kinds,
-        "marks": [_mark(outcome, kind, most_s) for kind, most_s in MARKS_S.items()],
+        "marks": [_target(outcome, kind, most_s) for kind, most_s in TARGETS_S.items()],
         "totals": {
             **asdict(counts),
             "acknowledged": counts.accepted,
@@ -50,19 +51,19 @@ def document(
             "failures": len(outcome.wrong),
         },
         "verdicts": [asdict(verdict) for verdict in outcome.report.verdicts],
-        "findings": [one._asdict() for one in outcome.findings],
+        "findings": [finding._asdict() for finding in outcome.findings],
         "unsafe": outcome.unsafe,
         "wrong": outcome.wrong,
         "struck": [
             {
-                "kind": one.planned.kind,
-                "number": one.planned.number,
-                "whom": one.whom,
-                "at_s": round(one.at_s, 3),
-                "healed_s": round(one.healed_s, 3),
-                "working_s": round(one.working_s, 3),
+                "kind": fault.planned.kind,
+                "number": fault.planned.number,
+                "whom": fault.victim,
+                "at_s": round(fault.at_s, 3),
+                "healed_s": round(fault.healed_s, 3),
+                "working_s": round(fault.working_s, 3),
             }
-            for one in outcome.struck
+            for fault in outcome.injected
         ],
         "kept": folder,
         "command": " ".join(["amcast", "bench", "nemesis", *arguments]),
@@ -71,68 +72,69 @@ def document(
     }
 
 
-def _mark(outcome: RunOutcome, kind: str, most_s: float) -> dict[str, Any]:
+def _target(outcome: RunOutcome, kind: str, most_s: float) -> dict[str, Any]:
     figures = outcome.recovery.get(kind)
     p99_s = None if figures is None else figures.p99_s
     met = None if p99_s is None else p99_s <= most_s
     return {"kind": kind, "p99_s_max": most_s, "p99_s": p99_s, "met": met}
 
 
-def tell(told: Mapping[str, Any], console: Console) -> None:
-    """Write a document as a table and lines."""
+def tell(document: Mapping[str, Any], console: Console) -> None:
+    """Print a document as a table and lines."""
     table = Table()
     for column in ("fault", "count", "p50 s", "p99 s", "worst s", "never"):
         table.add_column(column, justify="left" if column == "fault" else "right")
-    for kind, row in told["kinds"].items():
+    for kind, row in document["kinds"].items():
         times = [row.get(name) for name in ("p50_s", "p99_s", "worst_s")]
-        shown = ["" if one is None else f"{one:.2f}" for one in times]
+        shown = ["" if seconds is None else f"{seconds:.2f}" for seconds in times]
         table.add_row(kind, str(row["count"]), *shown, str(row.get("unrecovered", "")))
     console.print(table)
 
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    for mark in told["marks"]:
-        said = {True: "met", False: "NOT MET", None: "not measured"}[mark["met"]]
+    for mark in document["marks"]:
+        verdict = {True: "met", False: "NOT MET", None: "not measured"}[mark["met"]]
         took = "-" if mark["p99_s"] is None else f"{mark['p99_s']:.2f} s"
-        say(f"{mark['kind']}: recovery p99 {took}, at most {mark['p99_s_max']:g} s: {said}")
-    _tell_totals(told, say)
-    for sentence in told["unsafe"]:
+        say(f"{mark['kind']}: recovery p99 {took}, at most {mark['p99_s_max']:g} s: {verdict}")
+    _tell_totals(document, say)
+    for sentence in document["unsafe"]:
         say(f"VIOLATED {sentence}")
-    for sentence in told["wrong"]:
+    for sentence in document["wrong"]:
         say(f"FAILED {sentence}")
-    totals = told["totals"]
+    totals = document["totals"]
     say(f"{totals['violations']} violations, {totals['failures']} failures")
-    if told["kept"]:
-        say(f"histories and logs: {told['kept']}")
+    if document["kept"]:
+        say(f"histories and logs: {document['kept']}")
 
 
-def _tell_totals(told: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    totals = told["totals"]
+def _tell_totals(document: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    totals = document["totals"]
     say(
         f"{totals['acknowledged']:,} acknowledged, {totals['unknown']:,} unknown, "
         f"{totals['failed']:,} failed; {totals['deliveries']:,} deliveries, "
         f"{totals['epochs']} epochs"
     )
     say(
-        f"{told['faults']} faults of {len(told['kinds'])} kinds in {told['minutes']:g} minutes, "
-        f"{told['quiet_share']:.0%} quiet; seed {told['seed']}"
+        f"{document['faults']} faults of {len(document['kinds'])} kinds "
+        f"in {document['minutes']:g} minutes, "
+        f"{document['quiet_share']:.0%} quiet; seed {document['seed']}"
     )
-    for verdict in told["verdicts"]:
+    for verdict in document["verdicts"]:
         say(f"{verdict['guarantee']:<22} {verdict['verdict']:<12} {verdict['reason']}".rstrip())
         if verdict["witness"]:
             for sentence in verdict["witness"]["sentences"]:
                 say(f"    {sentence}")
-    for finding in told["findings"]:
+    for finding in document["findings"]:
         say(f"VIOLATED {finding['kind']}: {finding['sentence']}")
 
 
 def tell_schedule(planned: Sequence[Planned], console: Console) -> None:
-    """Write what a seed plans; `begins` is where the system recovers at once each time."""
+    """Print the schedule of a seed; column "begins" assumes that every recovery is immediate."""
     table = Table()
     for column in ("fault", "begins s", "kind", "holds s", "quiet s"):
         table.add_column(column, justify="left" if column == "kind" else "right")
-    for one in planned:
-        times = [f"{one.hold_s:.1f}", f"{one.quiet_s:.1f}"]
-        table.add_row(str(one.number), f"{one.at_s:.1f}", one.kind, *times)
+    for fault in planned:
+        times = [f"{fault.hold_s:.1f}", f"{fault.quiet_s:.1f}"]
+        table.add_row(str(fault.number), f"{fault.at_s:.1f}", fault.kind, *times)
     console.print(table)

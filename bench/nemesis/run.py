@@ -1,9 +1,9 @@
-"""One run of the nemesis: the system under load, one fault after the other, and the judgement.
+"""One run of the nemesis: injects the planned faults into a system under load, and judges the run.
 
-The schedule says which fault comes next. Before the next one the system must work again, within a
-bound: a fault always strikes a working system, and what does not recover is a failure of the run.
-At the end the load stops, every consumer reads to the end, auditors read all from the start, and
-`multicast.properties` judges what everybody noted.
+After each fault the system must recover within a bound, so that every fault hits a working system;
+a system that does not recover is a failure of the run. At the end the load stops, every consumer
+reads to the end, auditors read everything from the start, and `multicast.properties` judges the
+histories.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from multicast.errors import AmcastError
 from multicast.properties import OrderViolation, Report, check_all
 from topology.tree import Plan
 
-_LOOK_S = 0.2
-_SAID_MAX = 1000
+_LOOK_S = 0.2  # between two looks at the programs: five a second cost little CPU
+_SENTENCE_MAX = 1000  # characters of a failure's sentence, so that one fits a terminal
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Struck:
-    """A fault that was made. Times are seconds since the load ran."""
+class InjectedFault:
+    """A fault that was injected. Times are seconds since the start of the load."""
 
     planned: Planned
-    whom: str = ""
+    victim: str = ""
     at_s: float = 0.0
     healed_s: float = 0.0
     working_s: float = 0.0
@@ -44,14 +44,15 @@ class Struck:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """What a run gives. `wrong` are sentences: what did not recover, ended by itself, or failed.
+    """The result of a run.
 
-    `unsafe` are sentences, too: a fault found by itself that a guarantee does not hold.
+    `wrong` are sentences: faults without recovery, programs that ended or failed. `unsafe` are
+    sentences of isolated faults, which check their guarantees themselves and found a violation.
     """
 
     seconds: float = 0.0
     quiet_seconds: float = 0.0
-    struck: list[Struck] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     unsafe: list[str] = field(default_factory=list)
     kafka: str = ""
@@ -68,7 +69,7 @@ class RunOutcome:
 
     @property
     def violations(self) -> int:
-        """Count what shows that a guarantee does not hold."""
+        """Count the violated guarantees and all findings."""
         judged = 0 if self.report is None else len(self.report.violations)
         return judged + len(self.findings) + len(self.unsafe)
 
@@ -82,10 +83,10 @@ def run(
     patience_s: float,
     say: Say,
 ) -> RunOutcome:
-    """Enter the system, strike it as planned for so long at most, and judge it.
+    """Start the system, inject the planned faults for at most `seconds_max`, stop it, and judge.
 
-    What has not recovered after `patience_s` is a failure, and the last fault. Everything has ended
-    after it. Raises `AmcastError` where the system does not come to life.
+    A fault from which the system does not recover within `patience_s` is a failure, and the last
+    one. Afterwards every process has ended. Raises `AmcastError` if the system does not start.
     """
     outcome = RunOutcome()
     with system:
@@ -95,9 +96,9 @@ def run(
             if time.monotonic() - began >= seconds_max or outcome.wrong:
                 break
             kind = kinds[planned.kind]
-            _Strike(system, outcome, began, patience_s, say).make(planned, kind)
+            _Injection(system, outcome, began, patience_s, say).make(planned, kind)
         outcome.seconds = time.monotonic() - began
-        say("the load stops, and everybody reads to the end")
+        say("stopping the load; all consumers read to the end")
         outcome.wrong += system.finish()
         plans = system.plans()
         outcome.epochs = len(plans)
@@ -109,25 +110,25 @@ def run(
 def judge(
     outcome: RunOutcome, folder: Path, plans: Sequence[Plan], work: Mapping[tuple[str, str], int]
 ) -> None:
-    """Judge the histories in a folder, and measure how the faults of the outcome were survived.
+    """Judge the histories in a folder, and measure the recovery from the faults of the outcome.
 
-    `work` has by collector and log the records that it ordered.
+    `work` holds by collector and log how many records the collector ordered.
     """
     noted = read_histories(sorted(folder.glob("*.jsonl")))
     outcome.counts = noted.counts
     history = replace(noted.history(plans=plans), work=work)
     outcome.report = check_all(history)
     outcome.findings = noted.findings(history)
-    faults = [one.fault for one in outcome.struck if one.fault is not None]
-    found = recoveries(
+    faults = [fault.fault for fault in outcome.injected if fault.fault is not None]
+    times = recoveries(
         faults, load=noted.load, delivered=noted.delivered, interests=noted.interests
     )
-    outcome.recovery = by_kind(found)
+    outcome.recovery = by_kind(times)
 
 
 @dataclass(frozen=True, slots=True)
-class _Strike:
-    """How a fault is made, in which run."""
+class _Injection:
+    """Injects the faults of one run."""
 
     system: System
     outcome: RunOutcome
@@ -136,44 +137,44 @@ class _Strike:
     say: Say
 
     def make(self, planned: Planned, kind: FaultKind) -> None:
-        """Make one fault, wait until the system works again, then leave it alone for a while."""
-        struck = Struck(planned, at_s=self._now_s())
-        self.outcome.struck.append(struck)
+        """Inject one fault, wait for the recovery, then for the quiet time."""
+        injected = InjectedFault(planned, at_s=self._now_s())
+        self.outcome.injected.append(injected)
         try:
-            self._hold(kind, struck)
+            self._hold(kind, injected)
         except AmcastError as error:
             unsafe = error.exit_code == OrderViolation.exit_code
-            self._tell(struck, str(error), unsafe=unsafe)
-            self.system.restore()  # so that the rest can be judged
+            self._report(injected, str(error), unsafe=unsafe)
+            self.system.restore()  # so that the histories can be completed and judged
             return
-        struck.working_s = self._now_s()
-        busy_s = struck.working_s - struck.at_s
+        injected.working_s = self._now_s()
+        busy_s = injected.working_s - injected.at_s
         self.say(
-            f"{planned.number:3} {struck.at_s:6.1f} s  {planned.kind} ({struck.whom}): "
+            f"{planned.number:3} {injected.at_s:6.1f} s  {planned.kind} ({injected.victim}): "
             f"works again after {busy_s:.1f} s"
         )
         _wait(self.system, max(planned.quiet_s, quiet_after(busy_s)))
-        # The next fault has to strike a system that works; what broke in the quiet broke late.
+        # The next fault must hit a working system; a failure here is a late effect of this one.
         try:
             self._need_recovery(time.monotonic_ns(), brokers=kind.brokers)
         except AmcastError as error:
-            self._tell(struck, f"after the quiet that followed: {error}", unsafe=False)
-        self.outcome.quiet_seconds += self._now_s() - struck.working_s
+            self._report(injected, f"after the quiet time: {error}", unsafe=False)
+        self.outcome.quiet_seconds += self._now_s() - injected.working_s
 
-    def _hold(self, kind: FaultKind, struck: Struck) -> None:
-        """Make a fault, hold it, heal it, and wait until the system works."""
-        planned = struck.planned
-        pick = random.Random(planned.seed)  # noqa: S311 - to be repeated
-        with kind.act(self.system, pick) as whom:
-            struck.whom = whom
+    def _hold(self, kind: FaultKind, injected: InjectedFault) -> None:
+        """Inject a fault, hold it, heal it, and wait for the recovery."""
+        planned = injected.planned
+        pick = random.Random(planned.seed)  # noqa: S311 - repeatable, not secret
+        with kind.act(self.system, pick) as victim:
+            injected.victim = victim
             injected_ns = time.monotonic_ns()
             if kind.heals_itself:
                 self._need_recovery(injected_ns, brokers=False)
             _wait(self.system, planned.hold_s - (time.monotonic_ns() - injected_ns) / 1e9)
         healed_ns = time.monotonic_ns()
-        struck.healed_s = self._now_s()
+        injected.healed_s = self._now_s()
         counted_ns = injected_ns if kind.heals_itself else healed_ns
-        struck.fault = Fault(planned.kind, injected_ns, counted_ns)
+        injected.fault = Fault(planned.kind, injected_ns, counted_ns)
         self._need_recovery(healed_ns, brokers=kind.brokers)
 
     def _need_recovery(self, since_ns: int, *, brokers: bool) -> None:
@@ -183,19 +184,19 @@ class _Strike:
                 f"not recovered within {self.patience_s:g} s: {system.what_is_missing(since_ns)}"
             )
 
-    def _tell(self, struck: Struck, what: str, *, unsafe: bool) -> None:
+    def _report(self, injected: InjectedFault, what: str, *, unsafe: bool) -> None:
         trouble = "; ".join(self.system.trouble())
-        one_line = " ".join(f"{what} {trouble}".split())[:_SAID_MAX]
-        said = f"{struck.planned.kind} (fault {struck.planned.number}): {one_line}"
-        (self.outcome.unsafe if unsafe else self.outcome.wrong).append(said)
-        self.say(said)
+        one_line = " ".join(f"{what} {trouble}".split())[:_SENTENCE_MAX]
+        sentence = f"{injected.planned.kind} (fault {injected.planned.number}): {one_line}"
+        (self.outcome.unsafe if unsafe else self.outcome.wrong).append(sentence)
+        self.say(sentence)
 
     def _now_s(self) -> float:
         return time.monotonic() - self.began
 
 
 def _wait(system: System, seconds: float) -> None:
-    """Let time pass, unless a program ends by itself."""
+    """Wait, unless a program ends unexpectedly."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while (left_s := deadline - time.monotonic()) > 0 and not system.trouble():

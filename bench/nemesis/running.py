@@ -1,11 +1,11 @@
-"""Programs that the nemesis runs and troubles, and a look at what they deliver meanwhile.
+"""Programs that the nemesis starts, kills and freezes, and a view of their latest deliveries.
 
-    program     something that is started, killed, frozen, started again under the same name
-    start       of a program: the first is 0. Each writes files of its own, so that what a killed
-                one left stays as it was
-    canary      what the consumers delivered last, by the logs that it came from
+    program     a process that is started, killed, frozen and restarted under one name
+    start       of a program: the first is 0. Each start writes its own files, so that the files of
+                a killed one stay as they are
+    canary      the latest delivery of each consumer, by log
 
-Each carries the run's token, and ends with the process that started it, however that ends
+Each process carries the run's token, and ends with the process that started it, however that ends
 (`multicast.local.process`).
 """
 
@@ -26,20 +26,25 @@ from typing import Any
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.process import argument_of
 
-_STOP_S = 320.0  # longer than the longest that a program gives itself
-_LOOK_S = 0.02
-_KEPT = 5000  # acknowledged calls of a log: those of the last minute or more
+_STOP_S = 320.0  # longer than the greatest time-out of a program, an auditor's 300 s
+_LOOK_S = 0.02  # between two looks; a recovery time is measured from the histories, not by looks
+# Acknowledged calls kept for each log: at the default rate of 300/s over seven sets those of two
+# minutes, more than the default patience of one.
+_KEPT_MAX = 5000
 
-Made = Callable[[int], Sequence[str]]
+MakeCommand = Callable[[int], Sequence[str]]
 
 
 class Program:
-    """One program; `made` gives what to run for each start, `command` puts it on its host."""
+    """One program.
+
+    `make_command` returns the command line of a start; `command` wraps it for the program's host.
+    """
 
     def __init__(
         self,
         name: str,
-        made: Made,
+        make_command: MakeCommand,
         command: Callable[[Sequence[str]], Sequence[str]],
         *,
         folder: Path,
@@ -48,7 +53,7 @@ class Program:
         self.name = name
         self.starts = 0
         self._environment = environment
-        self._made = made
+        self._make_command = make_command
         self._command = command
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,13 +61,13 @@ class Program:
 
     @property
     def log(self) -> Path:
-        """What the newest start says."""
+        """The log file of the newest start."""
         return self._folder / f"{self.name}.{self.starts - 1}.log"
 
     def start(self) -> None:
-        """Start it, once more perhaps."""
+        """Start or restart it."""
         assert self._process is None, f"{self.name} runs"
-        argv = self._command(self._made(self.starts))
+        argv = self._command(self._make_command(self.starts))
         self.starts += 1
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -71,36 +76,36 @@ class Program:
                 stdout=out,
                 stderr=out,
                 env={**os.environ, **self._environment},
-                start_new_session=True,  # a terminal's Ctrl-C is for the nemesis alone
+                start_new_session=True,  # so that Ctrl-C in a terminal reaches only the nemesis
             )
         self._expected = False
 
     def kill(self) -> None:
-        """End it as a crash would; one that has ended is as good."""
+        """End it as a crash would; it may have ended already."""
         process = self._need()
         process.kill()
         process.wait(10)
         self._process = None
 
     def freeze(self) -> None:
-        """Stop it from running; its connections stay."""
+        """Suspend it (SIGSTOP); its connections stay open."""
         self._need().send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it (SIGCONT)."""
         self._need().send_signal(signal.SIGCONT)
 
     def tell(self, number: signal.Signals) -> None:
-        """Send it a signal that it does not end by."""
+        """Send it a signal that does not end it."""
         self._need().send_signal(number)
 
     def ask_to_stop(self) -> None:
-        """Tell it to finish; `wait` waits for that."""
+        """Send SIGTERM; `wait` waits for the end."""
         self._expected = True
         self._need().terminate()
 
     def wait(self) -> None:
-        """Wait until it has ended; raises where it fails, or does not end within a bound."""
+        """Wait until it has ended; raises if it fails, or does not end within `_STOP_S`."""
         process = self._need()
         self._process = None
         try:
@@ -109,34 +114,34 @@ class Program:
             process.kill()
             process.wait(10)
             raise TimedOut(
-                f"{self.name} did not end within {_STOP_S:g} s; it said: {self.last_words()}"
+                f"{self.name} did not end within {_STOP_S:g} s; its log ends: {self.last_words()}"
             ) from None
         if code:
             raise AmcastError(f"{self.name} ended with exit code {code}: {self.last_words()}")
 
     def stop(self) -> None:
-        """Tell it to finish, and wait until it has."""
+        """Send SIGTERM, and wait for the end."""
         self.ask_to_stop()
         self.wait()
 
     def end(self) -> None:
-        """Make sure that it does not run."""
+        """Kill it if it runs."""
         if self._process is not None:
             self.kill()
 
     @property
     def runs(self) -> bool:
-        """Whether it was started and has not been ended by us."""
+        """Whether it was started, and not stopped or killed."""
         return self._process is not None
 
     def trouble(self) -> str | None:
-        """Say what is wrong: it ended although nobody ended it."""
+        """Return a sentence if it has ended unexpectedly."""
         if self._process is None or self._expected or self._process.poll() is None:
             return None
         return f"{self.name} ended by itself ({self._process.returncode}): {self.last_words()}"
 
     def last_words(self) -> str:
-        """Give the end of what it said."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace").strip()[-600:]
 
     def _need(self) -> subprocess.Popen[bytes]:
@@ -145,16 +150,16 @@ class Program:
 
 
 def marked(token: str, module: str, *arguments: str) -> list[str]:
-    """Give the command line of one of our own programs, marked as one of this run."""
-    # Python takes any -X, and does nothing about one that it does not know.
+    """Return the command line of a Python module, marked with the token of this run."""
+    # Python ignores an unknown -X option.
     return [sys.executable, "-X", argument_of(token), "-m", module, *arguments]
 
 
 class Canary:
-    """Follows the histories while they are written: how new is what was delivered last.
+    """Follows the histories while they are written, to know how recent the deliveries are.
 
     `folder` holds a file for each start of a client (`produce-*.jsonl`, `consume-*.jsonl`); `due`
-    are the logs that each consumer reads. Ask from one thread.
+    are the logs that each consumer reads. Use it from one thread.
     """
 
     def __init__(self, folder: Path, due: Mapping[str, Sequence[str]]) -> None:
@@ -167,7 +172,7 @@ class Canary:
         self.deliveries = 0
 
     def look(self) -> None:
-        """Read on."""
+        """Read the new lines of all files."""
         for file in sorted(self._folder.glob("*.jsonl")):
             with file.open("rb") as lines:
                 lines.seek(self._read.get(file, 0))
@@ -178,7 +183,7 @@ class Canary:
                 self._take(file, json.loads(line))
 
     def behind(self, since_ns: int) -> list[str]:
-        """Name the consumers' logs of which nothing was delivered that was sent after a moment."""
+        """Name the consumers and logs without a delivery of a message sent after `since_ns`."""
         self.look()
         first: dict[str, int] = {}
         for log, accepted in self._accepted.items():
@@ -198,7 +203,7 @@ class Canary:
             log, begun_ns = self._begun.pop((file, line["call"]))
             if line["outcome"] == "accepted":
                 offset = int(line["message_id"].rpartition(":")[2])
-                self._accepted.setdefault(log, deque(maxlen=_KEPT)).append((begun_ns, offset))
+                self._accepted.setdefault(log, deque(maxlen=_KEPT_MAX)).append((begun_ns, offset))
                 self.accepted += 1
         elif "consumer" in line and "message_id" in line:
             self.deliveries += 1
@@ -209,7 +214,7 @@ class Canary:
 
 
 def until(done: Callable[[], bool], *, timeout_s: float, pause_s: float = _LOOK_S) -> bool:
-    """Wait until something holds; whether it came to hold in time."""
+    """Wait until `done()` holds; returns whether it did in time."""
     deadline = time.monotonic() + timeout_s
     waits = threading.Event()
     while not done():

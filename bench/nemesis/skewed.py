@@ -1,10 +1,10 @@
-"""`amcast` in a process whose wall clock is wrong.
+"""Runs `amcast` in a process with a wrong wall clock.
 
     python -m bench.nemesis.skewed SECONDS ARGUMENTS...     as `amcast ARGUMENTS...`
 
-SECONDS is added to what the wall clock says; "strobe:SECONDS" adds and subtracts it in turns, a
-second each. The monotonic clock stays as it is: no machine sets that. Only Python's wall clock is
-changed, so what librdkafka and the brokers read by themselves stays right.
+SECONDS is added to the wall clock; "strobe:SECONDS" adds and subtracts it in turns, a second each.
+The monotonic clock stays right, because no machine sets it. Only Python's clock is changed;
+librdkafka and the brokers read the right time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _RIGHT_NS = time.time_ns
 _STROBE = "strobe:"
 
 
-def skew(said: str) -> None:
-    """Make the wall clock of this process wrong from now on; raises `ValueError`."""
-    strobes = said.startswith(_STROBE)
-    off_ns = round(float(said.removeprefix(_STROBE)) * 1e9)
+def skew(offset: str) -> None:
+    """Skew the wall clock of this process from now on; raises `ValueError` for a wrong offset."""
+    strobes = offset.startswith(_STROBE)
+    off_ns = round(float(offset.removeprefix(_STROBE)) * 1e9)
 
     def time_ns() -> int:
         behind = strobes and int(time.monotonic()) % 2
@@ -33,7 +33,7 @@ def skew(said: str) -> None:
 
 
 def main() -> None:
-    """Skew the clock before anything of ours is imported, then be `amcast`."""
+    """Skew the clock before any module of the product is imported, then run `amcast`."""
     skew(sys.argv.pop(1))
     from multicast.cli.main import main as amcast  # noqa: PLC0415
 

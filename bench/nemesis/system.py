@@ -1,14 +1,14 @@
-"""The system that the nemesis troubles: three brokers, instances of collectors, clients under load.
+"""The system under test: three brokers, instances of collectors, and clients with a steady load.
 
-Everything is a process of its own. With a network each runs on one of its hosts, without one all
-run on the loopback. The clients of one host may reach the brokers through a proxy.
+Each part is a process. With a network each process runs on one of its hosts; without one, all run
+on the loopback. The clients of host c4 reach the brokers through a proxy.
 
     b1 b2 b3    a broker each
-    c1 c2       instances that share out the collectors: i1; i2 and i3
+    c1 c2       instances that share the collectors: i1; i2 and i3
     c3          producer p1, consumers C1 and C3
-    c4          producer p2, consumers C2 and C4: through the proxy, where there is one
+    c4          producer p2, consumers C2 and C4, through the proxy
 
-Nothing here knows about faults; `kinds.py` does.
+This module knows no faults; `faults/` has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 from bench.harness.interests import file_of
 from bench.nemesis.network import DESK, Network
 from bench.nemesis.proxy import Proxy
-from bench.nemesis.running import Canary, Made, Program, marked, until
+from bench.nemesis.running import Canary, MakeCommand, Program, marked, until
 from collectors.cli.main import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
@@ -47,10 +47,10 @@ INTERESTS: Mapping[str, Sequence[str]] = {
     "C1": ("P1", "P2", "P3"),
     "C2": ("P2", "P3", "P4"),
     "C3": ("P3", "P4", "P5"),
-    "C4": ("P5",),  # of one log: no collector serves it
+    "C4": ("P5",),  # a lone reader: no collector serves it
 }
-# Each of these is a collector of its own, that nobody reads: an instance shall host more of them
-# than a default pool has threads (cores + 4, shared by three instances, each with standbys).
+# Each of these interests adds a collector without a reader, so that an instance hosts more
+# collectors than a default thread pool has threads (cores + 4).
 IDLE: Mapping[str, Sequence[str]] = {
     f"Z{number}": (f"Q{number}", f"R{number}") for number in range(2 * (os.cpu_count() or 1) + 8)
 }
@@ -58,38 +58,38 @@ BROKERS = (1, 2, 3)
 _INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
 _SPARE = ("i4", "c1")
 _PRODUCERS = {"p1": "c3", "p2": "c4"}
-# Low enough that some faults outlive them: what is in flight then is stored, and not acknowledged.
-DELIVERY_S = {"p1": 4.0, "p2": 10.0}
+# Shorter than some faults, so that messages in flight are stored, but not acknowledged in time.
+DELIVERY_TIMEOUTS_S = {"p1": 4.0, "p2": 10.0}
 _CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4"}
 _ON_KAFKA_PYTHON = ("C4",)
 CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
 HOSTS = (*(f"b{number}" for number in BROKERS), *CLIENT_HOSTS)
 PROXIED = "c4"
 _PROGRAMS = "bench.nemesis.programs"
-# The last reading may be of all there is, on a machine that has much else to do.
+# A restarted consumer and an auditor may read the whole run, on a loaded machine.
 _LIMITS: Mapping[str, Mapping[str, float]] = {
     "consume": {"end_timeout_s": 150.0},
     "audit": {"timeout_s": 300.0},
 }
-_BYTES = 100
-_START_S = 90.0
-_ASK_S = 4.0
-# The least that a group's session may be; 6 s otherwise.
+_MESSAGE_BYTES = 100
+_START_S = 90.0  # three Java brokers and a dozen Python processes on two loaded cores
+_ADMIN_TIMEOUT_S = 4.0  # for one answer of a broker, which may be frozen or cut off
+# Allows shorter group sessions than Kafka's default minimum of 6 s.
 _SETTINGS = {"group.min.session.timeout.ms": "1000"}
 _LOOPBACK = "127.0.0.1"
 _PROTOCOLS = "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 
 class _Ports(NamedTuple):
-    """A broker's: for brokers and clients, for the proxy, for KRaft."""
+    """A broker's ports: for brokers and clients, for the proxy, for KRaft."""
 
     plain: int
     proxied: int
     control: int
 
 
-class Hand:
-    """A producer in this process, for single messages; its history is one as any producer's is."""
+class ManualProducer:
+    """A producer in this process, for single messages of faults; it writes a history, too."""
 
     def __init__(self, producer: Producer, name: str, folder: Path) -> None:
         self._producer = producer
@@ -99,7 +99,7 @@ class Hand:
         self._note({"producer": name, "instance": "0"})
 
     def multicast(self, to: Sequence[str], timeout_s: float = 20.0) -> str:
-        """Multicast a message, and return with its ID the moment it is stored."""
+        """Multicast a message; return its ID as soon as it is stored."""
 
         def send(value: bytes) -> str:
             return str(self._producer.multicast(value, to=to).accepted(timeout_s))
@@ -107,7 +107,7 @@ class Hand:
         return self.noted(to, send)
 
     def noted(self, to: Sequence[str], send: Callable[[bytes], str]) -> str:
-        """Send a message in any way that gives its ID, and note it as a multicast."""
+        """Note a multicast that `send` makes; `send` takes the value and returns the message ID."""
         number = self._calls
         self._calls += 1
         self._note({"begun": number, "to": sorted(to)})
@@ -124,7 +124,7 @@ class Hand:
         return message_id
 
     def close(self) -> None:
-        """Wait for what is outstanding, and end the history."""
+        """End the history."""
         self._note({"end": True})
         self._file.close()
 
@@ -134,18 +134,17 @@ class Hand:
 
 
 class System:
-    """A context manager; entered, it serves its load. `folder` keeps histories and logs.
+    """The running system; a context manager. `folder` holds histories and logs.
 
-    `network` None: all is on the loopback. A `temporary` folder goes where this process is killed.
-    Raises `TimedOut` where it does not come to life. Faults are made, and `trouble` is asked, from
-    the thread that entered it.
+    Without a `network` all processes run on the loopback. A `temporary` folder is deleted if this
+    process is killed. Entering raises `TimedOut` if the system does not start. One thread uses it.
     """
 
     proxy: Proxy
     cluster: LocalCluster
     admin: Admin
     driver: Driver
-    hand: Hand
+    manual_producer: ManualProducer
     topic: str
     layouts: tuple[Plan, Plan]
 
@@ -183,22 +182,22 @@ class System:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    # --- how it is laid out -------------------------------------------------------------------
+    # --- hosts and addresses ------------------------------------------------------------------
 
     def command(self, host: str, argv: Sequence[str]) -> Sequence[str]:
-        """Give the command line that runs a program on a host."""
+        """Return the command line that runs a program on a host."""
         return argv if self.network is None else self.network.command(host, argv)
 
     def address(self, host: str) -> str:
-        """Give the address of a host, or of the desk."""
+        """Return the address of a host, or of the desk."""
         return _LOOPBACK if self.network is None else self.network.address(host)
 
     def bootstrap_at(self, host: str) -> str:
-        """Give the brokers' addresses as a host's clients are told them."""
+        """Return the bootstrap addresses for the clients of a host."""
         return self.proxy.bootstrap if host == PROXIED else self.cluster.bootstrap
 
     def _make_cluster(self) -> LocalCluster:
-        """Make the brokers; each has one more listener, that the proxy alone uses."""
+        """Make the brokers; each has a second listener, which only the proxy uses."""
         free = iter(free_ports(3 * len(BROKERS)))
         ports = {number: _Ports(next(free), next(free), next(free)) for number in BROKERS}
         addresses = {number: self.address(f"b{number}") for number in BROKERS}
@@ -229,14 +228,14 @@ class System:
         self._say("starting three brokers")
         self.cluster = self._stack.enter_context(self._make_cluster())
         self.admin = self._stack.enter_context(
-            Admin(self.cluster.bootstrap, request_timeout_s=_ASK_S)
+            Admin(self.cluster.bootstrap, request_timeout_s=_ADMIN_TIMEOUT_S)
         )
         self.driver = open_driver("librdkafka", self.cluster.bootstrap)
         self._stack.callback(self.driver.close)
         interests = file_of({**INTERESTS, **IDLE}, [to for to in SETS if len(to) > 1])
         applied = apply(self.driver, self.admin, solve(interests), timeout_s=60.0)
         self.topic = applied.plan.topic
-        # Another tree for the same consumers: one root that knows it all.
+        # Another tree for the same consumers: with one root that knows all logs.
         self.layouts = (applied.plan, solve(interests, prefer="latency", base_epoch=1))
         self._stack.callback(self._end_programs)
         self._say("starting collectors and clients")
@@ -248,43 +247,43 @@ class System:
             self._add(name, host, self._producer(name, host)).start()
         self._add(*_SPARE, self._instance(*_SPARE))
         producer = self._stack.enter_context(Producer(topic=self.topic, driver=self.driver))
-        self.hand = Hand(producer, "hand", self.folder)
+        self.manual_producer = ManualProducer(producer, "hand", self.folder)
         began_ns = time.monotonic_ns()
         if not self.recovered(began_ns, timeout_s=_START_S):
-            raise TimedOut(f"the system did not come to life: {self.what_is_missing(began_ns)}")
+            raise TimedOut(f"the system did not start: {self.what_is_missing(began_ns)}")
         if not until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5):
             raise TimedOut(f"collectors do not run: {', '.join(self.not_running())}")
 
-    def _add(self, name: str, host: str, made: Made) -> Program:
+    def _add(self, name: str, host: str, make_command: MakeCommand) -> Program:
         environment = {"AMCAST_WEB_HOST": self.address(host)}
         command = partial(self.command, host)
-        program = Program(name, made, command, folder=self.folder, environment=environment)
+        program = Program(name, make_command, command, folder=self.folder, environment=environment)
         self.programs[name] = program
         return program
 
-    def _instance(self, name: str, host: str) -> Made:
-        def made(_: int) -> list[str]:
+    def _instance(self, name: str, host: str) -> MakeCommand:
+        def make_command(_: int) -> list[str]:
             port = str(self._web_ports[name])
             flags = ["-b", self.bootstrap_at(host), "-t", self.topic, "--web-port", port]
             return marked(self.token, "multicast", "collectors", "run", *flags)
 
-        return made
+        return make_command
 
-    def _consumer(self, name: str, host: str) -> Made:
-        def made(start: int) -> list[str]:
+    def _consumer(self, name: str, host: str) -> MakeCommand:
+        def make_command(start: int) -> list[str]:
             spec = self._spec("consume", name, host, start)
             return marked(self.token, _PROGRAMS, "consume", json.dumps(spec))
 
-        return made
+        return make_command
 
-    def _producer(self, name: str, host: str) -> Made:
-        def made(start: int) -> list[str]:
+    def _producer(self, name: str, host: str) -> MakeCommand:
+        def make_command(start: int) -> list[str]:
             spec = self._spec("produce", name, host, start)
-            spec |= {"sets": SETS, "rate": self._rate / len(_PRODUCERS), "bytes": _BYTES}
-            spec["delivery_timeout_s"] = DELIVERY_S[name]
+            spec |= {"sets": SETS, "rate": self._rate / len(_PRODUCERS), "bytes": _MESSAGE_BYTES}
+            spec["delivery_timeout_s"] = DELIVERY_TIMEOUTS_S[name]
             return marked(self.token, _PROGRAMS, "produce", json.dumps(spec))
 
-        return made
+        return make_command
 
     def _spec(self, verb: str, name: str, host: str, start: int) -> dict[str, Any]:
         return {
@@ -302,75 +301,77 @@ class System:
 
     @property
     def instances(self) -> list[str]:
-        """Name the instances of collectors that are there from the start."""
+        """The names of the collector instances that run from the start."""
         return list(_INSTANCES)
 
     @property
     def consumers(self) -> list[str]:
-        """Name the consumers."""
+        """The consumers' names."""
         return list(_CONSUMERS)
 
     @property
     def producers(self) -> list[str]:
-        """Name the producers."""
+        """The producers' names."""
         return list(_PRODUCERS)
 
     @property
     def spare(self) -> Program:
-        """One more instance of the collectors, that does not run."""
+        """A further instance of the collectors, which does not run at first."""
         return self.programs[_SPARE[0]]
 
     def spare_takes_part(self) -> bool:
-        """Whether that one has met the others by now."""
-        told = self._told(*_SPARE)
-        return told.get("member") in told.get("members", ())
+        """Whether the spare instance is a member of the group."""
+        status = self._status(*_SPARE)
+        return status.get("member") in status.get("members", ())
 
     def primaries(self) -> dict[str, list[str]]:
-        """Name of each instance that answers the collectors that it is the primary of."""
+        """Return by instance the collectors of which it is the primary, if it answers."""
         return {
-            name: [str(one["node"]) for one in nodes if one["role"] == "primary"]
+            name: [str(node["node"]) for node in nodes if node["role"] == "primary"]
             for name, nodes in self._nodes().items()
         }
 
     def _nodes(self) -> dict[str, list[dict[str, Any]]]:
-        """Ask each instance that is there from the start what it runs."""
-        return {name: self._told(name, host).get("nodes", []) for name, host in _INSTANCES.items()}
+        """Ask each instance that runs from the start for its collectors."""
+        return {
+            name: self._status(name, host).get("nodes", []) for name, host in _INSTANCES.items()
+        }
 
     def not_running(self) -> list[str]:
-        """Name the newest plan's collectors that no instance that answers works for."""
+        """Name the newest plan's collectors that run in no answering instance."""
         work = {
-            str(one["node"])
+            str(node["node"])
             for nodes in self._nodes().values()
-            for one in nodes
-            if one["state"] == "running" and one.get("begun")
+            for node in nodes
+            if node["state"] == "running" and node.get("begun")
         }
         return [node.name for node in self.plans()[-1].collectors if node.name not in work]
 
-    def _told(self, name: str, host: str) -> dict[str, Any]:
-        """Ask an instance how it fares; nothing where it does not answer."""
+    def _status(self, name: str, host: str) -> dict[str, Any]:
+        """Return an instance's status; {} if it does not answer."""
         try:
             url = f"http://{self.address(host)}:{self._web_ports[name]}/status"
             with urllib.request.urlopen(url, timeout=2) as answer:
-                told: dict[str, Any] = json.load(answer)
+                status: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):
             return {}
-        return told
+        return status
 
     def plans(self) -> list[Plan]:
-        """Give the plans of all epochs so far; the last is the running one's."""
+        """Return the plans of all epochs so far; the last is that of the newest epoch."""
         with control_of("librdkafka", self.cluster.bootstrap, {}, self.topic) as (_, state):
             return [state.plan(epoch) for epoch in range(1, state.epoch + 1)]
 
     def leader_of(self, to: Sequence[str]) -> int:
-        """Give the broker that leads the log of a destination set; raises where none does."""
+        """Return the broker that leads the log of a destination set; raises if none does."""
         log = self.layouts[0].log("+".join(to))
         for partition, leader, _, _ in self.admin.holders([log.topic])[log.topic]:
             if partition == log.partition and leader >= 0:
                 return leader
-        raise TimedOut(f"nobody leads log {log.name}")
+        raise TimedOut(f"no broker leads log {log.name}")
 
     def whole(self) -> bool:
-        """Whether all brokers run, and every partition of ours has all its replicas in sync."""
+        """Whether all brokers run, and every partition of the system has all replicas in sync."""
         try:
             _, alive = self.admin.members()
             topics = {log.topic for log in self.layouts[0].logs}
@@ -386,14 +387,18 @@ class System:
         )
 
     def trouble(self) -> list[str]:
-        """Say which programs ended although nobody ended them."""
-        return [said for one in self.programs.values() if (said := one.trouble()) is not None]
+        """Return a sentence for each program that ended unexpectedly."""
+        return [
+            sentence
+            for program in self.programs.values()
+            if (sentence := program.trouble()) is not None
+        ]
 
     def recovered(self, since_ns: int, *, timeout_s: float, brokers: bool = False) -> bool:
-        """Wait until each consumer delivered of each of its logs what was sent after a moment.
+        """Wait until each consumer has delivered a message sent after `since_ns` from each log.
 
-        With `brokers` also until no replica is behind. Whether it came so far in time; a program
-        that has ended by itself ends the wait, too.
+        With `brokers`, wait also until all replicas are in sync. Returns whether this came in time;
+        a program that ended unexpectedly ends the wait, too.
         """
 
         def done() -> bool:
@@ -407,7 +412,7 @@ class System:
         return came and not self.trouble()
 
     def what_is_missing(self, since_ns: int) -> str:
-        """Say what `recovered` waits for."""
+        """Say in a sentence what `recovered` still waits for."""
         trouble = self.trouble()
         if trouble:
             return "; ".join(trouble)
@@ -417,7 +422,7 @@ class System:
         return "some replica is not in sync"
 
     def restore(self) -> None:
-        """Take back, as well as may be, whatever a fault that failed has left behind."""
+        """Undo as far as possible the effects of a fault that failed halfway."""
         self.proxy.disarm()
         if self.network is not None:
             self.network.heal()
@@ -436,11 +441,11 @@ class System:
     # --- end ----------------------------------------------------------------------------------
 
     def finish(self) -> list[str]:
-        """Stop the load, let every consumer read to the end, audit; give what went wrong."""
+        """Stop the load, let every consumer read to the end, and audit; return failures."""
         wrong = self.trouble()
         until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5)
         wrong += [f"collector {name} does not run" for name in self.not_running()]
-        self.hand.close()
+        self.manual_producer.close()
         audits = []
         for name in _CONSUMERS:
             spec = self._spec("audit", name, "c3", 0)
@@ -449,7 +454,7 @@ class System:
         for some in (_PRODUCERS, _CONSUMERS):
             wrong += self._stopped([self.programs[name] for name in some])
         self.work = self._counted_work()
-        for audit in audits:  # one after the other: each is quick, and all at once are a crowd
+        for audit in audits:  # one after the other: at once, they would compete for the cores
             audit.start()
             try:
                 audit.wait()
@@ -458,18 +463,17 @@ class System:
         return wrong + self._stopped([self.programs[name] for name in _INSTANCES])
 
     def _counted_work(self) -> dict[tuple[str, str], int]:
-        """Ask of which logs each collector of the running epoch has ordered how many records."""
+        """Return how many records each collector of the running epoch has ordered, by log."""
         work: dict[tuple[str, str], int] = {}
         for nodes in self._nodes().values():
             for node in nodes:
                 for log, records in node.get("ordered", {}).items():
                     key = (str(node["node"]), log)
-                    # Its standby follows, and has counted the same.
-                    work[key] = max(work.get(key, 0), records)
+                    work[key] = max(work.get(key, 0), records)  # a standby counts the same records
         return work
 
     def _stopped(self, programs: Sequence[Program]) -> list[str]:
-        """Stop programs in order; give what went wrong."""
+        """Stop programs; return failures as sentences."""
         wrong = []
         running = [program for program in programs if program.runs]
         for program in running:

@@ -1,1 +1,1 @@
-"""The suite, its marks, and the page that shows them."""
+"""The benchmark suite, its performance targets, and the report."""

@@ -1,4 +1,4 @@
-"""`amcast bench suite` and `amcast bench report`: measure all that the marks need, and show it."""
+"""`amcast bench suite` and `amcast bench report`: measure what the targets need, and report it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cli import Force, refuse_files
-from bench.report import marks
+from bench.report import targets
 from bench.report.data import collect, described
 from bench.report.report import write_report
 from bench.report.suite import chosen, run_small, run_suite
@@ -26,17 +26,17 @@ def suite(
     *,
     out: Annotated[Path, typer.Option("--out", help="The folder for the documents.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: fewer workloads, rounds, messages.")
+        bool, typer.Option("--quick", help="Fewer workloads, rounds and messages: two minutes.")
     ] = False,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", help="A workload's name or a pattern (tree-*); may be repeated."),
     ] = None,
 ) -> None:
-    """Run all workloads that the marks need on a broker of our own, a document each.
+    """Run all workloads that the targets need on a new broker; write a document for each.
 
-    Documents that are there already are kept, so it goes on where it was interrupted. Ends with 1
-    where a workload failed; its document has the error, and the next run tries it again.
+    Existing documents are kept, so an interrupted suite continues. Exit code 1: a workload failed;
+    its document holds the error, and the next run of the suite repeats it.
     """
     entries, small = chosen(list(only or []), quick=quick)
     if not entries and not small:
@@ -65,10 +65,10 @@ def report(
     force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Hold a run to the marks; draw its plots into one HTML page that needs nothing else."""
+    """Judge a run by the targets; draw its plots into one HTML page that needs no other file."""
     refuse_files(out, force=force)
     documents = collect(runs)
-    judged = marks.judge(documents)
+    judged = targets.judge(documents)
     if out is not None:
         try:
             out.write_text(write_report(documents, judged), encoding="utf-8")
@@ -76,18 +76,20 @@ def report(
             raise UsageError(f"{out}: {error.strerror or error}") from error
     if output is Output.JSON:
         typer.echo(
-            json.dumps({"schema_version": 1, "marks": [described(one) for one in judged]}, indent=1)
+            json.dumps(
+                {"schema_version": 1, "marks": [described(entry) for entry in judged]}, indent=1
+            )
         )
         return
     table = Table()
-    for column in ("mark", "asked for", "measured", "verdict"):
+    for column in ("target", "required", "measured", "verdict"):
         table.add_column(column, overflow="fold")
     row = ""
-    for one in judged:
-        if one.row != row:
-            row = one.row
+    for entry in judged:
+        if entry.row != row:
+            row = entry.row
             table.add_section()
             table.add_row(f"[bold]{row}[/bold]")
-        told = described(one)
-        table.add_row(told["mark"], told["asked"], told["said"], told["verdict"])
+        cells = described(entry)
+        table.add_row(cells["mark"], cells["asked"], cells["said"], cells["verdict"])
     Console(width=130).print(table)

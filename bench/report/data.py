@@ -1,12 +1,12 @@
-"""What a report shows: documents of a run go in, plots as plain numbers come out.
+"""Turns the documents of a run into the plots of a report, as plain numbers.
 
-No drawing here (`report.py`) and no page (`page.py`). Every plot is there for what was
-measured; a plot without any figure is left out.
+This module does not draw (`report.py`) and writes no HTML (`page.py`). A plot without any measured
+figure is left out.
 
-    document    one file of a run, by the name that `marks.py` knows it by
+    document    one file of a run, under the name that `targets.py` uses
     line        one arm's points; `low` and `high` are the least and the greatest of the rounds
-    hollow      a point that was measured while all cores were busy: it says as much about the
-                machine as about us
+    hollow      a point that was measured while all cores were busy: the machine limited it, perhaps
+                not the arm
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.histogram import Latencies
-from bench.report.marks import P50, RATE, Document, Figure, Judged
+from bench.report.targets import P50, RATE, Document, Figure, Judged
 from multicast.errors import UsageError
 
 ARM_NAMES = {
@@ -31,7 +31,9 @@ ARM_NAMES = {
     "algorithm1": "Algorithm 1, kafka-python",
 }
 ROLES = ("producers", "consumers", "collectors", "brokers")
-_BUSY = 0.9  # of all cores
+# The share of all cores above which a point is drawn hollow. Below it the cores were idle for a
+# tenth of the time or more, so the machine was not the limit.
+_BUSY_SHARE = 0.9
 _CDF = ("latency-100B-200", "latency-100B-2000", "latency-10kB-200", "latency-1MB-20")
 
 
@@ -45,18 +47,18 @@ class PlotLine:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     hollow: list[bool] = field(default_factory=list)
-    rate: str = ""  # where a plot holds several
+    rate: str = ""  # only in plots that hold several rates
 
     @property
     def label(self) -> str:
-        """Name the arm for people."""
+        """Name the line in the legend."""
         name = ARM_NAMES.get(self.arm, self.arm)
         return f"{name}, {self.rate}" if self.rate else name
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One plot. With `ticks` these stand at 0, 1, 2 … of the x axis; `bars` are stacked."""
+    """One plot. `ticks` label 0, 1, 2 … of the x axis; with `bars`, lines are stacked bars."""
 
     name: str
     title: str
@@ -71,8 +73,12 @@ class Plot:
 
 
 def collect(paths: Sequence[Path]) -> dict[str, Document]:
-    """Read documents, and folders of them, by name; raises `UsageError`."""
-    found: dict[str, Document] = {}
+    """Read documents, and folders of documents, by name.
+
+    Raises `UsageError` if a file cannot be read, if two documents have one name, or if there is
+    none. Files in a folder that are no documents are skipped.
+    """
+    documents: dict[str, Document] = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         for file in files:
@@ -80,14 +86,14 @@ def collect(paths: Sequence[Path]) -> dict[str, Document]:
             name = _name(document)
             if name is None:
                 if path.is_dir():
-                    continue  # a folder may hold other things
+                    continue
                 raise UsageError(f"{file}: not a document of amcast bench")
-            if name in found:
-                raise UsageError(f"{file}: there is another document of {name} among these")
-            found[name] = document
-    if not found:
+            if name in documents:
+                raise UsageError(f"{file}: there is another document of {name} among the inputs")
+            documents[name] = document
+    if not documents:
         raise UsageError(f"no document of amcast bench in {', '.join(map(str, paths))}")
-    return found
+    return documents
 
 
 def _read(file: Path) -> Any:
@@ -107,29 +113,29 @@ def _name(document: Any) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def described(one: Judged) -> dict[str, Any]:
-    """Turn a judged mark into JSON values; `said` is its figure for people."""
-    figure = one.figure
+def described(judged: Judged) -> dict[str, Any]:
+    """Turn a judged target into JSON values; `said` is its figure as text."""
+    figure = judged.figure
     return {
-        "row": one.row,
-        "mark": one.mark.text,
-        "asked": one.mark.asked,
-        "limit": one.mark.limit,
-        "unit": one.mark.unit,
+        "row": judged.row,
+        "mark": judged.target.text,
+        "asked": judged.target.limit_text,
+        "limit": judged.target.limit,
+        "unit": judged.target.unit,
         "median": None if figure is None else round(figure.median, 4),
         "least": None if figure is None else round(figure.least, 4),
         "greatest": None if figure is None else round(figure.greatest, 4),
         "pairs": None if figure is None else figure.pairs,
-        "said": said(figure),
-        "verdict": str(one.verdict),
-        "document": one.mark.document,
-        "command": one.command,
-        "error": one.error,
+        "said": figure_text(figure),
+        "verdict": str(judged.verdict),
+        "document": judged.target.document,
+        "command": judged.command,
+        "error": judged.error,
     }
 
 
-def said(figure: Figure | None) -> str:
-    """Write a figure with its spread."""
+def figure_text(figure: Figure | None) -> str:
+    """Write a figure with its spread, for people."""
     if figure is None:
         return "-"
     if not figure.pairs:
@@ -139,14 +145,16 @@ def said(figure: Figure | None) -> str:
 
 
 def short(value: float) -> str:
-    """Keep three digits, and all digits of what is larger."""
+    """Write three significant digits; from 1,000 on, all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def plots(documents: Mapping[str, Document]) -> list[Plot]:
     """Make all plots for which there are figures."""
     measured = {
-        name: one for name, one in documents.items() if "error" not in one and "arms" in one
+        name: document
+        for name, document in documents.items()
+        if "error" not in document and "arms" in document
     }
     made = [
         *_cdfs(measured),
@@ -186,20 +194,20 @@ def _cdfs(documents: Mapping[str, Document]) -> Iterator[Plot]:
             "end to end, ms",
             lines,
             "All rounds of an arm together, from the intended send time to the delivery; one "
-            "partition set of two, one collector. A line ends where its last message is.",
+            "partition set of two, one collector. A line ends at its slowest message.",
             x_scale="percentile",
         )
 
 
 def _percentiles(count: int) -> list[float]:
-    """Give percentiles evenly spaced on the plot's axis, 1 / (1 - p), up to the last message."""
-    found = [0.0]
+    """Return percentiles evenly spaced on the plot's axis, 1 / (1 - p), up to the last message."""
+    percentiles = [0.0]
     step = 10 ** (1 / 12)
     odds = step
     while odds < count:
-        found.append(100 * (1 - 1 / odds))
+        percentiles.append(100 * (1 - 1 / odds))
         odds *= step
-    return [*found, 100 * (1 - 1 / count)] if count > 1 else found
+    return [*percentiles, 100 * (1 - 1 / count)] if count > 1 else percentiles
 
 
 def _by_size(documents: Mapping[str, Document]) -> Plot:
@@ -210,57 +218,69 @@ def _by_size(documents: Mapping[str, Document]) -> Plot:
         "Latency against message size",
         "bytes of a message",
         "p50 end to end, ms",
-        _lines(given, P50, lambda one: float(one["workload"]["message_bytes"])),
-        "Open loop, one collector, 200 messages/s (20/s at 1 MB); the poster's figure, ours beside "
-        "its Algorithm 1. Bars: least and greatest round.",
+        _lines(given, P50, lambda document: float(document["workload"]["message_bytes"])),
+        "Open loop, one collector, 200 messages/s (20/s at 1 MB); the poster's figure, next to its "
+        "Algorithm 1. Bars: least and greatest round.",
         x_scale="log",
     )
 
 
 def _backlog(documents: Mapping[str, Document]) -> Plot:
-    given = [one for name, one in documents.items() if name.startswith("backlog-")]
+    given = [document for name, document in documents.items() if name.startswith("backlog-")]
     return Plot(
         "throughput-by-size",
         "Throughput of delivery from a backlog against message size",
         "bytes of a message",
         "MB/s",
-        _lines(given, RATE, lambda one: float(one["workload"]["message_bytes"]), _megabytes),
-        "One consumer reads what is stored and ordered already. Bars: least and greatest round.",
+        _lines(
+            given, RATE, lambda document: float(document["workload"]["message_bytes"]), _megabytes
+        ),
+        "One consumer reads messages that are already stored and ordered. Bars: least and greatest "
+        "round.",
         x_scale="log",
     )
 
 
 def _poster(documents: Mapping[str, Document], name: str, title: str, figure: str) -> Plot:
-    given = [one for found, one in documents.items() if found.startswith("poster-")]
-    given.sort(key=lambda one: (one["workload"]["message_bytes"], one["workload"]["messages"]))
-    at = {one["workload"]["name"]: float(index) for index, one in enumerate(given)}
+    given = [
+        document
+        for document_name, document in documents.items()
+        if document_name.startswith("poster-")
+    ]
+    given.sort(
+        key=lambda document: (
+            document["workload"]["message_bytes"],
+            document["workload"]["messages"],
+        )
+    )
+    places = {document["workload"]["name"]: float(index) for index, document in enumerate(given)}
     latency = figure == P50
     return Plot(
         name,
         title,
         "number of messages x bytes of a message, and r = log(number) / log(bytes)",
         "p50 end to end, ms" if latency else "MB/s",
-        _lines(given, figure, lambda one: at[one["workload"]["name"]], _as_it_is if latency
-               else _megabytes),
-        "Sent as fast as it goes, as the poster did: the latency is mostly that of the queue. "
+        _lines(given, figure, lambda document: places[document["workload"]["name"]],
+               _as_it_is if latency else _megabytes),
+        "Sent as fast as possible, as in the poster: most of the latency is time in the queue. "
         "Bars: least and greatest round.",
         ticks=[
-            f"{one['workload']['messages']:,} x {_bytes(one['workload']['message_bytes'])}\n"
-            f"r = {one['r']:.2f}"
-            for one in given
+            f"{entry['workload']['messages']:,} x {_bytes(entry['workload']['message_bytes'])}\n"
+            f"r = {entry['r']:.2f}"
+            for entry in given
         ],
     )  # fmt: skip
 
 
 def _by_topology(documents: Mapping[str, Document], virtual: Document | None) -> Iterator[Plot]:
-    told = {
+    labels = {
         "tree": ("height of the tree", "Latency by tree height"),
         "bottleneck": ("consumers that share the partition", "Latency by bottleneck size"),
         "plain": ("producers, partitions and consumers", "Plain Kafka, no order"),
     }
-    for kind, (x_label, title) in told.items():
-        given = [one for name, one in documents.items() if name.startswith(f"{kind}-")]
-        given.sort(key=lambda one: int(one["workload"]["size"]))
+    for kind, (x_label, title) in labels.items():
+        given = [document for name, document in documents.items() if name.startswith(f"{kind}-")]
+        given.sort(key=lambda document: int(document["workload"]["size"]))
         yield Plot(
             f"latency-by-{kind}",
             title,
@@ -268,7 +288,7 @@ def _by_topology(documents: Mapping[str, Document], virtual: Document | None) ->
             "p50 end to end, ms",
             _lines_by_rate(given),
             f"100 B, open loop. Bars: least and greatest round. Hollow points: more than "
-            f"{_BUSY:.0%} of all cores were busy, so this is where the machine stopped.",
+            f"{_BUSY_SHARE:.0%} of all cores were busy, so the machine was the limit.",
             x_scale="log2",
         )
         if virtual is not None and kind != "plain":
@@ -276,25 +296,25 @@ def _by_topology(documents: Mapping[str, Document], virtual: Document | None) ->
 
 
 def _lines_by_rate(given: Sequence[Document]) -> list[PlotLine]:
-    """Make a line for each arm and rate: what was sent at another rate is not comparable."""
-    rates = sorted({float(one["workload"]["load"]) for one in given}, reverse=True)
-    found = []
+    """Make a line for each arm and rate: latencies at different rates are not comparable."""
+    rates = sorted({float(document["workload"]["load"]) for document in given}, reverse=True)
+    lines = []
     for rate in rates:
-        alike = [one for one in given if one["workload"]["load"] == rate]
-        lines = _lines(alike, P50, lambda one: float(one["workload"]["size"]))
-        found += [replace(line, rate=f"{rate:g}/s") for line in lines]
-    return found
+        alike = [document for document in given if document["workload"]["load"] == rate]
+        at_rate = _lines(alike, P50, lambda document: float(document["workload"]["size"]))
+        lines += [replace(line, rate=f"{rate:g}/s") for line in at_rate]
+    return lines
 
 
 def _in_virtual_time(virtual: Document, kind: str, title: str, x_label: str) -> Plot:
     lines: dict[str, PlotLine] = {}
-    for one in virtual["series"]:
-        if one["kind"] == kind:
-            line = lines.setdefault(one["arm"], PlotLine(one["arm"], [], [], [], []))
-            line.x.append(float(one["size"]))
-            line.y.append(one["p50_hops"])
-            line.low.append(one["p50_hops"])
-            line.high.append(one["max_hops"])
+    for point in virtual["series"]:
+        if point["kind"] == kind:
+            line = lines.setdefault(point["arm"], PlotLine(point["arm"], [], [], [], []))
+            line.x.append(float(point["size"]))
+            line.y.append(point["p50_hops"])
+            line.low.append(point["p50_hops"])
+            line.high.append(point["max_hops"])
     return Plot(
         f"hops-by-{kind}",
         f"{title}: hops, in virtual time",
@@ -302,14 +322,14 @@ def _in_virtual_time(virtual: Document, kind: str, title: str, x_label: str) -> 
         "p50, hops (plain Kafka: 1)",
         list(lines.values()),
         "The real cores on the in-memory log; an append with its fetch takes one hop, an "
-        "announcement a tenth, all else nothing: what remains where no core is short. Bars: up to "
-        "the slowest message.",
+        "announcement a tenth, everything else nothing: the latency of a machine with cores to "
+        "spare. Bars: up to the slowest message.",
         x_scale="log2",
     )
 
 
 def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: float) -> Plot:
-    """Stack what each role spent on a message, for each arm of one workload."""
+    """Stack the roles' cost of a message, for each arm of one workload."""
     document = documents.get("latency-100B-200", {"arms": {}, "workload": {}})
     arms = list(document["arms"])
     workload = document["workload"]
@@ -318,7 +338,7 @@ def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: 
     lines = [
         PlotLine(
             role,
-            [float(at) for at in range(len(arms))],
+            [float(place) for place in range(len(arms))],
             [document["arms"][arm].get(f"{key}.{role}", 0.0) * times / messages for arm in arms],
         )
         for role in ROLES
@@ -329,8 +349,8 @@ def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: 
         "",
         what,
         lines,
-        "100 B at 200/s, one collector; median of the rounds over the messages of a round, warm-up "
-        "counted on both sides. At such a rate much of it is the price of being awake.",
+        "100 B at 200/s, one collector; median of the rounds, divided by the messages of a round, "
+        "warm-up included in both. At such a rate much of the cost is that of processes that wait.",
         y_log=False,
         ticks=[ARM_NAMES.get(arm, arm) for arm in arms],
         bars=True,
@@ -351,7 +371,7 @@ def _megabytes(value: float, document: Document) -> float:
 def _lines(
     documents: Sequence[Document], figure: str, x: Any, turn: Any = _as_it_is
 ) -> list[PlotLine]:
-    """Make a line an arm, in the order of x; what a document lacks is left out."""
+    """Make a line for each arm, in the order of x; a figure that a document lacks is left out."""
     lines: dict[str, PlotLine] = {}
     for document in sorted(documents, key=x):
         for arm, figures in document["arms"].items():
@@ -369,7 +389,7 @@ def _lines(
 
 def _busy(document: Document, figures: Mapping[str, Any]) -> bool:
     cores = document.get("machine", {}).get("cpus") or 1
-    return float(figures.get("aggregatedBusyCores", 0.0)) > _BUSY * cores
+    return float(figures.get("aggregatedBusyCores", 0.0)) > _BUSY_SHARE * cores
 
 
 def _bytes(count: int) -> str:

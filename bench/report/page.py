@@ -1,7 +1,7 @@
-"""The report's page: what was measured, as HTML that needs nothing else.
+"""Writes the report as one HTML page that needs no other file.
 
-Go in: documents, judged marks, plots with their drawings. Comes out: a text. Every word from a
-document is escaped. What a drawing shows stands below it as a table, too.
+`page` takes the documents, the judged targets, and the plots with their drawings. Every text from a
+document is escaped. The numbers of each drawing follow below it as a table.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from bench.report.data import Plot, PlotLine, said, short
-from bench.report.marks import PAIRS_MIN, Document, Judged, TargetVerdict
+from bench.report.data import Plot, PlotLine, figure_text, short
+from bench.report.targets import PAIRS_MIN, Document, Judged, TargetVerdict
 
 _SIGNS = {
     TargetVerdict.MET: ("yes", "✓ met"),
@@ -47,16 +47,16 @@ def page(
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>Order beside plain Kafka: measurements</title><style>{_STYLE}</style></head>",
-        "<body><main><h1>Order beside plain Kafka: measurements</h1>",
+        f"<title>Ordered multicast and plain Kafka: measurements</title><style>{_STYLE}</style>",
+        "</head><body><main><h1>Ordered multicast and plain Kafka: measurements</h1>",
         _summary(judged),
-        "<h2>Where and how</h2>",
-        _surroundings(documents),
-        "<h2>Marks</h2>",
-        _marks(judged),
+        "<h2>Machine and versions</h2>",
+        _environment(documents),
+        "<h2>Targets</h2>",
+        _targets(judged),
         "<h2>Plots</h2>",
         *(_figure(plot, drawing) for plot, drawing in drawn),
-        "<h2>What was run</h2>",
+        "<h2>Workloads</h2>",
         _runs(documents),
         "</main></body></html>\n",
     ]
@@ -65,26 +65,26 @@ def page(
 
 def _summary(judged: Sequence[Judged]) -> str:
     counted = [
-        (sum(one.verdict is verdict for one in judged), verdict) for verdict in TargetVerdict
+        (sum(entry.verdict is verdict for entry in judged), verdict) for verdict in TargetVerdict
     ]
     text = ", ".join(f"{count} {verdict}" for count, verdict in counted if count)
     return (
-        f"<p>Of {len(judged)} marks: <strong>{escape(text)}</strong>. A figure is the median of "
+        f"<p>Of {len(judged)} targets: <strong>{escape(text)}</strong>. A figure is the median of "
         f"pairs of rounds (at least {PAIRS_MIN}), run in turns in one run with the same client, "
         f"machine and broker; in brackets the least and the greatest pair. Latency counts from "
         f"the intended send time.</p>"
     )
 
 
-def _surroundings(documents: Mapping[str, Document]) -> str:
-    """Tell machine, versions, commit and seeds; where documents differ, each kind of them."""
-    told: dict[str, dict[str, None]] = {}
+def _environment(documents: Mapping[str, Document]) -> str:
+    """List machine, versions, commit and seeds; if documents differ, every distinct value."""
+    facts: dict[str, dict[str, None]] = {}
     for document in documents.values():
         for key, value in _facts(document):
-            told.setdefault(key, {}).setdefault(value)
+            facts.setdefault(key, {}).setdefault(value)
     items = [
         f"<dt>{escape(key)}</dt><dd>{'<br>'.join(escape(value) for value in values)}</dd>"
-        for key, values in told.items()
+        for key, values in facts.items()
     ]
     return f"<dl>{''.join(items)}</dl>"
 
@@ -92,38 +92,41 @@ def _surroundings(documents: Mapping[str, Document]) -> str:
 def _facts(document: Document) -> list[tuple[str, str]]:
     machine, versions = document.get("machine") or {}, document.get("versions") or {}
     source = document.get("source") or {}
-    found = [
+    facts = [
         (key.replace("_", " "), str(machine[key]))
         for key in ("cpus", "cpu_model", "memory", "kernel")
         if machine.get(key)
     ]
     if versions:
-        found.append(("versions", ", ".join(f"{name} {at}" for name, at in versions.items())))
+        facts.append(
+            ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
+        )
     if source.get("commit"):
-        found.append(("commit", source["commit"] + (" with changes" * bool(source["changed"]))))
+        facts.append(("commit", source["commit"] + (" with changes" * bool(source["changed"]))))
     if "seed" in document:
-        found.append(("seed", str(document["seed"])))
+        facts.append(("seed", str(document["seed"])))
     if document.get("began"):
-        found.append(("day", str(document["began"])[:10]))
+        facts.append(("day", str(document["began"])[:10]))
     if document.get("quick"):
-        found.append(("note", "a quick run: fewer rounds and messages than the marks ask for"))
-    return found
+        facts.append(("note", "a quick run: fewer rounds and messages than the targets require"))
+    return facts
 
 
-def _marks(judged: Sequence[Judged]) -> str:
+def _targets(judged: Sequence[Judged]) -> str:
     rows = []
-    for name, group in groupby(judged, key=lambda one: one.row):
+    for name, group in groupby(judged, key=lambda entry: entry.row):
         rows.append(f'<tbody><tr><th scope="rowgroup" colspan="5">{escape(name)}</th></tr>')
-        for one in group:
-            css, verdict = _SIGNS[one.verdict]
-            why = "" if one.error is None else f"<br>{escape(one.error)}"
+        for entry in group:
+            css, verdict = _SIGNS[entry.verdict]
+            why = "" if entry.error is None else f"<br>{escape(entry.error)}"
             rows.append(
-                f'<tr><th scope="row">{escape(one.mark.text)}</th><td>{escape(one.mark.asked)}</td>'
-                f'<td>{escape(said(one.figure))}{why}</td><td class="{css}">{verdict}</td>'
-                f"<td><code>{escape(one.command)}</code></td></tr>"
+                f'<tr><th scope="row">{escape(entry.target.text)}</th>'
+                f"<td>{escape(entry.target.limit_text)}</td>"
+                f'<td>{escape(figure_text(entry.figure))}{why}</td><td class="{css}">{verdict}</td>'
+                f"<td><code>{escape(entry.command)}</code></td></tr>"
             )
         rows.append("</tbody>")
-    return _table(("mark", "asked for", "measured", "verdict", "command"), rows)
+    return _table(("target", "required", "measured", "verdict", "command"), rows)
 
 
 def _figure(plot: Plot, drawing: str) -> str:
@@ -136,10 +139,10 @@ def _figure(plot: Plot, drawing: str) -> str:
 
 
 def _numbers(plot: Plot) -> str:
-    """Give the plot's points: a row for each place on the x axis, a column for each line."""
+    """Return the plot's points: a row for each place on the x axis, a column for each line."""
     places = sorted({x for line in plot.lines for x in line.x})
-    if plot.x_scale == "percentile":  # a line has some forty points
-        places = [one for one in (0.0, 50.0, 90.0, 99.0, 99.9) if one <= places[-1]]
+    if plot.x_scale == "percentile":  # a line has about forty points, too many for a table
+        places = [place for place in (0.0, 50.0, 90.0, 99.0, 99.9) if place <= places[-1]]
     rows = ["<tbody>"]
     for place in places:
         name = plot.ticks[int(place)].replace("\n", ", ") if plot.ticks else short(place)
@@ -151,23 +154,23 @@ def _numbers(plot: Plot) -> str:
 
 
 def _point(line: PlotLine, place: float) -> str:
-    """Give a line's value at a place, or the nearest below where it is a curve."""
+    """Return a line's value at a place of the x axis; of a curve, at the nearest place below."""
     below = [index for index, x in enumerate(line.x) if x <= place + 1e-9]
     curve = not line.low and len(line.x) > 12
     if not below or (not curve and place not in line.x):
         return ""
-    at = below[-1] if curve else line.x.index(place)
+    index = below[-1] if curve else line.x.index(place)
     if not line.low:
-        return short(line.y[at])
-    full = " (cores full)" if line.hollow and line.hollow[at] else ""
-    return f"{short(line.y[at])} ({short(line.low[at])} to {short(line.high[at])}){full}"
+        return short(line.y[index])
+    full = " (cores full)" if line.hollow and line.hollow[index] else ""
+    return f"{short(line.y[index])} ({short(line.low[index])} to {short(line.high[index])}){full}"
 
 
 def _runs(documents: Mapping[str, Document]) -> str:
     rows = ["<tbody>"]
     for name, document in documents.items():
         workload = document.get("workload")
-        what = "a benchmark of its own" if workload is None else _workload(workload, document)
+        what = "a small benchmark" if workload is None else _workload(workload, document)
         if document.get("error"):
             what += f'<br><span class="no">failed: {escape(str(document["error"]))}</span>'
         seconds = document.get("seconds")
@@ -186,7 +189,7 @@ def _workload(workload: Mapping[str, Any], document: Document) -> str:
         rate = f"{load} of {document['maximum']:,.0f}/s: {document['rate']:,.0f}/s"
     messages, warm_up = (
         document.get(key, workload[key]) for key in ("messages", "warm_up")
-    )  # where the rate was found, the document says how many that made
+    )  # a workload at a share of the maximum rate: the document says how many messages it sent
     return escape(
         f"{workload['kind']} {workload['size']}, {workload['message_bytes']:,} B, {rate}, "
         f"{workload['pairs']} pairs of {messages:,} messages after {warm_up:,}; "

@@ -1,7 +1,8 @@
-"""The report: plots and marks on one HTML page; the one door to the package `matplotlib`.
+"""Draws the plots of a report as inline SVG; the only module that imports `matplotlib`.
 
-Goes in: the documents of a run, and its judged marks. Comes out: the text of a page that needs no
-other file. Drawings are inline SVG whose texts are texts; what is drawn stands below it in numbers.
+`write_report` takes the documents of a run and its judged targets, and returns the text of an HTML
+page that needs no other file. Texts in a drawing stay texts, so that they can be searched and
+copied.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.report.data import Plot, PlotLine, plots
-from bench.report.marks import Document, Judged
 from bench.report.page import page
+from bench.report.targets import Document, Judged
 from multicast.errors import UsageError
 
-# Okabe and Ito's colours, which tell apart for the colour-blind, too; markers and dashes double it.
+# The colours of Okabe and Ito, which the colour-blind can tell apart; markers and dashes differ.
 _STYLES = {
     "plain": ("#000000", "o", "-"),
     "ordered": ("#0072B2", "s", "-"),
@@ -45,13 +46,13 @@ _PERCENTILES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 
 
 def write_report(documents: Mapping[str, Document], judged: Sequence[Judged]) -> str:
-    """Give the page; raises `UsageError` where matplotlib is missing."""
+    """Return the HTML page; raises `UsageError` if matplotlib is not installed."""
     drawn = [(plot, draw(plot)) for plot in plots(documents)]
     return page(documents, judged, drawn)
 
 
 def draw(plot: Plot) -> str:
-    """Draw a plot as an SVG element whose ids are its own."""
+    """Draw a plot as an SVG element; its ids begin with the plot's name."""
     matplotlib, figures, ticker = map(_package, ("", ".figure", ".ticker"))
     with matplotlib.rc_context(_SETTINGS):
         figure = figures.Figure(figsize=(7.6, 4.2), layout="constrained")
@@ -75,7 +76,7 @@ def _lines(axes: Any, plot: Plot) -> None:
         colour, marker, dashes = _STYLES.get(line.arm, _OTHER)
         x, marker = line.x, marker if line.low else ""
         if plot.x_scale == "percentile":
-            x = [_odds(one) for one in x]
+            x = [_odds(percentile) for percentile in x]
         axes.plot(x, line.y, dashes, color=colour, linewidth=1.6)
         axes.plot([], [], dashes, marker=marker, color=colour, label=line.label)
         if line.low:
@@ -92,10 +93,10 @@ def _lines(axes: Any, plot: Plot) -> None:
 def _markers(axes: Any, line: PlotLine, colour: str, marker: str) -> None:
     hollow = line.hollow or [False] * len(line.x)
     for face, wanted in ((colour, False), ("white", True)):
-        at = [index for index, one in enumerate(hollow) if one is wanted]
+        indices = [index for index, is_hollow in enumerate(hollow) if is_hollow is wanted]
         axes.plot(
-            [line.x[index] for index in at],
-            [line.y[index] for index in at],
+            [line.x[index] for index in indices],
+            [line.y[index] for index in indices],
             marker,
             color=colour,
             markerfacecolor=face,
@@ -110,7 +111,7 @@ def _bars(axes: Any, plot: Plot) -> None:
         colour, _, hatch = _STYLES.get(line.arm, _OTHER)
         axes.bar(line.x, line.y, 0.6, bottom=bottom, color=colour, hatch=hatch, edgecolor="white",
                  label=line.label)  # fmt: skip
-        bottom = [below + one for below, one in zip(bottom, line.y, strict=True)]
+        bottom = [below + height for below, height in zip(bottom, line.y, strict=True)]
 
 
 def _axes(axes: Any, plot: Plot, ticker: Any) -> None:
@@ -128,8 +129,13 @@ def _axes(axes: Any, plot: Plot, ticker: Any) -> None:
     every = [x for line in plot.lines for x in line.x]
     if plot.x_scale == "percentile":
         axes.set_xscale("log")
-        shown = [one for one in _PERCENTILES if _odds(one) <= 2 * _odds(max(every))]
-        axes.set_xticks([_odds(one) for one in shown], [f"{one:g} %" for one in shown])
+        shown = [
+            percentile for percentile in _PERCENTILES if _odds(percentile) <= 2 * _odds(max(every))
+        ]
+        axes.set_xticks(
+            [_odds(percentile) for percentile in shown],
+            [f"{percentile:g} %" for percentile in shown],
+        )
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     elif plot.ticks:
         axes.set_xticks(range(len(plot.ticks)), plot.ticks, fontsize=8)
@@ -146,7 +152,7 @@ def _axes(axes: Any, plot: Plot, ticker: Any) -> None:
 
 
 def _minor(plot: Plot) -> Callable[[float, int], str]:
-    """Label between the powers of ten as densely as the range of the values has room for."""
+    """Label ticks between the powers of ten; the fewer decades, the more of them."""
     values = [y for line in plot.lines for y in (*line.y, *line.low, *line.high) if y > 0]
     decades = math.log10(max(values) / min(values))
     digits = "" if decades > 3 else "25" if decades > 1 else "2345678"
@@ -154,18 +160,18 @@ def _minor(plot: Plot) -> Callable[[float, int], str]:
 
 
 def _odds(percentile: float) -> float:
-    """Give the place of a percentile on the log axis: one in so many is slower."""
+    """Return a percentile's place on the log axis: one message in so many is slower."""
     return 100 / max(1e-9, 100 - percentile)
 
 
 def _inline(svg: str, name: str) -> str:
-    """Keep the element alone, and give its ids a prefix, as several stand on one page."""
+    """Keep only the SVG element, and prefix its ids: one page holds several drawings."""
     element = svg[svg.index("<svg") :].strip()
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
     element = re.sub(r'\bid="', f'id="{name}-', element)
     element = re.sub(r'href="#', f'href="#{name}-', element)
     element = re.sub(r"url\(#", f"url(#{name}-", element)
-    # It fits the page's width; the picture is described by the figure that it stands in.
+    # The style sheet sets the width; the surrounding figure describes the picture.
     return re.sub(r' (width|height)="[^"]*pt"', "", element, count=2).replace(
         "<svg", '<svg aria-hidden="true"', 1
     )

@@ -1,13 +1,13 @@
-"""The suite: every workload that the marks and the report's plots need, one document each.
+"""The suite: runs every workload that the targets and the report's plots need.
 
-Goes in: which entries, and a folder. Comes out: a file NAME.json for each in the folder. What is
-there already is left as it is, so a suite that was interrupted goes on where it was; what failed
-is recorded with its error, and run again the next time.
+Each entry writes one file NAME.json into the folder. Existing documents are kept, so an interrupted
+suite continues where it stopped. A failure is recorded as a document with its error, and the next
+run repeats it.
 
-    entry     a workload that comes along, with changes: NAME of the document, as `marks.py` has it
-    quick     changes for a first look in two minutes; entries without any are left out then
-    command   what measures the same again, alone
-    small     a benchmark that is no workload: a program of this room that prints its own document
+    entry     a packaged workload with changed settings; its name is the one that `targets.py` uses
+    quick     further changes, for a run of two minutes; it leaves out entries without any
+    command   the command that repeats one entry
+    small     a benchmark that is not a workload: a program of `bench/micro` that prints a document
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from bench.cli import read_workload
 from bench.comparison.run import SCHEMA_VERSION, Brokers, measure, own_broker
 
 _SIZES = {"100B": 100, "1kB": 1000, "10kB": 10_000, "100kB": 100_000, "1MB": 1_000_000}
+_QUICK = ("pairs=2", "messages=100", "warm_up=20")  # two pairs: the fewest that show a spread
+# Settings of entries that only the plots need: 3 pairs show a spread, and no target judges them.
 _PLOTTED = ("pairs=3", "messages=300", "warm_up=50")
-_QUICK = ("pairs=2", "messages=100", "warm_up=20")
-_GROWTH = (1, 2, 4, 8, 16, 32)
+_TOPOLOGY_SIZES = (1, 2, 4, 8, 16, 32)
 _POSTER = (
     ("100x10kB", 100, 10_000),
     ("1000x10kB", 1000, 10_000),
@@ -40,7 +41,7 @@ _POSTER = (
     ("100x1MB", 100, 1_000_000),
     ("100x10MB", 100, 10_000_000),
 )
-# The document's name, and the module that prints it; the quick run takes the short ones.
+# The document's name, and the module that prints it; a quick run takes the short ones.
 SMALL = {
     "virtual": "bench.micro.virtual",
     "ordering": "bench.micro.ordering",
@@ -49,26 +50,28 @@ SMALL = {
     "memory": "bench.micro.memory",
 }
 SMALL_QUICK = ("virtual", "ordering")
-_SMALL_S = 1200.0
+# A small benchmark that hangs is ended after this time. The longest, `memory`, stores and orders 10
+# million messages.
+_SMALL_TIMEOUT_S = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One document of the suite; `changes` as for `amcast bench run --set`."""
+    """One document of the suite; `changes` are settings as for `amcast bench run --set`."""
 
     name: str
     workload: str
     changes: tuple[str, ...] = ()
     quick: tuple[str, ...] | None = None
 
-    def asked(self, *, quick: bool) -> tuple[str, ...]:
-        """List the changes, for a quick run those of it, too."""
+    def all_changes(self, *, quick: bool) -> tuple[str, ...]:
+        """List the changes; for a quick run, also those of `quick`."""
         return (*self.changes, *(self.quick or ())) if quick else self.changes
 
     def command(self, *, quick: bool) -> str:
-        """Say what repeats it alone."""
+        """Return the command that repeats this entry."""
         words = ["amcast", "bench", "run", self.workload]
-        for change in self.asked(quick=quick):
+        for change in self.all_changes(quick=quick):
             words += ["--set", change]
         return shlex.join(words)
 
@@ -78,18 +81,18 @@ def _arms(*names: str) -> str:
 
 
 def _latency() -> list[Entry]:
-    found = []
+    entries = []
     arms = ("plain", "ordered", "ordered-plain")
     for size, many in (("100B", 4000), ("1kB", 4000), ("10kB", 3000)):
         sized = f"message_bytes={_SIZES[size]}"
         slow = ["algorithm1"] if size != "1kB" else []
         at_200 = (sized, "messages=500", "warm_up=50", _arms(*arms, *slow))
         quick = _QUICK if size == "100B" else None
-        found.append(Entry(f"latency-{size}-200", "one-small", at_200, quick))
+        entries.append(Entry(f"latency-{size}-200", "one-small", at_200, quick))
         at_2000 = (sized, f"messages={many}", "warm_up=500", _arms(*arms))
-        found.append(Entry(f"latency-{size}-2000", "one-fast", at_2000))
+        entries.append(Entry(f"latency-{size}-2000", "one-fast", at_2000))
     large = ("messages=40", "warm_up=5", _arms(*arms, "algorithm1"))
-    return [*found, Entry("latency-1MB-20", "one-large", large)]
+    return [*entries, Entry("latency-1MB-20", "one-large", large)]
 
 
 def _tenth() -> list[Entry]:
@@ -145,22 +148,22 @@ def _against() -> list[Entry]:
 
 
 def _topologies() -> list[Entry]:
-    """Trees, bottlenecks and no order at all, as far as they go."""
-    found = [
+    """Trees, bottlenecks and plain Kafka, in growing sizes."""
+    entries = [
         Entry(f"tree-{size}", "tree", (f"size={size}", "messages=500", "warm_up=50"), quick)
         for size, quick in ((2, _QUICK), (4, None))
     ]
-    for size in _GROWTH:
-        # One message a collector keeps a core busy for so long that 200/s do not go through 16.
+    for size in _TOPOLOGY_SIZES:
+        # Each collector on the path spends CPU on a message: 16 of them cannot order 200/s here.
         slow = ("load=20", "messages=40", "warm_up=10") if size >= 16 else ()
         changes = (f"size={size}", *_PLOTTED, *slow)
         two = _arms("plain", "ordered")
         if size not in (2, 4):
-            found.append(Entry(f"tree-{size}", "tree", (*changes, two)))
+            entries.append(Entry(f"tree-{size}", "tree", (*changes, two)))
         quick = _QUICK if size == 2 else None
-        found.append(Entry(f"bottleneck-{size}", "bottleneck", changes, quick))
-        found.append(Entry(f"plain-{size}", "plain", changes, quick))
-    return found
+        entries.append(Entry(f"bottleneck-{size}", "bottleneck", changes, quick))
+        entries.append(Entry(f"plain-{size}", "plain", changes, quick))
+    return entries
 
 
 def _poster() -> list[Entry]:
@@ -175,13 +178,13 @@ def _poster() -> list[Entry]:
     ]
 
 
-# What saturates comes first: it warms the broker up, whose Java compiles while it runs.
+# Saturating workloads come first: they warm up the broker, whose Java code is compiled as it runs.
 ENTRIES = (*_against(), *_latency(), *_tenth(), *_backlog(), *_topologies(), *_poster())
 
 
 def chosen(only: Sequence[str], *, quick: bool) -> tuple[list[Entry], list[str]]:
-    """Pick entries and small benchmarks by names or patterns; all where none is given."""
-    names = [one for given in only for one in given.split(",")] or ["*"]
+    """Pick entries and small benchmarks by names or patterns; all if none is given."""
+    names = [name for given in only for name in given.split(",")] or ["*"]
 
     def wanted(what: str) -> bool:
         return any(fnmatchcase(what, name) for name in names)
@@ -201,41 +204,41 @@ def run_suite(
     quick: bool,
     progress: Callable[[str], None],
 ) -> list[str]:
-    """Measure what is not there yet, on one broker of our own; give the names of what failed.
+    """Measure the entries without a document, on one new broker; return the names of failed ones.
 
-    After a failure the next entry gets a new broker. Raises `AmcastError` where none starts.
+    After a failure the next entry gets a new broker. Raises `AmcastError` if no broker starts.
     """
     failed = []
     with ExitStack() as stack:
         brokers: Brokers | None = None
-        for at, entry in enumerate(entries, start=1):
+        for number, entry in enumerate(entries, start=1):
             file = folder / f"{entry.name}.json"
-            said = f"[{at}/{len(entries)}] {entry.name}"
+            prefix = f"[{number}/{len(entries)}] {entry.name}"
             if is_there(file, quick=quick):
-                progress(f"{said}: there already")
+                progress(f"{prefix}: skipped, its document exists")
                 continue
             if brokers is None:
                 brokers = stack.enter_context(own_broker(progress))
             began = time.monotonic()
-            document = _measured(entry, brokers, quick=quick, progress=progress, said=said)
+            document = _measured(entry, brokers, quick=quick, progress=progress, prefix=prefix)
             write(file, document)
             if "error" in document:
-                progress(f"{said}: FAILED: {document['error']}")
+                progress(f"{prefix}: FAILED: {document['error']}")
                 failed.append(entry.name)
                 stack.pop_all().close()
                 brokers = None
             else:
-                progress(f"{said}: done in {time.monotonic() - began:.0f} s")
+                progress(f"{prefix}: done in {time.monotonic() - began:.0f} s")
     return failed
 
 
 def run_small(names: Sequence[str], folder: Path, *, progress: Callable[[str], None]) -> list[str]:
-    """Run small benchmarks that are not there yet, one by one; give the names of what failed."""
+    """Run the small benchmarks without a document, one by one; return the names of failed ones."""
     failed = []
     for name in names:
         file = folder / f"{name}.json"
         if is_there(file, quick=True):
-            progress(f"{name}: there already")
+            progress(f"{name}: skipped, its document exists")
             continue
         progress(f"{name}: python -m {SMALL[name]}")
         document = _printed(name)
@@ -247,18 +250,20 @@ def run_small(names: Sequence[str], folder: Path, *, progress: Callable[[str], N
 
 
 def _printed(name: str) -> dict[str, Any]:
-    """Give the document that a module prints, or one that says what went wrong."""
+    """Return the document that a module prints, or one with the error."""
     command = [sys.executable, "-m", SMALL[name], "-o", "json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SMALL_S, check=True)
-        found: dict[str, Any] = json.loads(done.stdout)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SMALL_TIMEOUT_S, check=True
+        )
+        document: dict[str, Any] = json.loads(done.stdout)
     except subprocess.CalledProcessError as error:
-        said = str(error.stderr).strip().rpartition("\n")[2]
-        wrong = f"it ended with {error.returncode}: {said}"
+        last_line = str(error.stderr).strip().rpartition("\n")[2]
+        wrong = f"the program ended with exit code {error.returncode}: {last_line}"
     except (subprocess.TimeoutExpired, OSError, ValueError) as error:
         wrong = f"{type(error).__name__}: {error}"
     else:
-        return found
+        return document
     return {
         "schema_version": SCHEMA_VERSION,
         "benchmark": name,
@@ -268,14 +273,16 @@ def _printed(name: str) -> dict[str, Any]:
 
 
 def _measured(
-    entry: Entry, brokers: Brokers, *, quick: bool, progress: Callable[[str], None], said: str
+    entry: Entry, brokers: Brokers, *, quick: bool, progress: Callable[[str], None], prefix: str
 ) -> dict[str, Any]:
-    """Give the document of an entry, or one that says what went wrong."""
-    workload = read_workload(entry.workload, [f"name={entry.name}", *entry.asked(quick=quick)])
+    """Return the document of an entry, or one with the error."""
+    workload = read_workload(
+        entry.workload, [f"name={entry.name}", *entry.all_changes(quick=quick)]
+    )
     about = {"command": entry.command(quick=quick), "quick": quick}
     try:
-        document = measure(workload, brokers, progress=lambda what: progress(f"{said}: {what}"))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others are still to be measured
+        document = measure(workload, brokers, progress=lambda what: progress(f"{prefix}: {what}"))
+    except Exception as error:  # noqa: BLE001 - the remaining entries are still measured
         return {
             "schema_version": SCHEMA_VERSION,
             **about,
@@ -286,18 +293,18 @@ def _measured(
 
 
 def is_there(file: Path, *, quick: bool) -> bool:
-    """Whether a document stands in the file that says no error, and is no quick one for a full."""
+    """Whether the file holds a document without an error; a quick one does not serve a full run."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    if not isinstance(found, dict) or "error" in found:
+    if not isinstance(document, dict) or "error" in document:
         return False
-    return quick or not found.get("quick")
+    return quick or not document.get("quick")
 
 
 def write(file: Path, document: dict[str, Any]) -> None:
-    """Write a document so that a file under that name is always whole."""
+    """Write a document by a rename, so that a file under that name is always complete."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     part.replace(file)

@@ -1,1 +1,1 @@
-"""The simulator's parts: random plans, schedules, a faulty cluster, processes, the judgement."""
+"""The simulator's parts: random plans and schedules, a faulty cluster, processes, and the judge."""

@@ -1,23 +1,22 @@
-"""Auditors: in the middle of a run they take the end, read up to it, and judge what they read.
+"""Simulated auditors: during a run they fix an end, read every consumer's messages up to it, judge.
 
-A turn's bits go in. An auditor reads for every consumer from its earliest position, as
-`amcast verify` does, while messages, epochs and faults go on; it is at the end when
-`multicast.subscription.missing` says so. What all of them read is judged when the run has come to
-rest.
+Like `amcast verify`, an auditor reads for every consumer from its earliest position, while
+messages, epochs and faults go on. `multicast.subscription.missing` says when it has reached the
+end. The audits are judged when the run is at rest.
 
-    audit     one end, and a reader for each consumer. A reader that crashes begins anew
-    given up  what retention took, or a topic that was made again, an audit cannot judge; nor what
-              wrong order records did to agreement, so schedules that forge have no audits
+    audit     an end, and a reader for each consumer. A crashed reader restarts from the beginning
+    given up  of an audit: retention deleted records that it needs, or a topic was recreated.
+              Forged order records may break agreement, so schedules that forge have no audits
 
-No schedule may show a violation, and no reader may wait for ever: a healthy system passes an audit
-at any moment.
+No audit may find a violation, and every reader must reach the end: a healthy system passes an audit
+at any time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from bench.simulation.consumers import SimulatedConsumer, Sitter
+from bench.simulation.consumers import Seat, SimulatedConsumer
 from bench.simulation.judge import Judge, Violation, judge
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
@@ -29,31 +28,31 @@ from multicast.subscription import Bounds, End, SubscriptionRequest, logs_wanted
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
-AUDITS_MAX = 2
+AUDITS_MAX = 2  # of one run: each reads everything once more, which takes most of its time
 
 
 class _Reader(SimulatedConsumer):
-    """Reads for one consumer; what it delivers goes to the audit."""
+    """Reads for one consumer, and delivers to the audit."""
 
-    def __init__(self, world: World, sitter: Sitter, audit: AuditCollector) -> None:
+    def __init__(self, world: World, seat: Seat, audit: AuditCollector) -> None:
         self.audit = audit
-        super().__init__(world, sitter, Judge(world.schedule.scene), where="earliest")
-        audit.begins(sitter.label[0], sitter.wanted, self.delivery.position.epoch)
+        super().__init__(world, seat, Judge(world.schedule.scene), where="earliest")
+        audit.begins(seat.label[0], seat.request, self.delivery.position.epoch)
 
     def _hand_over(self, batch: Batch, index: int) -> None:
-        one = replace(batch, records=batch.records[index : index + 1])
-        self.audit.delivered(*self.sitter.label, one)
+        single = replace(batch, records=batch.records[index : index + 1])
+        self.audit.delivered(*self.seat.label, single)
         self.last = batch.cursor(index)
 
     def at_end(self) -> bool:
-        """Whether all up to the audit's end is delivered."""
-        return missing(self.view.state, self.wanted, self.delivery, self.audit.end) is None
+        """Whether everything up to the audit's end is delivered."""
+        return missing(self.view.state, self.request, self.delivery, self.audit.end) is None
 
 
 @dataclass(slots=True)
 class _Running:
     audit: AuditCollector
-    sitters: list[Sitter]  # of the readers that are not at the end yet
+    seats: list[Seat]  # of the readers that have not reached the end
     readers: dict[str, _Reader] = field(default_factory=dict)
     given_up: bool = False
 
@@ -65,39 +64,39 @@ class Auditors:
         self._world = world
         self._audits: list[_Running] = []
         scene = world.schedule.scene
-        self._wanted = {
+        self._requests = {
             name: SubscriptionRequest.of(name, None if named else interest)
             for (name, interest), named in zip(scene.interests, scene.named, strict=True)
         }
 
     def turn(self, bits: int) -> None:
-        """Begin an audit, or give a reader its turn."""
+        """Begin an audit, or give a reader a turn."""
         schedule = self._world.schedule
         if schedule.harsh or schedule.forges:
             return
         if len(self._audits) < AUDITS_MAX and (not self._audits or bits & 7 == 0):
             self._begin()
         running = self._audits[bits >> 3 & 1 if len(self._audits) > 1 else 0]
-        if running.sitters:
-            self._read(running, running.sitters[(bits >> 4) % len(running.sitters)], bits >> 10)
+        if running.seats:
+            self._read(running, running.seats[(bits >> 4) % len(running.seats)], bits >> 10)
 
     def calm_turns(self) -> None:
         """Give every reader a turn."""
         for running in self._audits:
-            for sitter in list(running.sitters):
+            for seat in list(running.seats):
                 if not running.given_up:
-                    self._read(running, sitter, 0)
+                    self._read(running, seat, 0)
 
     def verdict(self, control: ControlState) -> Violation | None:
-        """Judge every audit; None where none shows a violation."""
+        """Judge every audit; None if none finds a violation."""
         for running in self._audits:
             if running.given_up:
                 continue
-            for sitter in running.sitters:
-                return Violation("liveness", f"{'/'.join(sitter.label)} never came to its end.")
-            found = judge(self._history(running.audit, control))
-            if found is not None:
-                return Violation(found.guarantee, f"In an audit: {found.witness}")
+            for seat in running.seats:
+                return Violation("liveness", f"{'/'.join(seat.label)} never reached its end.")
+            violation = judge(self._history(running.audit, control))
+            if violation is not None:
+                return Violation(violation.guarantee, f"In an audit: {violation.witness}")
         return None
 
     def _begin(self) -> None:
@@ -108,36 +107,36 @@ class Auditors:
         positions = {log.name: world.end(log_partition(log)) for log in logs}
         audit = AuditCollector(End(state.epoch, state.begun_epoch, positions))
         number = len(self._audits) + 1
-        sitters = [
-            Sitter(ConsumerSeat(name, f"audit{number}", late=False, bounds=Bounds()), wanted)
-            for name, wanted in self._wanted.items()
+        seats = [
+            Seat(ConsumerSeat(name, f"audit{number}", late=False, bounds=Bounds()), request)
+            for name, request in self._requests.items()
         ]
-        self._audits.append(_Running(audit, sitters))
+        self._audits.append(_Running(audit, seats))
 
-    def _read(self, running: _Running, sitter: Sitter, bits: int) -> None:
-        name, instance = sitter.label
+    def _read(self, running: _Running, seat: Seat, bits: int) -> None:
+        name, instance = seat.label
         try:
             reader = running.readers.get(name)
             if reader is None:
-                reader = running.readers[name] = _Reader(self._world, sitter, running.audit)
+                reader = running.readers[name] = _Reader(self._world, seat, running.audit)
             if not reader.turn(bits):
-                self._again(running, sitter)
+                self._again(running, seat)
             elif reader.at_end():
                 running.audit.ended(name, instance)
-                running.sitters.remove(sitter)
-        except ProtocolViolation:  # the log belies a checkpoint: the next reader does without
-            self._again(running, sitter)
-            sitter.wary = True
-        except UnknownVersion:  # until somebody recovers the stream
-            self._again(running, sitter)
+                running.seats.remove(seat)
+        except ProtocolViolation:  # the log contradicts a checkpoint: the next reader uses none
+            self._again(running, seat)
+            seat.distrusts_checkpoints = True
+        except UnknownVersion:  # until an operator recovers the stream
+            self._again(running, seat)
         except (Trimmed, TopicChanged):
             running.given_up = True
-            running.sitters.clear()
+            running.seats.clear()
 
-    def _again(self, running: _Running, sitter: Sitter) -> None:
-        """Let another process read for the consumer, from its beginning."""
-        running.readers.pop(sitter.label[0], None)
-        sitter.label = (sitter.label[0], f"{sitter.label[1]}+")
+    def _again(self, running: _Running, seat: Seat) -> None:
+        """Let a new process read for the consumer, from the beginning."""
+        running.readers.pop(seat.label[0], None)
+        seat.label = (seat.label[0], f"{seat.label[1]}+")
 
     def _history(self, audit: AuditCollector, control: ControlState) -> History:
         for log in control.plan(audit.end.epoch).logs:
@@ -145,7 +144,8 @@ class Auditors:
         return audit.history(control)
 
     def _logged(self, audit: AuditCollector, control: ControlState, log: Log) -> None:
-        at = log_partition(log)
-        fetched = self._world.log.read(at, self._world.log.log_start_offsets([at])[at], READ_ALL)
+        partition = log_partition(log)
+        start = self._world.log.log_start_offsets([partition])[partition]
+        fetched = self._world.log.read(partition, start, READ_ALL)
         if fetched is not None:
             audit.logged(control, log, fetched.records)

@@ -1,19 +1,19 @@
-"""Simulated consumers: they read late and little, deliver, commit, crash, and go on from cursors.
+"""Simulated consumers: they read late and little, deliver, commit, crash, and resume from cursors.
 
-A turn's bits go in; `multicast.subscription` and `multicast.delivery` say what is delivered, and
-the judge hears of every message that is handed to the application.
+Each turn runs `multicast.subscription` and `multicast.delivery`; the turn's bits choose what it
+does. Every delivery is reported to the judge.
 
-    seat        a durable place: what was committed there survives the process that sits on it
+    seat        one consumer instance over its restarts: its commits survive its processes
     start       where a process begins: the committed cursor, the beginning, or the end
 
-No rule of the protocol stands here, except the one that is the application's: commit what was
-processed, never more.
+This module contains no rule of the protocol, except the application's own: commit only processed
+messages.
 """
 
 from __future__ import annotations
 
+from bench.simulation.collectors import AMOUNTS
 from bench.simulation.judge import Judge, Label
-from bench.simulation.nodes import AMOUNTS
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ALONE, ControlState, log_partition, stream_partition
@@ -25,57 +25,57 @@ from multicast.subscription import SubscriptionRequest, earliest, follow, pass_m
 
 
 class SimulatedConsumer:
-    """One process on a seat, from its start to its crash."""
+    """One process of a seat, from its start to its crash."""
 
-    def __init__(self, world: World, sitter: Sitter, judge: Judge, *, where: str) -> None:
+    def __init__(self, world: World, seat: Seat, judge: Judge, *, where: str) -> None:
         self.world = world
-        self.sitter = sitter
+        self.seat = seat
         self.judge = judge
         self.view = world.view()
         state = self.view.state
-        self.wanted = sitter.wanted
-        self.bounds = sitter.seat.bounds
+        self.request = seat.request
+        self.bounds = seat.spec.bounds
         if where == "committed":
-            assert sitter.committed is not None
-            self._resume(state, sitter.committed)
+            assert seat.committed is not None
+            self._resume(state, seat.committed)
         elif where == "latest":
             latest = self._latest(state)
             self._resume(self.view.refresh(), latest)
         else:
-            self._take(earliest(state, self.wanted, bounds=self.bounds))
+            self._take(earliest(state, self.request, bounds=self.bounds))
         self.last = self.delivery.position
-        world.note("sits down", *sitter.label, where, str(self.last))
+        world.note("sits down", *seat.label, where, str(self.last))
 
     def _resume(self, state: ControlState, cursor: Cursor) -> None:
-        trusting = not self.sitter.wary
-        self._take(resume(state, self.wanted, cursor, bounds=self.bounds, checkpoints=trusting))
+        trusting = not self.seat.distrusts_checkpoints
+        self._take(resume(state, self.request, cursor, bounds=self.bounds, checkpoints=trusting))
 
     def _take(self, delivery: Delivery) -> None:
-        """Read for this epoch from now on."""
+        """Deliver from this epoch from now on."""
         self.delivery = delivery
-        self.order_at: TopicPartition | None = None
+        self.order_partition: TopicPartition | None = None
         self.positions: dict[int, int] = {}
         if delivery.order is not None:
-            self.order_at = stream_partition(delivery.plan, delivery.order.collector)
+            self.order_partition = stream_partition(delivery.plan, delivery.order.collector)
         self.places = {number: log_partition(log) for number, log in delivery.logs.items()}
 
     def _latest(self, state: ControlState) -> Cursor:
-        """Make the cursor of the end of the newest epoch that has begun."""
+        """Return the cursor at the current end of the newest epoch that has begun."""
         epoch = state.begun_epoch
-        _, source = self.wanted.resolve(state.plan(epoch))
+        _, source = self.request.resolve(state.plan(epoch))
         epoch = state.first_epoch(epoch, source)
         plan = state.plan(epoch)
         if source.startswith(ALONE):
-            at = log_partition(plan.log(source.removeprefix(ALONE)))
-            return Cursor(epoch, source, 0, 0, self.world.end(at))
+            partition = log_partition(plan.log(source.removeprefix(ALONE)))
+            return Cursor(epoch, source, 0, 0, self.world.end(partition))
         return Cursor(epoch, source, self.world.end(stream_partition(plan, source)), 0, 0)
 
     # -- one turn ---------------------------------------------------------------------------
 
     def turn(self, bits: int) -> bool:
-        """Do some of what a process does, or all of it once the world is calm; False: it crashed.
+        """Do a part of a consumer's work, or all of it once the world is calm.
 
-        Raises what the cores say about what they read.
+        Returns False if the process crashed. Raises the cores' errors about what they read.
         """
         calm = self.world.calm
         amount = READ_ALL if calm else AMOUNTS[bits & 3]
@@ -93,11 +93,11 @@ class SimulatedConsumer:
         return alive
 
     def read_order(self, amount: int) -> None:
-        """Read on in the order stream, until the core has enough."""
+        """Read the next records of the order stream, until the core pauses it."""
         delivery = self.delivery
-        if self.order_at is None or delivery.order is None or delivery.order_paused():
+        if self.order_partition is None or delivery.order is None or delivery.order_paused():
             return
-        fetched = self.world.read(self.order_at, delivery.order.offset_next, amount)
+        fetched = self.world.read(self.order_partition, delivery.order.offset_next, amount)
         if fetched is None:
             return
         for record in fetched.records:
@@ -107,13 +107,13 @@ class SimulatedConsumer:
         delivery.order_passed(fetched.position)
 
     def read_payloads(self, bits: int, amount: int) -> None:
-        """Read on in some of the logs that are not paused."""
+        """Read the next records of some of the logs that are not paused."""
         delivery = self.delivery
         starts = delivery.payload_starts
         if starts is None:
             return
         if not self.positions:
-            # What was ordered early may not be there yet: beyond a log's end nobody can read.
+            # Messages that were ordered early may not be stored yet; reads beyond the end fail.
             self.positions = {
                 number: min(start, self.world.end(self.places[number]))
                 for number, start in starts.items()
@@ -127,13 +127,13 @@ class SimulatedConsumer:
             if fetched is not None:
                 if not self.world.same_topic(self.places[number].topic):
                     name = self.places[number].topic
-                    raise TopicChanged(f"topic {name} was deleted and made again")
+                    raise TopicChanged(f"topic {name} was deleted and recreated")
                 self.positions[number] = fetched.position
                 delivery.payload_read(number, fetched.records, fetched.position)
-                self.world.worked(self.sitter.seat.consumer, delivery.logs[number].name)
+                self.world.worked(self.seat.spec.consumer, delivery.logs[number].name)
 
     def deliver(self, bits: int) -> bool:
-        """Hand messages to the application one by one, and commit; perhaps crash in between."""
+        """Deliver messages one by one, and commit; perhaps crash in between. False: it crashed."""
         world = self.world
         most = READ_ALL if world.calm else AMOUNTS[bits & 3]
         crash_after = commit_after = -1
@@ -159,122 +159,122 @@ class SimulatedConsumer:
 
     def _hand_over(self, batch: Batch, index: int) -> None:
         cursor = batch.cursor(index)
-        label = self.sitter.label
+        label = self.seat.label
         message_id = self.judge.delivered(label, batch, index, before=self.last)
         self.world.trace.append((self.world.turn, "delivers", *label, message_id))
         self.last = cursor
 
     def commit(self, cursor: Cursor) -> None:
-        """Make a position durable: the last message that the application has processed."""
-        if self.sitter.committed != cursor:
-            self.sitter.committed = cursor
-            self.world.note("commits", *self.sitter.label, str(cursor))
+        """Commit the cursor of the last message that the application has processed."""
+        if self.seat.committed != cursor:
+            self.seat.committed = cursor
+            self.world.note("commits", *self.seat.label, str(cursor))
 
     def _crash(self) -> bool:
         self.world.fault("consumer crashed")
-        self.world.note("crashes", *self.sitter.label, str(self.last))
+        self.world.note("crashes", *self.seat.label, str(self.last))
         return False
 
     def turn_epoch(self) -> None:
-        """Go on with the next epoch where this one is over."""
+        """Continue with the next epoch if this one has ended."""
         delivery, state = self.delivery, self.view.state
         if delivery.order is None and delivery.marker is not None and not delivery.ended:
             pass_marker(state, delivery, self.view.refresh)
             return
         if delivery.ended:
-            following = follow(state, self.wanted, delivery, bounds=self.bounds)
+            following = follow(state, self.request, delivery, bounds=self.bounds)
             if following is not None:
                 self._take(following)
                 self.last = following.position
-                self.world.note("turns to epoch", *self.sitter.label, following.plan.epoch)
+                self.world.note("turns to epoch", *self.seat.label, following.plan.epoch)
 
 
-class Sitter:
-    """What a seat remembers between its processes."""
+class Seat:
+    """One consumer instance: what survives its processes, and the running process."""
 
-    def __init__(self, seat: ConsumerSeat, wanted: SubscriptionRequest) -> None:
-        self.seat = seat
-        self.wanted = wanted
-        self.label: Label = (seat.consumer, seat.instance)
+    def __init__(self, spec: ConsumerSeat, request: SubscriptionRequest) -> None:
+        self.spec = spec
+        self.request = request
+        self.label: Label = (spec.consumer, spec.instance)
         self.committed: Cursor | None = None
         self.process: SimulatedConsumer | None = None
-        self.late = seat.late
-        self.heirs = 0
-        self.wary = False  # of checkpoints
+        self.late = spec.late
+        self.successors = 0
+        self.distrusts_checkpoints = False
 
 
 class Consumers:
-    """All seats. A process sits down when its turn comes and nobody sits there."""
+    """All seats. A seat without a process starts one with its turn."""
 
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
         scene = world.schedule.scene
-        wanted = {
+        requests = {
             name: SubscriptionRequest.of(name, None if named else interest)
             for (name, interest), named in zip(scene.interests, scene.named, strict=True)
         }
-        self.sitters = [Sitter(seat, wanted[seat.consumer]) for seat in world.schedule.seats]
+        self.seats = [Seat(spec, requests[spec.consumer]) for spec in world.schedule.seats]
 
     def turn(self, bits: int) -> None:
-        """Give one seat its turn."""
-        self._turn(self.sitters[(bits & 63) % len(self.sitters)], bits >> 6)
+        """Give one seat a turn."""
+        self._turn(self.seats[(bits & 63) % len(self.seats)], bits >> 6)
 
     def epochs(self) -> int:
-        """Count the epochs that all seats have come through."""
-        return sum(s.process.last.epoch for s in self.sitters if s.process is not None)
+        """Sum the current epochs of all processes: it rises while some seat changes its epoch."""
+        return sum(s.process.last.epoch for s in self.seats if s.process is not None)
 
     def calm_turns(self) -> None:
         """Give every seat a turn."""
-        for sitter in self.sitters:
-            self._turn(sitter, 0)
+        for seat in self.seats:
+            self._turn(seat, 0)
 
-    def _turn(self, sitter: Sitter, bits: int) -> None:
+    def _turn(self, seat: Seat, bits: int) -> None:
         try:
-            if sitter.process is None:
-                self._sit_down(sitter, bits >> 36 & 7)
-            assert sitter.process is not None
-            if not sitter.process.turn(bits):
-                self._stand_up(sitter)
+            if seat.process is None:
+                self._start(seat, bits >> 36 & 7)
+            assert seat.process is not None
+            if not seat.process.turn(bits):
+                self._crashed(seat)
         except ProtocolViolation as error:
-            # The log belies a checkpoint: the next process does without.
-            self._stopped(sitter, error)
-            sitter.wary = True
+            # The log contradicts a checkpoint: the next process starts without one.
+            self._stopped(seat, error)
+            seat.distrusts_checkpoints = True
         except Trimmed as error:
-            # Retention went past it: somebody else joins at the end, who never saw the beginning.
-            self._stopped(sitter, error)
-            sitter.committed = None
-            sitter.late = True
-            self._inherit(sitter)
+            # Retention deleted what it needs: a new instance joins at the end.
+            self._stopped(seat, error)
+            seat.committed = None
+            seat.late = True
+            self._inherit(seat)
         except (TopicChanged, UnknownVersion) as error:
-            self._stopped(sitter, error)
+            self._stopped(seat, error)
         except AmcastError as error:
-            self._stopped(sitter, error)
+            self._stopped(seat, error)
             raise
 
-    def _sit_down(self, sitter: Sitter, choice: int) -> None:
+    def _start(self, seat: Seat, choice: int) -> None:
         where = "earliest"
-        if sitter.committed is not None and (choice or sitter.late):
+        if seat.committed is not None and (choice or seat.late):
             where = "committed"
-        elif sitter.late:
+        elif seat.late:
             where = "latest"
-        sitter.process = SimulatedConsumer(self._world, sitter, self._judge, where=where)
-        self._judge.begins(sitter.label)
+        seat.process = SimulatedConsumer(self._world, seat, self._judge, where=where)
+        self._judge.begins(seat.label)
 
-    def _stand_up(self, sitter: Sitter) -> None:
-        assert sitter.process is not None
-        self._world.stats.void += sum(sitter.process.delivery.void.values())
-        sitter.process = None
-        if sitter.late and sitter.committed is None:
-            # It began at the end and left no cursor: who comes next begins at a later end, and is
-            # somebody else to whom what lies between was never addressed.
-            self._inherit(sitter)
+    def _crashed(self, seat: Seat) -> None:
+        assert seat.process is not None
+        self._world.stats.void += sum(seat.process.delivery.void.values())
+        seat.process = None
+        if seat.late and seat.committed is None:
+            # It started at the end and left no cursor, so its successor starts at a later end. The
+            # judge must not expect the messages in between, so the successor gets another label.
+            self._inherit(seat)
 
-    def _inherit(self, sitter: Sitter) -> None:
-        sitter.heirs += 1
-        sitter.label = (sitter.seat.consumer, f"{sitter.seat.instance}{sitter.heirs}")
+    def _inherit(self, seat: Seat) -> None:
+        seat.successors += 1
+        seat.label = (seat.spec.consumer, f"{seat.spec.instance}{seat.successors}")
 
-    def _stopped(self, sitter: Sitter, error: AmcastError) -> None:
-        sitter.process = None
+    def _stopped(self, seat: Seat, error: AmcastError) -> None:
+        seat.process = None
         self._world.fault(f"consumer stopped: {type(error).__name__}")
-        self._world.note("stops", *sitter.label, type(error).__name__)
+        self._world.note("stops", *seat.label, type(error).__name__)

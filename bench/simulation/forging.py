@@ -1,9 +1,9 @@
-"""Order records that are wrong and count: what a mistaken program may write, and nobody can undo.
+"""Forges wrong order records that are accepted, as a faulty program might write them.
 
-A turn's bits go in; a record with the right digest goes to a stream of the last epoch. All that is
-promised holds nevertheless, once somebody has recovered. (One kind continues no log, and must not
-count. A parent's runs are forged only where a collector shares one log with its parent: of more
-than one, the wrong order itself would count.)
+Each turn writes one record with the right digest to a stream of the last epoch. Every guarantee
+must hold once an operator has recovered. One kind continues no log, and must not be accepted. A
+parent's runs are forged only if a collector shares exactly one log with its parent: with more, the
+wrong order itself would be accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multicast.order import (
 
 
 class Forger:
-    """Whoever writes such records."""
+    """The writer of the forged records."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -42,7 +42,7 @@ class Forger:
         )
 
     def turn(self, bits: int) -> None:
-        """Forge one record, where the last epoch runs and somebody orders in it."""
+        """Forge one record, if the last epoch has begun and has collectors."""
         state = self._world.view().state
         epoch = state.epoch
         if epoch < len(self._world.schedule.plans) or state.begun_epoch < epoch:
@@ -65,7 +65,7 @@ class Forger:
         self._world.note("forged", what, stream.plan.epoch, stream.collector)
 
     def _far(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
-        """Order further beyond a log's end than collectors fill, or just as far as they do."""
+        """Order beyond a log's end, further than collectors fill, or just as far."""
         if not stream.own:
             return None
         log = sorted(stream.own)[bits % len(stream.own)]
@@ -73,24 +73,24 @@ class Forger:
         return "far", _raw(stream, RecordKind.OWN, stream.state.parent_next, run)
 
     def _by(self, bits: int) -> int:
-        """Choose how far to go: so that collectors fill it, or that they do not."""
+        """Choose how far to order: within what collectors fill, or beyond."""
         fill_max = self._world.schedule.limits.fill_max
         return fill_max + 1 + (bits >> 9 & 63) if bits >> 8 & 1 else 1 + (bits >> 9) % fill_max
 
     def _ended(self, stream: OrderStream, bits: int) -> tuple[str, bytes]:
-        """Freeze, perhaps as if more of the parent's stream were relayed."""
+        """Freeze, perhaps as if more of the parent's records were relayed."""
         return "freeze", _raw(
             stream, RecordKind.FREEZE, _jumped(stream, bits & 1 and bits >> 1 & 3)
         )
 
     def _jump(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
-        """Leave out some of the parent's records, which may be there already or not."""
+        """Skip some of the parent's records, which may exist already or not."""
         if stream.plan.collector(stream.collector).parent is None:
             return None
         return "jump", _raw(stream, RecordKind.PARENT, _jumped(stream, 1 + (bits & 7)))
 
     def _shared(self, stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
-        """Order what is the parent's to order."""
+        """Order a run of the log that only the parent may order."""
         if len(stream.inherited) != 1:
             return None
         (log,) = stream.inherited
@@ -98,14 +98,14 @@ class Forger:
         return "parent's run", _raw(stream, RecordKind.PARENT, _jumped(stream, 1 + (bits & 1)), run)
 
     def _newer(self, stream: OrderStream, _: int) -> tuple[str, bytes]:
-        """Go on in a version that nobody knows."""
+        """Write a record of an unknown version."""
         raw = bytearray(_raw(stream, RecordKind.FREEZE, stream.state.parent_next))
         raw[2] = 9
         return "newer version", bytes(raw)
 
 
 def _more(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
-    """Order more than any record may."""
+    """Order more messages than one record may."""
     if not stream.own:
         return None
     log = sorted(stream.own)[bits % len(stream.own)]
@@ -115,7 +115,7 @@ def _more(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
 
 
 def _elsewhere(stream: OrderStream, bits: int) -> tuple[str, bytes] | None:
-    """Order what does not continue a log: further on, or once more what was ordered."""
+    """Order a run that does not continue a log: with a gap, or a repetition."""
     if not stream.own:
         return None
     log = sorted(stream.own)[bits % len(stream.own)]
@@ -137,10 +137,10 @@ def _raw(stream: OrderStream, kind: RecordKind, parent_next: ParentNext, *runs: 
 
 
 def read(world: World, state: ControlState, epoch: int, name: str) -> OrderStream:
-    """Read a stream from its start; one that nobody can read on ends there."""
+    """Read a stream from its start, up to a record of an unknown version."""
     stream = state.opened(state.first_epoch(epoch, name), name)
-    at = stream_partition(stream.plan, name)
-    fetched = world.log.read(at, stream.offset_next, READ_ALL)
+    partition = stream_partition(stream.plan, name)
+    fetched = world.log.read(partition, stream.offset_next, READ_ALL)
     if fetched is not None:
         for record in fetched.records:
             take(stream, record.offset, record.value)
@@ -149,7 +149,7 @@ def read(world: World, state: ControlState, epoch: int, name: str) -> OrderStrea
 
 
 def take(stream: OrderStream, offset: int, raw: bytes | None) -> OrderRecord | Void | None:
-    """Read a record; one of an unknown version ends the stream."""
+    """Read a record; an unknown version stops the stream."""
     try:
         return stream.read(offset, raw)
     except UnknownVersion:

@@ -1,11 +1,11 @@
-"""The judgement: what producers and consumers did goes in, the first thing that is wrong comes out.
+"""Judges a simulated run: collects its history, and finds the first violated guarantee.
 
-`multicast.properties` judges the whole history of every schedule. Two checks are made here as the
-deliveries come, because only the simulator knows cursors and who must have read everything:
+`multicast.properties` judges the complete history. Two checks are made here, because only the
+simulator knows the cursors, and which consumers must have read everything:
 
-    same cursor     what follows a cursor is one message, whoever reads on from there, and whenever
-    nobody short    once faults have ended and all is at rest, no seat stands before a message that
-                    another process of the same consumer delivered from the same cursor
+    same cursor     after a given cursor, every process of a consumer delivers the same message
+    all read        at rest, after the faults have ended, no seat has a cursor after which another
+                    process of the same consumer delivered a message
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Label = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong: which guarantee, and a witness in words."""
+    """A violated guarantee, and a witness in words."""
 
     guarantee: str
     witness: str
@@ -46,11 +46,11 @@ class Judge:
         self._acknowledged: list[tuple[str, tuple[str, ...], str, str | None]] = []
 
     def begins(self, label: Label) -> None:
-        """Note that another process sits on the seat: its sequence begins at 0."""
+        """Note that a process of the seat starts: its sequence begins at 0."""
         self._sequences[label] = 0
 
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
-        """Note a delivery by a process that stood at a cursor; give the message's ID."""
+        """Note a delivery by a process whose cursor was `before`; return the message's ID."""
         message_id = f"{batch.log.name}:{batch.records[index].offset}"
         expected = self._after.setdefault((label[0], before), message_id)
         if expected != message_id and self.violation is None:
@@ -75,18 +75,18 @@ class Judge:
     def acknowledged(
         self, producer: str, to: tuple[str, ...], outcome: str, message_id: str | None
     ) -> None:
-        """Note how a multicast ended."""
+        """Note the outcome of a multicast."""
         self._acknowledged.append((producer, to, outcome, message_id))
 
     def ended(self, label: Label, last: Cursor, *, late: bool) -> None:
-        """Note that a seat has, or should have, read all that there was."""
+        """Note that a seat has, or should have, read everything, and its last cursor."""
         self.builder.end(consumer=label[0], instance=label[1], late=late)
         self._ends.append((label, last))
 
     def verdict(
         self, control: ControlState, work: Mapping[tuple[str, str], int]
     ) -> Violation | None:
-        """Judge all there is, by what the control topic says; None where every guarantee holds."""
+        """Judge the whole history by the final control state; None if every guarantee holds."""
         if self.violation is not None:
             return self.violation
         for label, last in self._ends:
@@ -119,7 +119,7 @@ class Judge:
 
 
 def judge(history: History) -> Violation | None:
-    """Ask `multicast.properties` for the first guarantee that does not hold."""
+    """Return the first guarantee that does not hold, by `multicast.properties`."""
     for verdict in check_all(history).violations:
         return Violation(verdict.guarantee, str(verdict.witness))
     return None

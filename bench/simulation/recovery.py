@@ -1,7 +1,7 @@
-"""A simulated operator who also recovers: one small step a turn, found again in the logs.
+"""A simulated operator that also recovers from wrong order records: one small step a turn.
 
-What is damaged and what has to be written says `collectors.mending`; nothing is decided here. Two
-of them may recover at once, and each may stop anywhere.
+`collectors.mending` decides what is damaged and which records repair it. Two operators may recover
+at once, and each may stop at any step.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from multicast.control.documents import Ended
 from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
 from topology.tree import Plan
 
-_PATIENCE = 6  # turns in which collectors may freeze by themselves
-_EPOCHS_MAX = 20  # that recoveries of one schedule may add
-_LOOKS_EVERY = 4  # turns: collectors must do no harm while nobody recovers
+_PATIENCE_TURNS = 6  # in which collectors may freeze by themselves
+_EPOCHS_MAX = 20  # that recoveries of one schedule may add; more means that none repairs anything
+_LOOK_EVERY_TURNS = 4  # between two looks at rest, so that collectors also run with the damage
 
 
 class Recoverer(Operator):
-    """Makes the schedule's epochs; in the last one, and after it, makes good what is damaged."""
+    """Begins the schedule's epochs; from the last one on, repairs damaged streams."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -61,30 +61,30 @@ class Recoverer(Operator):
         if state.epoch < last or state.begun_epoch < last:
             super().turn(bits)
         elif state.begun_epoch == state.epoch:
-            assert state.epoch <= last + _EPOCHS_MAX, "a recovery mends nothing"
+            assert state.epoch <= last + _EPOCHS_MAX, "recoveries repair nothing"
             self._waited = 0
             self._looks += 1
-            if not self._world.calm or self._looks % _LOOKS_EVERY == 0:
+            if not self._world.calm or self._looks % _LOOK_EVERY_TURNS == 0:
                 self._look(state, bits)
         else:
             self._end(state, state.epoch - 1, bits)
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- finding damage ---------------------------------------------------------------------
 
     def _look(self, state: ControlState, bits: int) -> None:
-        """Fill what is too far; propose the next epoch where anything else is damaged."""
+        """Fill logs that were ordered too far; propose the next epoch for any other damage."""
         world, plan = self._world, state.plan()
         streams = [self._read(state, node.name) for node in plan.collectors]
         there = {log.name: world.next_offset(log_partition(log)) for log in plan.logs}
-        found = damage(streams, there, fill_max=world.schedule.limits.fill_max)
-        if any(one.harm is Harm.TOO_FAR for one in found):
+        findings = damage(streams, there, fill_max=world.schedule.limits.fill_max)
+        if any(finding.harm is Harm.TOO_FAR for finding in findings):
             world.fault("recovery: logs filled")
-            for name, target in ordered_to(one.stream for one in streams).items():
+            for name, target in ordered_to(stream_read.stream for stream_read in streams).items():
                 if target - there[name] > world.schedule.limits.fill_max:
                     fill(world, plan.log(name), target)
-        harmed = {one.collector for one in found if one.harm is not Harm.TOO_FAR}
-        for one in found:
-            world.fault(f"damage: {one.harm}")
+        harmed = {finding.collector for finding in findings if finding.harm is not Harm.TOO_FAR}
+        for finding in findings:
+            world.fault(f"damage: {finding.harm}")
         if harmed:
             world.fault("recovery: epoch proposed")
             following = recovery_plan(plan, sorted(harmed))
@@ -123,9 +123,9 @@ class Recoverer(Operator):
         return stream.state.positions if stream.state.count == records else None
 
     def _each(self, stream: OrderStream) -> Iterator[OrderRecord]:
-        """Read a stream; give what counts. One that nobody can read on ends there."""
-        at = stream_partition(stream.plan, stream.collector)
-        fetched = self._world.log.read(at, stream.offset_next, READ_ALL)
+        """Read a stream, and yield its accepted records, up to one of an unknown version."""
+        partition = stream_partition(stream.plan, stream.collector)
+        fetched = self._world.log.read(partition, stream.offset_next, READ_ALL)
         for record in fetched.records if fetched is not None else ():
             judged = take(stream, record.offset, record.value)
             if isinstance(judged, OrderRecord):
@@ -135,19 +135,19 @@ class Recoverer(Operator):
 
     def _end(self, state: ControlState, epoch: int, bits: int) -> None:
         plan, following = state.plan(epoch), state.plan(epoch + 1)
-        carried = state.retained(epoch)
+        retained = state.retained(epoch)
         if epoch not in state.markers:
             if self._draining != epoch:
                 self._draining = epoch
                 self._markers = {}
-            self._mark(plan, carried, bits >> 12)
+            self._mark(plan, retained, bits >> 12)
             return
         streams = {
             node.name: read(self._world, state, epoch, node.name)
             for node in plan.collectors
-            if node.name not in carried.collectors
+            if node.name not in retained.collectors
         }
-        ends = ends_of(plan, streams, state.markers[epoch], carried)
+        ends = ends_of(plan, streams, state.markers[epoch], retained)
         if ends is None:
             self._freeze(streams, state.markers[epoch], bits >> 12)
             return
@@ -156,7 +156,7 @@ class Recoverer(Operator):
             return
         for name, target in {**ends, **ordered_to(streams.values())}.items():
             fill(self._world, plan.log(name), target)
-        stopped = {name: one.stop for name, one in streams.items() if one.stop is not None}
+        stopped = {name: stream.stop for name, stream in streams.items() if stream.stop is not None}
         key, value = ends_record(epoch, ends, attempt=self._attempt(), ended=Ended(begins, stopped))
         self._append(CONTROL, value, key=key, bits=bits)
 
@@ -166,16 +166,16 @@ class Recoverer(Operator):
         markers: Mapping[str, int],
         bits: int,
     ) -> None:
-        """Freeze one stream that has not frozen in time, whether or not it could have."""
+        """Freeze one stream that has not frozen in time, even if its collector could have."""
         self._waited += 1
-        waits = [name for name, one in streams.items() if not one.state.frozen]
-        if self._waited < _PATIENCE and bits & 3:
+        waits = [name for name, stream in streams.items() if not stream.state.frozen]
+        if self._waited < _PATIENCE_TURNS and bits & 3:
             return
         name = waits[bits % len(waits)]
         stream = streams[name]
         wanted = freeze_positions(stream.plan, markers)
         positions = stream.state.positions
-        if any(log in stream.own and positions[log] < at for log, at in wanted.items()):
+        if any(log in stream.own and positions[log] < needed for log, needed in wanted.items()):
             self._world.fault("recovery: frozen before its markers")
         self._world.fault("recovery: frozen")
         self._write(stream, freeze_record(stream), bits)
@@ -188,7 +188,7 @@ class Recoverer(Operator):
         ends: Mapping[str, int],
         begins: Mapping[str, Mapping[str, Resumed]],
     ) -> bool:
-        """Write one record of what the next epoch's streams miss; False where none is missing."""
+        """Write one record that the next epoch's streams lack; False if none is missing."""
         starts = {**(state.starts(following.epoch - 1) or {}), **ends}
         furthest = ordered_to(streams.values())
         for name, stream in streams.items():
@@ -217,5 +217,5 @@ class Recoverer(Operator):
         ]
 
     def _write(self, stream: OrderStream, record: OrderRecord, bits: int) -> None:
-        at = stream_partition(stream.plan, stream.collector)
-        self._append(at, encode(record), bits=bits)
+        partition = stream_partition(stream.plan, stream.collector)
+        self._append(partition, encode(record), bits=bits)

@@ -1,13 +1,12 @@
-"""A schedule: everything that one seed decides, drawn before anything runs.
+"""Draws a schedule: everything that a seed decides, before anything runs.
 
-A seed goes in, a `Schedule` comes out: who there is, how small the limits are, and a list of
-operations. An operation is a kind and 64 random bits; whoever carries it out takes its choices from
-those bits and from what exists by then. So every sub-list of a schedule is a schedule too, which is
-what makes shrinking possible.
+A `Schedule` holds the processes, the limits, and a list of operations. An operation is a kind and
+64 random bits; its choices depend only on these bits and on the state at that time. So every
+sub-list of the operations is a valid schedule, too, which makes shrinking possible.
 
-    kind    whose turn it is: one producer's, one collector's instance's, one consumer's, …
+    kind    whose turn it is: a producer's, a collector instance's, a consumer's, …
     fate    what the cluster does with one append
-    calm    a schedule (or its last phase) without faults
+    calm    of a schedule, or of its last phase: without faults
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from collectors.collector import CollectorLimits
 from multicast.subscription import Bounds
 from topology.tree import Plan
 
-MULTICASTS = 104
-BITS = 64
+MULTICASTS = 104  # of each schedule; with about 100, a schedule runs in a tenth of a second
+BITS = 64  # of each operation: enough for the choices of any turn
 
 
 class TurnKind(enum.IntEnum):
@@ -53,18 +52,19 @@ class TurnKind(enum.IntEnum):
 
 
 class Fate(enum.IntEnum):
-    """What becomes of an append, and what its writer hears of it."""
+    """What happens to an append, and what its writer learns of it."""
 
     STORED = 0  # and acknowledged at once
     HEARD_LATE = 1  # stored at once, acknowledged later
-    LATE = 2  # stored and acknowledged later, behind what was appended meanwhile
-    LOST = 3  # never stored; the writer hears, later, that nobody knows
-    UNHEARD = 4  # stored; the writer hears that nobody knows
-    GHOST = 5  # the writer hears at once that nobody knows; stored later
+    LATE = 2  # stored and acknowledged later, after other appends
+    LOST = 3  # never stored; the writer later learns that the outcome is unknown
+    UNHEARD = 4  # stored; the writer later learns that the outcome is unknown
+    GHOST = 5  # the writer learns at once that the outcome is unknown; stored later
     DOUBLED = 6  # stored twice: at once and later
     REFUSED = 7  # definitely not stored
 
 
+# The fates of 16 equally likely draws.
 CALM = (Fate.STORED,) * 16
 USUAL = (
     *(Fate.STORED,) * 8,
@@ -97,7 +97,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSeat:
-    """A durable place that instances of a consumer take: its commits survive them."""
+    """One consumer instance over its restarts: its commits survive its processes."""
 
     consumer: str
     instance: str
@@ -107,45 +107,45 @@ class ConsumerSeat:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one seed decides. `plans[e - 1]` is what the operators propose for epoch e."""
+    """All that a seed decides. `plans[e - 1]` are the plans that operators propose for epoch e."""
 
     seed: int
     scene: Scene
     plans: tuple[tuple[Plan, ...], ...]
-    destinations: tuple[tuple[str, ...], ...]  # drawn from; busy ones stand in it more often
+    destinations: tuple[tuple[str, ...], ...]  # to draw from; busy sets are repeated
     seats: tuple[ConsumerSeat, ...]
     limits: CollectorLimits
     fates: tuple[Fate, ...]
     delay_max: int
-    crash_mask: int  # a turn crashes where its crash bits are all 0 under this mask
+    crash_mask: int  # a turn crashes if its crash bits are all 0 under this mask
     announces: bool  # producers announce most of their messages
-    trims_order: bool  # retention takes what processes still need: named errors, no liveness
-    forges: bool  # order records are forged that count; somebody recovers
-    recreates: bool  # a topic is deleted and made again: named errors, no liveness
+    trims_order: bool  # retention deletes records that are still needed: errors, no liveness
+    forges: bool  # forged order records are accepted; operators recover
+    recreates: bool  # a topic is deleted and recreated: errors, no liveness
     ops: tuple[Op, ...]
 
     @property
     def harsh(self) -> bool:
-        """Whether something is lost for good: then only safety is judged."""
+        """Whether records are lost for good, so that only safety is judged."""
         return self.trims_order or self.recreates
 
 
 def draw(seed: int) -> Schedule:
     """Draw the schedule of a seed."""
-    rng = Random(seed)  # noqa: S311 - it must repeat, not surprise
+    rng = Random(seed)  # noqa: S311 - repeatable, not secret
     poster = seed % 16 == 0
     calm = seed % 8 == 1
     scene = random_scene(rng, poster=poster)
     epochs = rng.choice((1, 1, 2, 2, 2, 3))
-    # A chance of its own, so that the schedules without a change of interests stay what they are.
+    # A generator of its own, so that schedules without a change of interests stay the same.
     changes = Random(-1 - seed)  # noqa: S311
     scenes = _scenes(changes, scene, epochs, poster=poster)
     plans, sets = _plans(rng, scenes, poster=poster)
     trims_order = not calm and rng.random() < 0.1
     announces = rng.random() < 0.6
     recreates = not calm and rng.random() < 0.04
-    # Of its own randomness: the schedules without it stay as they are.
-    forging = Random(f"forging {seed}")  # noqa: S311 - it must repeat, not surprise
+    # Likewise, so that schedules without forged records stay the same.
+    forging = Random(f"forging {seed}")  # noqa: S311 - repeatable, not secret
     forges = not (calm or trims_order or recreates) and forging.random() < 0.25
     drawn = Schedule(
         seed=seed,
@@ -177,11 +177,11 @@ def draw(seed: int) -> Schedule:
 
 
 def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
-    """Forge in the second half, and let operators look after it; fills are bounded tightly."""
+    """Add forgeries to the second half, and operators to recover; bound fills tightly."""
     ops = list(drawn.ops)
     for kind, count in ((TurnKind.FORGERY, rng.choice((1, 2, 5))), (TurnKind.OPERATOR, 24)):
         for _ in range(count):
-            # Often so late that nobody has recovered when the faults end.
+            # Often so late that no operator has recovered before the faults end.
             begin = rng.choice((5, 5, 9)) * len(ops) // 10
             place = rng.randrange(begin, len(ops))
             ops.insert(place, Op(kind, rng.getrandbits(BITS)))
@@ -192,7 +192,7 @@ def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
 
 
 def _scenes(rng: Random, scene: Scene, epochs: int, *, poster: bool) -> list[Scene]:
-    """Draw for each epoch who wants what: in some schedules the plans change interests."""
+    """Draw the interests of each epoch; in some schedules they change."""
     scenes = [scene]
     changes = not poster and rng.random() < 0.4
     for _ in range(1, epochs):
@@ -201,7 +201,7 @@ def _scenes(rng: Random, scene: Scene, epochs: int, *, poster: bool) -> list[Sce
 
 
 def _with_audits(rng: Random, ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Put turns of auditors between the others in some schedules."""
+    """Insert turns of auditors into some schedules."""
     if rng.random() > 0.4:
         return ops
     audited = list(ops)
@@ -214,9 +214,9 @@ def _with_audits(rng: Random, ops: tuple[Op, ...]) -> tuple[Op, ...]:
 def _plans(
     rng: Random, scenes: Sequence[Scene], *, poster: bool
 ) -> tuple[tuple[tuple[Plan, ...], ...], list[tuple[str, ...]]]:
-    """Draw for each epoch two rival plans that declare the same sets.
+    """Draw one or two rival plans for each epoch, which declare the same sets.
 
-    Some epochs change one tree of the one before, at most.
+    Some epochs change at most one tree of the epoch before.
     """
     sets: list[tuple[str, ...]] = []
     plans: list[tuple[Plan, ...]] = []
@@ -249,7 +249,10 @@ def _seats(rng: Random, scene: Scene) -> tuple[ConsumerSeat, ...]:
     seats = []
     for name, _ in scene.interests:
         instances = "ab"[: rng.choice((1, 1, 2))]
-        seats += [ConsumerSeat(name, one, rng.random() < 0.15, _bounds(rng)) for one in instances]
+        seats += [
+            ConsumerSeat(name, instance, rng.random() < 0.15, _bounds(rng))
+            for instance in instances
+        ]
     return tuple(seats)
 
 
@@ -281,7 +284,7 @@ def _ops(
     announces: bool,
     recreates: bool,
 ) -> tuple[Op, ...]:
-    """Draw who has a turn when. Epoch e's operators have none before its share of the schedule."""
+    """Draw the turns and their order. Operators of epoch e get turns only in its share of them."""
     keyed: list[tuple[float, TurnKind]] = []
 
     def add(kind: TurnKind, count: int, begin: float = 0.0) -> None:

@@ -1,7 +1,7 @@
-"""Shrinking: of a schedule that fails, the shortest part found that still fails in the same way.
+"""Shrinks a failing schedule to a small part that violates the same guarantee.
 
-A failing schedule and a way to run one go in; a schedule with fewer turns and fewer kinds of faults
-comes out. Every part of a schedule is a schedule, so turns are simply left out, large pieces first.
+Every sub-list of a schedule's operations is a schedule, so the shrinker leaves out kinds of faults,
+then turns, large pieces first, as long as the run still fails.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from bench.simulation.judge import Violation
 from bench.simulation.schedule import CALM, Schedule
 from bench.simulation.world import Event
 
-RUNS_MAX = 600
-LINES_MAX = 80
+RUNS_MAX = 600  # schedules tried: about a minute
+LINES_MAX = 80  # trace events printed: enough to see the last faults before the violation
 
 
 class Shrinker:
-    """Tries smaller schedules; `best` is the smallest that failed so far."""
+    """Tries smaller schedules; `best` is the smallest failing one so far."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Shrinker:
         self._runs_max = runs_max
 
     def shrink(self) -> None:
-        """Leave out what the failure does not need: kinds of faults first, then turns."""
+        """Leave out all that the failure does not need: kinds of faults first, then turns."""
         self._try(replace(self.best, fates=CALM))
         self._try(replace(self.best, crash_mask=-1))
         self._try(replace(self.best, announces=False))
@@ -47,13 +47,13 @@ class Shrinker:
             size = max(1, size // 2)
 
     def _without_pieces(self, size: int) -> bool:
-        """Leave out each piece of that size once; whether any was not needed."""
+        """Try to leave out each piece of that size once; whether any was superfluous."""
         smaller = False
-        at = len(self.best.ops)
-        while at > 0 and self.runs < self._runs_max:
-            at = max(0, at - size)
+        start = len(self.best.ops)
+        while start > 0 and self.runs < self._runs_max:
+            start = max(0, start - size)
             ops = self.best.ops
-            smaller |= self._try(replace(self.best, ops=ops[:at] + ops[at + size :]))
+            smaller |= self._try(replace(self.best, ops=ops[:start] + ops[start + size :]))
         return smaller
 
     def _try(self, candidate: Schedule) -> bool:
@@ -66,7 +66,7 @@ class Shrinker:
 
 
 def tell(schedule: Schedule, trace: list[Event]) -> list[str]:
-    """Tell a shrunk schedule as lines: the plans, the turns, and the last of what happened."""
+    """Describe a shrunk schedule as lines: the plans, the turns, and the last events."""
     lines = []
     for rivals in schedule.plans:
         plan = rivals[0]

@@ -1,10 +1,10 @@
-"""Random valid plans: partitions, logs, interests, and a forest of collectors for them.
+"""Draws random valid plans: partitions, logs, interests, and a forest of collectors for them.
 
-A source of randomness goes in, plans come out that `Plan` accepts. No solver: running intersection
-is kept while the tree grows, so that any shape may come out, also bad ones: bags that nobody
-needs, chains of equal bags, parents that share nothing with their children.
+`Plan` accepts every plan that is drawn. No solver is used: the tree grows at random and keeps
+running intersection, so bad shapes occur, too: bags that no consumer needs, chains of equal bags,
+parents that share no log with their children.
 
-Invariant: the bags that hold a given log are connected in the tree after every step.
+Invariant: after every step, the bags that hold a given log are connected in the tree.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from random import Random
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription, log_name
 
 TOPIC = "A"
-STREAMS = 9
+STREAMS = 9  # order streams of a plan: the most collectors that one has
 POSTER = (("P1", "P2", "P3"), ("P2", "P3", "P4"), ("P3", "P4", "P5"))
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Addresses, who wants which, and whom the plans name.
+    """The partitions and the consumers' interests, and which consumers the plans name.
 
-    It is the same over all epochs, but for what some of the named consumers want.
-
-    Interests and destination sets stay within one of the `halves`; most scenes have but one.
+    All epochs have the same scene, except that some of the named consumers change their interest.
+    Each interest and destination set is within one of the `halves`; most scenes have only one.
     """
 
     partitions: tuple[str, ...]
@@ -47,20 +46,21 @@ def random_scene(rng: Random, *, poster: bool) -> Scene:
         split = len(partitions) > 3 and rng.random() < 0.5
         halves = (partitions[:2], partitions[2:]) if split else (partitions,)
         wanted = [
-            _subset(rng, halves[at % len(halves)], len(halves)) for at in range(rng.randint(2, 4))
+            _subset(rng, halves[number % len(halves)], len(halves))
+            for number in range(rng.randint(2, 4))
         ]
     interests = tuple((f"C{number}", interest) for number, interest in enumerate(wanted, 1))
     return Scene(partitions, halves, interests, tuple(rng.random() < 0.7 for _ in interests))
 
 
 def changed_interest(rng: Random, scene: Scene) -> Scene:
-    """Let somebody whom the plans name want more from the next epoch on, or something else."""
+    """Widen or replace the interest of one named consumer from the next epoch on."""
     named = [place for place, is_named in enumerate(scene.named) if is_named]
     if not named:
         return scene
     place = rng.choice(named)
     name, interest = scene.interests[place]
-    half = next(one for one in scene.halves if set(interest) <= set(one))
+    half = next(candidate for candidate in scene.halves if set(interest) <= set(candidate))
     more = set(rng.sample(half, rng.randint(1, len(half))))
     kept = interest if rng.random() < 0.7 else ()
     interests = list(scene.interests)
@@ -75,7 +75,7 @@ def _subset(rng: Random, names: Sequence[str], least: int) -> tuple[str, ...]:
 def random_sets(
     rng: Random, scene: Scene, known: Sequence[tuple[str, ...]], *, most: int
 ) -> list[tuple[str, ...]]:
-    """Declare up to so many more wider destination sets beside the known ones."""
+    """Add up to `most` wider destination sets to the known ones."""
     sets = list(known)
     for _ in range(rng.randint(0, most)):
         drawn = _subset(rng, rng.choice(scene.halves), 2)
@@ -87,9 +87,9 @@ def random_sets(
 def random_plan(
     rng: Random, scene: Scene, sets: Sequence[tuple[str, ...]], epoch: int, *, poster: bool
 ) -> Plan:
-    """Draw the tree and the numbering of one epoch. Where streams begin is the operator's to say.
+    """Draw the tree and the numbering of one epoch. The operator sets where the streams begin.
 
-    `sets` are the declared wider destination sets; a set's place is its Kafka partition.
+    `sets` are the declared wider destination sets; a set's index is its Kafka partition.
     """
     logs = [Log(name, TOPIC, place) for place, name in enumerate(scene.partitions)]
     logs += [Log(log_name(to), f"{TOPIC}.groups", place) for place, to in enumerate(sets)]
@@ -133,9 +133,9 @@ def random_plan(
 
 
 def changed_tree(rng: Random, before: Plan) -> Plan:
-    """Draw the next epoch so that it carries over all trees but one, or all of them.
+    """Draw the next epoch so that it retains all trees but one, or all of them.
 
-    The collectors of one tree get other streams. Logs get other numbers.
+    The collectors of the changed tree get other streams. Logs get other numbers.
     """
     roots = [node.name for node in before.collectors if node.parent is None]
     moved = {rng.choice([*roots, ""])}
@@ -157,9 +157,9 @@ def changed_tree(rng: Random, before: Plan) -> Plan:
 
 
 def _poster_forest(needs: list[set[str]]) -> tuple[list[set[str]], list[int | None]]:
-    """Give the poster's tree: the second interest at the root, the others below it.
+    """Return the poster's tree: the second interest at the root, the others below it.
 
-    Wider sets that two interests share without the root are given to the root, too.
+    The root also gets the wider sets that only the two other interests share.
     """
     bags = [set(need) for need in needs]
     bags[1] |= bags[0] & bags[2]
@@ -177,7 +177,7 @@ def _random_forest(rng: Random, needs: list[set[str]], logs: Sequence[Log]) -> F
             continue
         _grow(rng, bags, links, set(need))
     while len(bags) < STREAMS and rng.random() < 0.25:
-        # Collectors that no consumer needs: relays, equal bags, bags of logs nobody reads.
+        # Collectors that no consumer needs: relays, equal bags, bags of logs without readers.
         drawn = rng.sample([log.name for log in logs], rng.randint(1, len(logs)))
         anew = not bags or rng.random() < 0.3
         _grow(rng, bags, links, set(drawn) if anew else bags[-1].intersection(drawn))
@@ -185,31 +185,31 @@ def _random_forest(rng: Random, needs: list[set[str]], logs: Sequence[Log]) -> F
 
 
 def _grow(rng: Random, bags: list[set[str]], links: list[list[int]], bag: set[str]) -> None:
-    """Hang a bag onto the tree; what it shares is added along the way to where it stands."""
+    """Add a bag to the tree; its logs are added to all bags between it and their other holders."""
     if not bag:
         return
     if bags:
         best = max(range(len(bags)), key=lambda place: len(bags[place] & bag))
-        at = best if rng.random() < 0.6 else rng.randrange(len(bags))
+        neighbour = best if rng.random() < 0.6 else rng.randrange(len(bags))
         for log in sorted(bag):
-            for place in _way(bags, links, at, log):
+            for place in _way(bags, links, neighbour, log):
                 bags[place].add(log)
-        links[at].append(len(bags))
-        links.append([at])
+        links[neighbour].append(len(bags))
+        links.append([neighbour])
     else:
         links.append([])
     bags.append(bag)
 
 
-def _way(bags: list[set[str]], links: list[list[int]], at: int, log: str) -> list[int]:
-    """List the bags on the way from `at` to the nearest that holds the log; [] where none does."""
-    came_from = {at: at}
-    waiting = deque([at])
+def _way(bags: list[set[str]], links: list[list[int]], start: int, log: str) -> list[int]:
+    """List the bags from `start` to the nearest one that holds the log; [] if none does."""
+    came_from = {start: start}
+    waiting = deque([start])
     while waiting:
         place = waiting.popleft()
         if log in bags[place]:
             way = [place]
-            while way[-1] != at:
+            while way[-1] != start:
                 way.append(came_from[way[-1]])
             return way
         for other in links[place]:
@@ -220,7 +220,7 @@ def _way(bags: list[set[str]], links: list[list[int]], at: int, log: str) -> lis
 
 
 def _rooted(rng: Random, bags: list[set[str]], links: list[list[int]]) -> list[int | None]:
-    """Choose a root and turn every link away from it; cut half of the links that share nothing."""
+    """Direct every link away from a random root; cut half of the links without a shared log."""
     parents: list[int | None] = [None] * len(bags)
     if not bags:
         return parents

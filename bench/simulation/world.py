@@ -1,11 +1,11 @@
-"""The cluster as the simulated processes meet it: a log in memory, and what goes wrong with it.
+"""The simulated cluster: Kafka partitions in memory, and the faults of appends to them.
 
-Appends go in with the fate that the schedule drew; records stand in the log, at once, later, twice
-or never, and writers hear of it or do not. Virtual time is the number of turns so far. Processes
-read what a real one would: `Trimmed` below retention, nothing beyond an open transaction.
+Each append has a fate that the schedule drew: the record is stored at once, later, twice or never,
+and the writer gets an answer or none. Virtual time is the number of turns so far. Readers see what
+a real cluster shows: `Trimmed` below the log start, nothing beyond an open transaction.
 
-    late        what the network still holds: stores and answers, by the turn they come
-    view        what the control topic said up to some record; processes may hold an old one
+    late        events that are still in the network, by the turn at which they arrive
+    view        the state of the control topic up to some record; a process may hold an old one
     trace       every event in order; equal schedules have equal traces
 """
 
@@ -33,13 +33,13 @@ from multicast.messages import skip_header
 from topology.tree import Log
 
 CONTROL = control_partition(TOPIC)
-GROUPS_MAX = 8
-READ_ALL = 1_000_000
+GROUPS_MAX = 8  # partitions of the groups topic: at most 3 + 1 + 1 declared sets in three epochs
+READ_ALL = 1_000_000  # records of one read: more than any schedule writes
 Event = tuple[object, ...]
 
 
 class ControlViews:
-    """All prefixes of the control topic, each read once; who reads from the start shares them."""
+    """The control state after each record of the control topic, read once and shared by all."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class ControlViews:
         self.states = [ControlState(TOPIC)]
 
     def newest(self) -> int:
-        """Read on; give the number of the newest prefix."""
+        """Read on; return the number of the newest prefix."""
         fetched = self._log.read(CONTROL, self._position, READ_ALL)
         if fetched is not None:
             for record in fetched.records:
@@ -60,14 +60,14 @@ class ControlViews:
 
 @dataclass(slots=True)
 class View:
-    """What one process knows of the control topic."""
+    """One process's knowledge of the control topic: its state after `number` records."""
 
     views: ControlViews
     number: int
 
     @property
     def state(self) -> ControlState:
-        """The state after that many records."""
+        """The state after the records that this process has read."""
         return self.views.states[self.number]
 
     def refresh(self) -> ControlState:
@@ -78,7 +78,7 @@ class View:
 
 @dataclass(slots=True)
 class Stats:
-    """What a run amounts to."""
+    """Counts of one run."""
 
     multicasts: int = 0
     deliveries: int = 0
@@ -95,7 +95,7 @@ class World:
         self.calm = False
         self.stats = Stats()
         self.trace: list[Event] = []
-        self.moves = 0  # stores and reads: while it rises, something still happens
+        self.moves = 0  # stores and reads; while it rises, the system is not at rest
         self.log = MemoryLog(
             {
                 TOPIC: len(schedule.scene.partitions),
@@ -107,7 +107,7 @@ class World:
         )
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
-        self.filled_wrongly = ""  # the log that was made again and filled all the same
+        self.filled_wrongly = ""  # a log that was filled after its topic was recreated
         self.work: dict[tuple[str, str], int] = {}
         self._views = ControlViews(self.log)
         self._late: list[tuple[int, int, Callable[[], None]]] = []
@@ -122,13 +122,13 @@ class World:
     # -- time -------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Let one turn pass: what is due arrives."""
+        """Let one turn pass: events that are due arrive."""
         self.turn += 1
         while self._late and self._late[0][0] <= self.turn:
             heapq.heappop(self._late)[2]()
 
     def settle(self) -> None:
-        """Let everything arrive that is on its way, and end what is open; no faults from now on."""
+        """Deliver all late events and abort all open transactions; no faults from now on."""
         self.calm = True
         while self._late:
             heapq.heappop(self._late)[2]()
@@ -137,7 +137,7 @@ class World:
         self.transactions.clear()
 
     def note(self, *event: object) -> None:
-        """Put an event into the trace."""
+        """Add an event to the trace."""
         self.trace.append((self.turn, *event))
 
     def fault(self, kind: str) -> None:
@@ -156,22 +156,22 @@ class World:
         headers: Headers = (),
         done: Callable[[AppendOutcome], None],
     ) -> Fate:
-        """Append with the fate that the bits choose; none is bad once the world is calm."""
+        """Append with the fate that the bits choose; once the world is calm, it is stored."""
         self._fate = Fate.STORED if self.calm else self.schedule.fates[bits & 15]
         if partition == CONTROL and self._fate is Fate.DOUBLED:
-            self._fate = Fate.STORED  # an idempotent producer; keys tell attempts apart
+            self._fate = Fate.STORED  # an idempotent producer writes it
         self._delay = 1 + (bits >> 4) % self.schedule.delay_max
         self._appender.append(partition, value, key=key, headers=headers, done=done)
         return self._fate
 
     def put(self, partition: TopicPartition, value: bytes | None, headers: Headers = ()) -> int:
-        """Store a record at once, as some foreign client would."""
+        """Store a record at once, as a foreign client would."""
         offset = self.log.write(partition, value, headers=headers)
         self._stored(partition, offset)
         return offset
 
     def _carry(self, append: PendingAppend) -> None:
-        """Do to an append what its fate says."""
+        """Give an append its fate."""
         fate = self._fate
         if fate is Fate.STORED:
             append.settle(self._store(append))
@@ -199,7 +199,7 @@ class World:
                 append.settle(AppendFailed(AppendRefused("refused")))
 
     def later(self, turns: int, what: Callable[[], object]) -> None:
-        """Do something after so many turns."""
+        """Call `what` after a number of turns."""
         self._lates += 1
         heapq.heappush(self._late, (self.turn + turns, self._lates, lambda: (what(), None)[1]))
 
@@ -214,41 +214,41 @@ class World:
         self.trace.append((self.turn, "stored", partition.topic, partition.partition, offset))
 
     def worked(self, process: str, log: str) -> None:
-        """Note that a process handled something of a log."""
+        """Count that a process handled records of a log."""
         self.work[process, log] = self.work.get((process, log), 0) + 1
 
     def append_skip(
         self, log: Log, *, bits: int, done: Callable[[AppendOutcome], None] | None
     ) -> None:
-        """Append a skip, as a process does that has found a hole."""
-        at = log_partition(log)
+        """Append a skip to a log with a hole."""
+        partition = log_partition(log)
         self.fault("hole filled")
-        if not self.same_topic(at.topic):
+        if not self.same_topic(partition.topic):
             self.filled_wrongly = log.name
         if done is None:
-            self.put(at, b"", (skip_header(log.name),))
+            self.put(partition, b"", (skip_header(log.name),))
         else:
-            self.append(at, b"", headers=(skip_header(log.name),), bits=bits, done=done)
+            self.append(partition, b"", headers=(skip_header(log.name),), bits=bits, done=done)
 
     def same_topic(self, topic: str) -> bool:
-        """Whether a topic of messages is still the one that it was when all began."""
+        """Whether a message topic has not been recreated since the run began."""
         return self.log.topic_ids((topic,)) == {topic: self.topic_ids[topic]}
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------
 
     def read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
-        """Read as a reader of `MemoryDriver` does; that it moved is noted."""
+        """Read as a reader of `MemoryDriver` does, and count it as a move."""
         fetched = self.log.read(partition, position, amount)
         if fetched is not None:
             self.moves += 1
         return fetched
 
     def next_offset(self, partition: TopicPartition) -> int:
-        """Give the offset that the next append gets."""
+        """Return the offset that the next append gets."""
         return self.log.high_watermarks((partition,))[partition]
 
     def end(self, partition: TopicPartition) -> int:
-        """Give a Kafka partition's last stable offset."""
+        """Return a Kafka partition's last stable offset."""
         return self.log.last_stable_offsets((partition,))[partition]
 
     def view(self) -> View:
@@ -256,12 +256,12 @@ class World:
         return View(self._views, self._views.newest())
 
     def compact(self) -> None:
-        """Compact the control topic: who reads it from its start from now on reads less."""
+        """Compact the control topic: from now on, a reader from its start reads fewer records."""
         self.log.compact(CONTROL)
         self._views = ControlViews(self.log)
 
     def trim(self, partition: TopicPartition, offset: int) -> None:
-        """Let retention take what stands below an offset."""
+        """Let retention delete all records below an offset."""
         self.log.trim(partition, offset)
         self.fault("trimmed")
         self.note("trimmed", partition.topic, partition.partition, offset)

@@ -1,11 +1,10 @@
-"""Simulated producers and operators: who multicasts, and who makes the next epoch.
+"""Simulated producers, which multicast, and operators, which begin the next epoch.
 
-A turn's bits go in; records go to the faulty cluster. Producers try again until their multicast is
-acknowledged, so a message whose outcome was unknown may stand there twice, under two IDs. Most
-announce their messages to the log's collector; datagrams get lost, doubled, late and to whom they
-were not meant for, and a producer may die between an announcement and its message. Operators
-carry an epoch over into the next as `collectors.epoch_change` says, any number of them, each
-stopping anywhere.
+Producers repeat a multicast until it is acknowledged, so a message with an unknown outcome may be
+stored twice, under two IDs. Most messages are announced to the log's top; a datagram may be lost,
+duplicated, late, or sent to the wrong collector, and a producer may die between an announcement and
+its message. Operators drain an epoch by the rules of `collectors.epoch_change`; several run at
+once, and each may stop at any step.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.judge import Judge
-from bench.simulation.nodes import SimulatedNodes
 from bench.simulation.schedule import Fate
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, READ_ALL, World
@@ -38,13 +37,13 @@ from multicast.order import OrderStream
 from topology.carry_over import Retained
 from topology.tree import Log, Plan
 
-PRODUCERS = 3
-_SKIPS_MAX = 10_000
+PRODUCERS = 3  # so that two have the same view of the plan, and one an older view
+_SKIPS_MAX = 10_000  # that an epoch's end may need; more means that a record was accepted wrongly
 
 
 @dataclass(slots=True)
 class Session:
-    """One process of a producer, and what it counts of each log."""
+    """One process of a producer, and its counts of each log for announcements."""
 
     number: int
     sent: dict[str, int] = field(default_factory=dict)
@@ -52,19 +51,19 @@ class Session:
 
 
 class Producers:
-    """A few producers, each with its own, perhaps old, view of the plan."""
+    """The producers, each with its own, perhaps old, view of the plan."""
 
-    def __init__(self, world: World, judge: Judge, nodes: SimulatedNodes) -> None:
+    def __init__(self, world: World, judge: Judge, collectors: SimulatedCollectors) -> None:
         self._world = world
         self._judge = judge
-        self._nodes = nodes
+        self._collectors = collectors
         self._sessions = [Session(number) for number in range(PRODUCERS)]
         self._sessions_begun = PRODUCERS
         self._views = [world.view() for _ in range(PRODUCERS)]
         self._again: list[tuple[int, tuple[str, ...]]] = []
 
     def turn(self, bits: int) -> None:
-        """Multicast to one of the schedule's destination sets; first try again what failed."""
+        """Multicast to a destination set of the schedule; perhaps repeat a failed one first."""
         number = bits % PRODUCERS
         if bits >> 2 & 3 == 0:
             self._views[number].refresh()
@@ -76,7 +75,7 @@ class Producers:
         self._multicast(number, drawn[(bits >> 5 & 0x3FF) % len(drawn)], bits >> 24)
 
     def calm_turn(self) -> None:
-        """Try again everything that was not acknowledged."""
+        """Repeat every multicast that was not acknowledged."""
         waiting, self._again = self._again, []
         for number, to in waiting:
             self._views[number].refresh()
@@ -84,7 +83,7 @@ class Producers:
 
     def _multicast(self, number: int, to: tuple[str, ...], bits: int) -> None:
         log = self._views[number].state.plan().cover(to)
-        if log is None:  # declared by a plan that this producer has not seen, or that lost
+        if log is None:  # the set was declared by a newer plan, or by one that lost to its rival
             log = self._views[number].refresh().plan().cover(to)
         if log is None:
             to = to[:1]
@@ -122,18 +121,18 @@ class Producers:
         if session is not None:
             session.settled[log.name] = session.settled.get(log.name, 0) + 1
         if not self._world.same_topic(log.topic):
-            return  # its offsets are no IDs of this history any more
+            return  # the topic was recreated, so the offset is no message ID of this history
         if isinstance(outcome, Appended):
             message_id = f"{log.name}:{outcome.offset}"
             self._judge.acknowledged(f"p{number}", to, "accepted", message_id)
             self._world.note("accepted", message_id)
             return
-        told = "failed" if outcome.error.definite else "unknown"
-        self._judge.acknowledged(f"p{number}", to, told, None)
+        outcome_name = "failed" if outcome.error.definite else "unknown"
+        self._judge.acknowledged(f"p{number}", to, outcome_name, None)
         self._again.append((number, to))
 
     def stray(self, bits: int) -> None:
-        """Send a datagram that is old, or that nobody of ours would send."""
+        """Send an outdated datagram, or one that none of our producers sends."""
         number = bits % PRODUCERS
         plan = self._views[number].state.plan()
         log = plan.logs[(bits >> 4) % len(plan.logs)]
@@ -146,28 +145,28 @@ class Producers:
             plan = self._home(number, top.name)
             count = Count(plan.number(log.name), 1 + (bits >> 16 & 0xFFF), 0)
             raw = encode(b"?" * TOKEN_BYTES, Announcement(bits >> 8, (count,)))
-            self._nodes.hear(plan.epoch, top.name, raw[: len(raw) - (bits >> 3 & 1)])
+            self._collectors.hear(plan.epoch, top.name, raw[: len(raw) - (bits >> 3 & 1)])
 
     def _home(self, number: int, collector: str) -> Plan:
-        """Give the plan that a collector of a producer's epoch began with."""
+        """Return the plan of the epoch in which a collector of the producer's epoch began."""
         state = self._views[number].state
         return state.plan(state.first_epoch(state.epoch, collector))
 
     def _announce(self, number: int, log: Log, bits: int) -> None:
-        """Send what a producer counts of a log to the log's collector, over a faulty network."""
+        """Announce a producer's counts of a log to the log's top, over a faulty network."""
         plan = self._views[number].state.plan()
         top = plan.top(log.name)
         if top is None:
             return
         plan = self._home(number, top.name)
-        token = self._nodes.token(plan.epoch, top.name)
+        token = self._collectors.token(plan.epoch, top.name)
         if token is None:
             return
         session = self._sessions[number]
         sent, settled = session.sent.get(log.name, 0), session.settled.get(log.name, 0)
         count = Count(plan.number(log.name), sent, settled)
         raw = encode(token, Announcement(session.number, (count,)))
-        deliver = partial(self._nodes.hear, plan.epoch, top.name, raw)
+        deliver = partial(self._collectors.hear, plan.epoch, top.name, raw)
         fate = 0 if self._world.calm else bits & 7
         if fate == 7:
             self._world.fault("announcement lost")
@@ -179,14 +178,14 @@ class Producers:
             self._world.later(1 + (bits >> 3) % self._world.schedule.delay_max, deliver)
 
     def _die(self, number: int) -> None:
-        """End a producer's process between an announcement and its message; another begins."""
+        """End a producer's process between an announcement and its message; start a new one."""
         self._world.fault("producer died after its announcement")
         self._sessions[number] = Session(self._sessions_begun)
         self._sessions_begun += 1
 
 
 class Operator:
-    """Makes the next epoch: one small step a turn, everything found again in the logs."""
+    """Begins the next epoch: one small step a turn, each derived from the logs alone."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -215,7 +214,7 @@ class Operator:
             self._append(CONTROL, value, key=key, bits=bits)
 
     def _place(self, state: ControlState, plan: Plan, bits: int) -> Plan:
-        """Say where streams begin (anywhere up to where they end), and where new logs do."""
+        """Set where the streams begin (anywhere up to their ends), and where new logs begin."""
         collectors = []
         for node in plan.collectors:
             end = self._world.end(TopicPartition(order_topic(TOPIC), node.stream))
@@ -244,14 +243,14 @@ class Operator:
         self._read_streams(state, plan, bits >> 12)
         ends = ends_of(plan, self._streams, state.markers[epoch], state.retained(epoch))
         if ends is not None:
-            assert not resumed(self._streams, ends), "an honest epoch ends in disagreement"
+            assert not resumed(self._streams, ends), "an epoch without forged records disagrees"
             for name, end in ends.items():
                 fill(self._world, plan.log(name), end)
             key, value = ends_record(epoch, ends, attempt=self._attempt())
             self._append(CONTROL, value, key=key, bits=bits)
 
-    def _mark(self, plan: Plan, carried: Retained, bits: int) -> None:
-        names = logs_to_mark(plan, carried)
+    def _mark(self, plan: Plan, retained: Retained, bits: int) -> None:
+        names = logs_to_mark(plan, retained)
         missing = [name for name in names if name not in self._markers]
         if not missing:
             key, value = markers_record(plan.epoch, self._markers, attempt=self._attempt())
@@ -264,23 +263,23 @@ class Operator:
                 self._markers[name] = outcome.offset + 1
 
         header = epoch_header(name, plan.epoch + 1)
-        at = log_partition(plan.log(name))
-        self._append(at, b"", headers=(header,), bits=bits, heard=heard)
+        partition = log_partition(plan.log(name))
+        self._append(partition, b"", headers=(header,), bits=bits, heard=heard)
 
     def _attempt(self) -> str:
         return f"{self._number}-{self._world.turn}"
 
     def _read_streams(self, state: ControlState, plan: Plan, bits: int) -> None:
-        """Read every stream that ends to its end; raises as `OrderStream.read` does."""
+        """Read every stream of the epoch that is not retained; raises as `OrderStream.read`."""
         for node in plan.collectors:
             if node.name in state.retained(plan.epoch).collectors:
                 continue
-            at = stream_partition(plan, node.name)
+            partition = stream_partition(plan, node.name)
             stream = self._streams.get(node.name)
             if stream is None:
-                below = self._world.end(at) if bits & 1 else 0
+                below = self._world.end(partition) if bits & 1 else 0
                 stream = state.stream(plan.epoch, node.name, below=below)
-            fetched = self._world.log.read(at, stream.offset_next, READ_ALL)
+            fetched = self._world.log.read(partition, stream.offset_next, READ_ALL)
             if fetched is not None:
                 for record in fetched.records:
                     stream.read(record.offset, record.value)
@@ -297,7 +296,7 @@ class Operator:
         headers: Headers = (),
         heard: Callable[[AppendOutcome], None] | None = None,
     ) -> None:
-        """Append, and wait for the answer before the next step."""
+        """Append; no next step is taken before the answer."""
         self._busy += 1
 
         def done(outcome: AppendOutcome) -> None:
@@ -309,7 +308,7 @@ class Operator:
 
 
 class Operators:
-    """Two operators that want the same, or rival, next epochs."""
+    """Two operators that propose the same plan for an epoch, or rival ones."""
 
     def __init__(self, world: World, make: Callable[[World, int], Operator]) -> None:
         self._world = world
@@ -317,7 +316,7 @@ class Operators:
         self._two = [make(world, 0), make(world, 1)]
 
     def turn(self, bits: int) -> None:
-        """Give one of them its turn; perhaps it crashes first."""
+        """Give one of them a turn; perhaps it crashes first."""
         number = bits & 1
         if bits >> 1 & 7 == 0 and self._world.schedule.crash_mask != -1:
             self._world.fault("operator crashed")
@@ -325,7 +324,7 @@ class Operators:
         self._turn(number, bits >> 4)
 
     def calm_turn(self) -> None:
-        """Go on until the schedule's last epoch has begun."""
+        """Take one step without faults."""
         self._turn(0, 0)
 
     def _turn(self, number: int, bits: int) -> None:
@@ -337,11 +336,11 @@ class Operators:
 
 
 def fill(world: World, log: Log, end: int) -> None:
-    """Fill a log with skips up to an offset that an early run went to."""
-    at = log_partition(log)
-    assert end - world.next_offset(at) <= _SKIPS_MAX, "a record orders more than it may"
-    while world.next_offset(at) < end:
-        if not world.same_topic(at.topic):
-            raise TopicChanged(f"topic {at.topic} was deleted and made again")
+    """Fill a log with skips up to an offset that an early run reached."""
+    partition = log_partition(log)
+    assert end - world.next_offset(partition) <= _SKIPS_MAX, "a record orders too far ahead"
+    while world.next_offset(partition) < end:
+        if not world.same_topic(partition.topic):
+            raise TopicChanged(f"topic {partition.topic} was deleted and recreated")
         world.fault("hole at an epoch's end")
         world.append_skip(log, bits=0, done=None)

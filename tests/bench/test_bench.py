@@ -68,7 +68,7 @@ def test_a_data_set_is_labelled_as_on_the_poster():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "sentence"),
     [
         ({"kind": "ring"}, "kind is 'ring'"),
         ({"size": 1}, "size is 1"),
@@ -93,13 +93,13 @@ def test_a_data_set_is_labelled_as_on_the_poster():
         ({"arms": ["plain", "plain"]}, "twice"),
         ({"arms": ["quick"]}, "'quick'"),
         ({"arms": [[]]}, "arm"),
-        ({"kind": "plain", "arms": ["ordered"]}, "nothing to order"),
+        ({"kind": "plain", "arms": ["ordered"]}, "kind plain has no plan"),
         ({"kind": "tree", "arms": ["algorithm1"]}, "algorithm1"),
         ({"colour": 1}, "colour is not a key"),
     ],
 )
-def test_a_bad_value_is_one_sentence_that_names_the_key(changes, said):
-    with pytest.raises(InvalidWorkload, match=said) as error:
+def test_a_bad_value_is_one_sentence_that_names_the_key(changes, sentence):
+    with pytest.raises(InvalidWorkload, match=sentence) as error:
         workload(**changes)
     assert "\n" not in str(error.value)
 
@@ -134,7 +134,7 @@ def test_every_workload_that_comes_along_can_be_run():
 
 
 def test_a_workload_that_is_not_there_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match=r"no workload quick; there are .*one-small"):
+    with pytest.raises(UsageError, match=r"no workload quick; known: .*one-small"):
         read_workload("quick", [])
     with pytest.raises(UsageError, match="cannot be read"):
         read_workload(str(tmp_path / "none.toml"), [])
@@ -220,12 +220,12 @@ def test_a_payload_is_as_long_as_asked_for_and_repeats_with_its_seed():
 
 
 def test_histograms_add_up_and_are_named_as_openmessaging_does():
-    one, other = Latencies(), Latencies()
-    one.record([1_000_000] * 99)
+    histogram, other = Latencies(), Latencies()
+    histogram.record([1_000_000] * 99)
     other.record([5_000_000, -3])
-    one.add(other.encoded())
-    figures = one.figures("endToEndLatency")
-    assert one.count == 101
+    histogram.add(other.encoded())
+    figures = histogram.figures("endToEndLatency")
+    assert histogram.count == 101
     assert figures["endToEndLatency50pct"] == pytest.approx(1.0, rel=0.001)
     assert figures["endToEndLatencyMax"] == pytest.approx(5.0, rel=0.001)
     assert Latencies().figures("endToEndLatency") == {}
@@ -290,13 +290,13 @@ def test_results_of_one_arm_are_compared_by_their_figures():
 
 
 def test_what_cannot_be_compared_is_one_sentence():
-    for new, said in (
+    for new, sentence in (
         (document(size=3), "size is 2 in one, 3 in the other"),
         ({}, "schema_version"),
         ({"schema_version": 1}, "'workload'"),
         ({**document(), "ratios": {"single-root": {}}}, "no figure in common"),
     ):
-        with pytest.raises(Incomparable, match=said):
+        with pytest.raises(Incomparable, match=sentence):
             compare(document(), new, max_regression=1.25)
     with pytest.raises(Incomparable, match="1 or more"):
         compare(document(), document(), max_regression=0.5)
@@ -325,7 +325,7 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
         for quick in (False, True) if entry.quick else (False,):
-            read = read_workload(entry.workload, list(entry.asked(quick=quick)))
+            read = read_workload(entry.workload, list(entry.all_changes(quick=quick)))
             for arm in read.arms:
                 plan = lay_out(read, arm, "A").plan
                 if plan is not None:
@@ -357,9 +357,9 @@ def test_a_small_benchmark_that_fails_is_recorded_and_one_that_is_there_is_left(
 ):
     monkeypatch.setitem(SMALL, "broken", "bench.not_there")
     (tmp_path / "virtual.json").write_text('{"figures": {}}')
-    said = []
-    assert run_small(["virtual", "broken"], tmp_path, progress=said.append) == ["broken"]
-    assert said[0] == "virtual: there already"
+    lines = []
+    assert run_small(["virtual", "broken"], tmp_path, progress=lines.append) == ["broken"]
+    assert lines[0] == "virtual: skipped, its document exists"
     assert "not_there" in json.loads((tmp_path / "broken.json").read_text())["error"]
 
 
@@ -441,10 +441,10 @@ def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
     counts = ("messages=40", "warm_up=10", "pairs=1")
     changes = (*counts, 'load="50%"', 'arms=["plain", "ordered-plain"]')
     bad, good = Entry("bad", "tenth", changes), Entry("good", "tenth", changes)
-    said = []
+    lines = []
 
     def progress(what):
-        said.append(what)
+        lines.append(what)
         if what == "[1/2] bad: setting up plain":
             raise AmcastError("planted")
 
@@ -454,18 +454,18 @@ def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
     # Check.
     assert failed == ["bad"]
     assert json.loads((tmp_path / "bad.json").read_text())["error"] == "AmcastError: planted"
-    assert said.count("starting a broker") == 2
-    found = json.loads((tmp_path / "good.json").read_text())
-    assert found["rate"] == pytest.approx(found["maximum"] / 2, rel=0.01)
-    assert found["workload"]["load"] == "50%"
-    assert found["command"].startswith("amcast bench run tenth --set messages=40")
-    assert len(found["ratios"]["ordered-plain"]["endToEndLatency50pct"]["pairs"]) == 1
+    assert lines.count("starting a broker") == 2
+    document = json.loads((tmp_path / "good.json").read_text())
+    assert document["rate"] == pytest.approx(document["maximum"] / 2, rel=0.01)
+    assert document["workload"]["load"] == "50%"
+    assert document["command"].startswith("amcast bench run tenth --set messages=40")
+    assert len(document["ratios"]["ordered-plain"]["endToEndLatency50pct"]["pairs"]) == 1
 
     # What is there is left as it is, and no broker is started for it.
-    said.clear()
-    assert run_suite([good], tmp_path, quick=False, progress=said.append) == []
-    assert said == ["[1/1] good: there already"]
+    lines.clear()
+    assert run_suite([good], tmp_path, quick=False, progress=lines.append) == []
+    assert lines == ["[1/1] good: skipped, its document exists"]
     assert is_there(tmp_path / "good.json", quick=True)
     assert not is_there(tmp_path / "bad.json", quick=False)
-    (tmp_path / "good.json").write_text(json.dumps({**found, "quick": True}))
+    (tmp_path / "good.json").write_text(json.dumps({**document, "quick": True}))
     assert not is_there(tmp_path / "good.json", quick=False), "a first look is not the full run"

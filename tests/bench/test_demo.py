@@ -27,14 +27,14 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
         "-b", kafka_cluster.bootstrap, "-t", f"demo-{tmp_path.name}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["messages"] == 400
-    assert told["deliveries"] > 400
-    assert (told["violations"], told["not_checked"]) == (0, [])
-    assert told["covered"] > 0
-    assert told["latency_ms"]["p50"] <= told["latency_ms"]["p99"]
-    assert told["throughput_per_s"] > 0
-    assert told["killed"] in [node["name"] for node in told["tree"]["collectors"]]
+    result = json.loads(done.stdout)
+    assert result["messages"] == 400
+    assert result["deliveries"] > 400
+    assert (result["violations"], result["not_checked"]) == (0, [])
+    assert result["covered"] > 0
+    assert result["latency_ms"]["p50"] <= result["latency_ms"]["p99"]
+    assert result["throughput_per_s"] > 0
+    assert result["killed"] in [node["name"] for node in result["tree"]["collectors"]]
     assert amcast("verify", str(history)).returncode == 0
 
 
@@ -52,7 +52,7 @@ def test_the_sample_is_2000_commits_and_its_plan_covers_every_destination_set():
     [
         ('{"to": ["a"]}\n{oops', ":2: not a JSON object"),
         ('{"to": []}', ":1: 'to' is empty"),
-        ("", "holds no messages"),
+        ("", "the file holds no messages"),
         ('{"from": 1}', ":1: not a JSON object with a list 'to'"),
     ],
 )

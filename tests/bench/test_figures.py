@@ -9,26 +9,30 @@ from bench.micro.memory import _peak_mib
 
 def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
     ordering.main(["--logs", "4", "--ticks", "5", "--grown", "2500", "-o", "json"])
-    told = json.loads(capsys.readouterr().out)
-    assert (told["schema_version"], told["benchmark"]) == (1, "ordering")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema_version"], document["benchmark"]) == (1, "ordering")
     assert (
-        told["command"] == "python -m bench.micro.ordering --logs 4 --ticks 5 --grown 2500 -o json"
+        document["command"]
+        == "python -m bench.micro.ordering --logs 4 --ticks 5 --grown 2500 -o json"
     )
-    found = told["figures"]
+    measured = document["figures"]
     # Runs are capped at 1000 messages: three of each log a tick, a record for each round of logs.
     messages, runs, records = 4 * 5 * 2500, 4 * 5 * 3, 5 * 3
-    per_run = found["messages_per_cpu_second"] / found["runs_per_cpu_second"]
+    per_run = measured["messages_per_cpu_second"] / measured["runs_per_cpu_second"]
     assert round(per_run) == round(messages / runs)
-    assert round(found["runs_per_cpu_second"] / found["records_per_cpu_second"]) == runs / records
-    assert told["machine"]["cpus"]
+    assert (
+        round(measured["runs_per_cpu_second"] / measured["records_per_cpu_second"])
+        == runs / records
+    )
+    assert document["machine"]["cpus"]
 
 
 def test_a_table_shows_every_figure(capsys):
-    told = figures.document("x-y", {"a": 1234567, "b": 0.125}, kafka="none", arguments=["--q"])
-    figures.show(told, "table")
+    document = figures.document("x-y", {"a": 1234567, "b": 0.125}, kafka="none", arguments=["--q"])
+    figures.show(document, "table")
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert shown == [["a", "1,234,567"], ["b", "0.125"]]
-    assert told["command"] == "python -m bench.micro.x_y --q"
+    assert document["command"] == "python -m bench.micro.x_y --q"
 
 
 def test_the_peak_of_a_process_holds_what_it_had():

@@ -9,7 +9,7 @@ from bench.fuzz import campaign
 from bench.fuzz.campaign import fuzz, input_of
 from bench.fuzz.mutation import Shape
 from bench.fuzz.table import table
-from bench.fuzz.target import Target
+from bench.fuzz.target import FuzzTarget
 from multicast import messages
 from multicast.errors import UsageError
 from topology.documents import DEPTH_MAX, NotReadable, json_object
@@ -41,7 +41,7 @@ def crashes(raw):
         raise ZeroDivisionError("a planted bug")
 
 
-BROKEN = Target("broken", crashes, (ValueError,), [b"1 2 3 4 5"], Shape.TEXT)
+BROKEN = FuzzTarget("broken", crashes, (ValueError,), [b"1 2 3 4 5"], Shape.TEXT)
 
 
 def test_a_failure_is_found_and_its_command_makes_the_same_input():

@@ -23,18 +23,18 @@ def arm(**pids):
 
 
 def test_what_threads_of_one_name_spend_meanwhile_is_added_up_by_role(monkeypatch):
-    told = {
+    costs = {
         1: [Account(1, "python", 1.0, 0.5), Account(2, "rdk:broker1", 2.0, 0.0)],
         2: [Account(3, "rdk:broker22", 0.0, 0.0)],
     }
-    monkeypatch.setattr(profiling, "accounts", lambda pid: iter(told[pid]))
+    monkeypatch.setattr(profiling, "accounts", lambda pid: iter(costs[pid]))
     spent = Spent()
     with spent.counted(arm(brokers=[1], consumers=[2])):
-        told[1] = [Account(1, "python", 1.5, 0.5), Account(2, "rdk:broker1", 2.1, 0.2)]
-        told[2] = [Account(3, "rdk:broker22", 0.3, 0.1), Account(4, "rdk:broker5", 0.1, 0.0)]
-    found = spent.by_message(1000)
-    assert list(found) == ["consumers", "brokers"]
-    assert found["brokers"] == {
+        costs[1] = [Account(1, "python", 1.5, 0.5), Account(2, "rdk:broker1", 2.1, 0.2)]
+        costs[2] = [Account(3, "rdk:broker22", 0.3, 0.1), Account(4, "rdk:broker5", 0.1, 0.0)]
+    threads = spent.by_message(1000)
+    assert list(threads) == ["consumers", "brokers"]
+    assert threads["brokers"] == {
         "cpu": pytest.approx(600),
         "queued": pytest.approx(200),
         "threads": {
@@ -43,7 +43,7 @@ def test_what_threads_of_one_name_spend_meanwhile_is_added_up_by_role(monkeypatc
         },
     }
     # A thread that began meanwhile counts from nothing.
-    assert found["consumers"]["threads"] == {
+    assert threads["consumers"]["threads"] == {
         "rdk:brokerN": [pytest.approx(400), pytest.approx(100)]
     }
 
@@ -63,18 +63,18 @@ def test_percentiles_are_of_the_messages_in_milliseconds():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
-        (["tenth"], "give what it found as a rate"),
+        (["tenth"], "give the measured rate"),
         (["no-such"], "no-such"),
         (["one-small", "--set", "pairs=0"], "pairs"),
     ],
 )
-def test_what_cannot_be_profiled_is_one_sentence(arguments, said, capsys):
+def test_what_cannot_be_profiled_is_one_sentence(arguments, sentence, capsys):
     assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
 
 
 def test_each_missed_mark_names_a_profile_whose_command_stands_below():
@@ -92,10 +92,10 @@ def test_each_missed_mark_names_a_profile_whose_command_stands_below():
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_small_run_tells_stages_processors_and_functions(capsys):
-    asked = ["one-small", "--set", "messages=60", "--set", "warm_up=10", "--set", "pairs=1"]
+    arguments = ["one-small", "--set", "messages=60", "--set", "warm_up=10", "--set", "pairs=1"]
     if os.geteuid() == 0:  # py-spy looks into other processes
-        asked.append("--functions")
-    assert main([*asked, "-o", "json"]) == 0
+        arguments.append("--functions")
+    assert main([*arguments, "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     plain, ordered = document["figures"]["plain"], document["figures"]["ordered"]
     assert set(plain["us_a_message"]) == ROLES - {"collectors"}
@@ -107,7 +107,7 @@ def test_a_small_run_tells_stages_processors_and_functions(capsys):
         assert 0 < found["busy_cores"] <= os.cpu_count() + 0.1
         for role, spent in found["us_a_message"].items():
             assert spent["cpu"] > 0, role
-    if "--functions" in asked:
+    if "--functions" in arguments:
         shares = ordered["functions"]["collectors"]
         assert 0 < sum(shares.values()) <= 1.01
     text = "\n".join(table(document["figures"]))

@@ -12,9 +12,9 @@ from bench.micro import virtual
 from bench.report import data as report_data
 from bench.report.cli import report
 from bench.report.data import collect, plots
-from bench.report.marks import P50, PER_CPU, RATE, judge
 from bench.report.report import write_report
 from bench.report.suite import ENTRIES
+from bench.report.targets import P50, PER_CPU, RATE, judge
 from multicast.errors import UsageError
 from topology.output import Output
 
@@ -174,24 +174,24 @@ def test_the_page_is_whole_and_needs_no_other_file():
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
     assert "@import" not in text
     assert text.count('role="img"') == len(plots(documents)) == text.count("<svg")
-    said = " ".join(page.texts)
+    text_of_page = " ".join(page.texts)
     for fact in ("a <fast> one", "kafka 4.3.1", "abc with changes", "TimedOut: <late>", "seed",
                  "amcast bench run tree-16", "amcast bench suite --out DIR --only backlog-100B",
                  "ordered, announced", "p50 end to end, ms"):  # fmt: skip
-        assert fact in said
+        assert fact in text_of_page
     assert write_report(documents, judge(documents)) == text, "one run gives one page"
 
 
-def test_the_command_reads_folders_and_prints_the_marks_as_json(tmp_path, capsys):
-    for name, one in full().items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+def test_the_command_reads_folders_and_prints_the_targets_as_json(tmp_path, capsys):
+    for name, entry in full().items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(entry))
     (tmp_path / "plan.json").write_text('{"schema_version": 1, "topic": "A"}')
     report([tmp_path], output=Output.JSON)
-    told = json.loads(capsys.readouterr().out)
-    by_mark = {(one["document"], one["mark"]): one for one in told["marks"]}
-    found = by_mark["backlog-1kB", "1 kB"]
-    assert (found["median"], found["pairs"], found["verdict"]) == (1.0, 3, "too few pairs")
-    assert by_mark["memory", "a collector's growth"]["verdict"] == "not measured"
+    printed = json.loads(capsys.readouterr().out)
+    by_target = {(entry["document"], entry["mark"]): entry for entry in printed["marks"]}
+    target = by_target["backlog-1kB", "1 kB"]
+    assert (target["median"], target["pairs"], target["verdict"]) == (1.0, 3, "too few pairs")
+    assert by_target["memory", "a collector's growth"]["verdict"] == "not measured"
     report([tmp_path], output=Output.TABLE)
     assert "too few pairs" in capsys.readouterr().out
 
@@ -201,13 +201,13 @@ def test_what_cannot_be_reported_is_a_usage_error_that_names_the_file(tmp_path):
     other.write_text('{"schema_version": 1, "topic": "A"}')
     broken.write_text("{")
     twice.write_text(json.dumps(document("tree-1")))
-    for paths, said in (
+    for paths, sentence in (
         ([other], "other.json: not a document"),
         ([broken], "broken.json: not JSON"),
         ([tmp_path / "none.json"], "none.json"),
         ([twice, twice], "twice.json: there is another"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=sentence):
             collect(paths)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no document"):
@@ -219,7 +219,7 @@ def test_what_cannot_be_reported_is_a_usage_error_that_names_the_file(tmp_path):
 def test_figures_are_written_with_three_digits_and_their_spread():
     assert report_data.short(1234.5) == "1,234"
     assert report_data.short(0.12345) == "0.123"
-    assert report_data.said(None) == "-"
+    assert report_data.figure_text(None) == "-"
 
 
 def test_a_page_or_a_document_that_exists_is_kept_unless_force_is_said(tmp_path):

@@ -160,12 +160,12 @@ def swap_two(story):
 def swap_two_at_every_reader_of_one_name(story):
     for name in ("C2-a", "C2.audit-audit"):
         lines = story.files[name]
-        at = next(
+        index = next(
             place
             for place in range(2, len(lines))
             if all(len(line.get("to", ())) > 1 for line in lines[place : place + 2])
         )
-        lines[at], lines[at + 1] = lines[at + 1], lines[at]
+        lines[index], lines[index + 1] = lines[index + 1], lines[index]
 
 
 def tear_one(story):
@@ -199,11 +199,11 @@ def append_one_twice(story):
 
 
 def swap_two_values(story):
-    one, two = (
-        [line for line in deliveries(story, "C1.audit-audit") if line["to"] == ["P1"]][at]
-        for at in (1, 2)
+    first, second = (
+        [line for line in deliveries(story, "C1.audit-audit") if line["to"] == ["P1"]][index]
+        for index in (1, 2)
     )
-    one["value"], two["value"] = two["value"], one["value"]
+    first["value"], second["value"] = second["value"], first["value"]
 
 
 def store_a_failed_one(story):
@@ -230,7 +230,7 @@ ORDER = {"uniform prefix order", "uniform acyclic order"}
 
 
 @pytest.mark.parametrize(
-    ("spoil", "found"),
+    ("spoil", "kinds"),
     [
         (lose_one, {"uniform prefix order", "uniform agreement", "validity"}),
         (lose_one_that_another_instance_had, {"uniform prefix order", "replay"}),
@@ -250,9 +250,9 @@ ORDER = {"uniform prefix order", "uniform acyclic order"}
         (restart_at_a_cursor_of_nobody, {"began elsewhere"}),
     ],
 )
-def test_each_fault_is_found_by_its_name(story, tmp_path, spoil, found):
+def test_each_fault_is_found_by_its_name(story, tmp_path, spoil, kinds):
     spoil(story)
-    assert judged(story, tmp_path) >= found
+    assert judged(story, tmp_path) >= kinds
 
 
 def test_a_finding_names_the_message_and_the_call(story, tmp_path):
@@ -260,7 +260,7 @@ def test_a_finding_names_the_message_and_the_call(story, tmp_path):
     story.renumber()
     run = story.write(tmp_path)
     (finding,) = run.findings(run.history())
-    assert finding.sentence == "p1/a/3 stands in the logs as P2+P3+P4:0 and P2+P3+P4:99."
+    assert finding.sentence == "p1/a/3 is stored as P2+P3+P4:0 and P2+P3+P4:99."
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_a_finding_names_the_message_and_the_call(story, tmp_path):
         ("p1-b", '{"call": 3, "outcome": "accepted", "message_id": "P1:1", "ns": 1}', "a second"),
         ("p1-b", '{"call": 99, "outcome": "failed", "ns": 1}', "was not begun"),
         ("p1-b", '{"begun": 30, "ns": 1}', "field 'to' is missing"),
-        ("p1-b", '{"begun": 30, "to"', "none of ours"),
-        ("C2-a", '{"odd": 1}', "no delivery and no end line"),
+        ("p1-b", '{"begun": 30, "to"', "no client writes such a line"),
+        ("C2-a", '{"odd": 1}', "not a delivery or end line"),
     ],
 )
 def test_a_line_that_no_process_writes_is_named(story, tmp_path, name, line, says):
@@ -286,7 +286,7 @@ def test_a_torn_line_counts_only_where_nothing_follows_it(story, tmp_path):
     story.write(tmp_path)
     with (tmp_path / "p1-a").open("a") as file:
         file.write('\n{"call": 29, "outcome": "unknown", "ns": 1}\n')
-    with pytest.raises(HistoryError, match="p1-a:59: the line is none of ours"):
+    with pytest.raises(HistoryError, match="p1-a:59: no client writes such a line"):
         read_histories(tmp_path.iterdir())
 
 
@@ -300,7 +300,7 @@ def test_a_process_that_was_killed_before_it_was_open_says_nothing(story, tmp_pa
 def test_two_files_of_one_process_are_refused(story, tmp_path):
     for name in ("p1-b", "C2-a"):
         story.files["again"] = story.files[name]
-        with pytest.raises(HistoryError, match="wrote another file"):
+        with pytest.raises(HistoryError, match="wrote two files"):
             story.write(tmp_path)
 
 
@@ -332,7 +332,7 @@ def test_a_million_lines_are_read_in_little_memory(tmp_path):
             out.write(f'{{{who},"end":true,"ns":1}}\n')
 
     # Test: in a process of its own, so that memory is its.
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", READ_ALL, *map(str, tmp_path.iterdir())],
         stdout=subprocess.PIPE,
         check=True,
@@ -340,7 +340,7 @@ def test_a_million_lines_are_read_in_little_memory(tmp_path):
     )
 
     # Check.
-    read = json.loads(told.stdout)
+    read = json.loads(printed.stdout)
     assert (read["findings"], read["deliveries"]) == (0, 2 * count)
     assert read["rss_kb_max"] < 250_000
 
@@ -375,7 +375,7 @@ WANTED = {"C1": ("P1",), "C2": ("P1", "P2")}
 
 def test_recovery_lasts_until_the_slowest_pair_delivered_something_begun_after_the_heal():
     fault = Fault("cut", 9 * S, 10 * S)
-    (found,) = recoveries(
+    (recovery,) = recoveries(
         [fault],
         load={"P1": [8 * S, 11 * S, 12 * S], "P2": [11 * S]},
         delivered={
@@ -385,21 +385,21 @@ def test_recovery_lasts_until_the_slowest_pair_delivered_something_begun_after_t
         },
         interests=WANTED,
     )
-    assert (found.took_s, found.waiting) == (7.0, ())
+    assert (recovery.took_s, recovery.waiting) == (7.0, ())
 
 
 def test_a_redelivery_of_an_older_message_is_no_recovery():
-    (found,) = recoveries(
+    (recovery,) = recoveries(
         [Fault("kill", 9 * S, 10 * S)],
         load={"P1": [8 * S, 11 * S]},
         delivered={("C1", "P1"): Pair((8 * S, 12 * S), (11 * S, 13 * S))},
         interests={"C1": ("P1",)},
     )
-    assert found.took_s == 3.0
+    assert recovery.took_s == 3.0
 
 
 def test_a_pair_that_delivers_nothing_more_is_named_and_counted():
-    found = recoveries(
+    times = recoveries(
         [Fault("kill", 0, 10 * S), Fault("kill", 0, S)],
         load={"P1": [2 * S, 11 * S]},
         delivered={
@@ -408,20 +408,20 @@ def test_a_pair_that_delivers_nothing_more_is_named_and_counted():
         },
         interests=WANTED,
     )
-    assert [(one.took_s, one.waiting) for one in found] == [(None, (("C1", "P1"),)), (3.0, ())]
-    figures = by_kind(found)["kill"]
+    assert [(one.took_s, one.waiting) for one in times] == [(None, (("C1", "P1"),)), (3.0, ())]
+    figures = by_kind(times)["kill"]
     assert (figures.count, figures.measured, figures.unrecovered) == (2, 1, 1)
     assert (figures.p50_s, figures.worst_s) == (3.0, 3.0)
 
 
 def test_a_set_without_load_after_the_heal_is_not_waited_for():
-    (found,) = recoveries(
+    (recovery,) = recoveries(
         [Fault("kill", 0, 10 * S)],
         load={"P1": [2 * S], "P2": [11 * S]},
         delivered={("C2", "P2"): Pair((11 * S, 12 * S))},
         interests=WANTED,
     )
-    assert (found.took_s, found.waiting) == (2.0, ())
+    assert (recovery.took_s, recovery.waiting) == (2.0, ())
     (idle,) = recoveries([Fault("kill", 0, 99 * S)], load={}, delivered={}, interests=WANTED)
     assert (idle.took_s, idle.waiting) == (None, ())
 

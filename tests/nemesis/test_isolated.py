@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.nemesis.isolated.catalogue import ASIDES
+from bench.nemesis.isolated.catalogue import ISOLATED_FAULTS
 from bench.nemesis.isolated.deployment import (
     Deployment,
     EndedProgram,
-    FaultStage,
+    FaultSite,
     Unexpected,
     expect,
 )
-from bench.nemesis.isolated.topics import fill_again, make_again, named
+from bench.nemesis.isolated.topics import named, recreate, refill
 from bench.nemesis.skewed import skew
 from multicast.errors import AmcastError
 from multicast.verification.report import OrderViolation
@@ -30,20 +30,20 @@ patient = pytest.mark.timeout(900)
 
 
 @pytest.fixture
-def stage(kafka_cluster, tmp_path):
-    return FaultStage(kafka_cluster.bootstrap, tmp_path)
+def site(kafka_cluster, tmp_path):
+    return FaultSite(kafka_cluster.bootstrap, tmp_path)
 
 
 @kafka
 @slow
 @patient
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", sorted(set(ASIDES) - {"full-broker"}))
-def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(stage, name):
-    told = ASIDES[name](stage)
-    assert told.name == name
-    assert told.messages >= 300
-    assert told.deliveries > told.messages
+@pytest.mark.parametrize("name", sorted(set(ISOLATED_FAULTS) - {"full-broker"}))
+def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(site, name):
+    effect = ISOLATED_FAULTS[name](site)
+    assert effect.name == name
+    assert effect.messages >= 300
+    assert effect.deliveries > effect.messages
 
 
 @kafka
@@ -55,26 +55,26 @@ def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     if os.geteuid() != 0:  # nobody else may mount
         assert done.returncode == 2
-        assert "a broker cannot have a small disk here" in done.stderr
+        assert "cannot mount a small disk for a broker" in done.stderr
         return
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
-    assert told["deliveries"] > told["messages"] > 1600
+    effect = json.loads(done.stdout)
+    assert effect["deliveries"] > effect["messages"] > 1600
     assert "amcast-" not in Path("/proc/self/mounts").read_text()
 
 
 @kafka
 @slow
 @patient
-def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(stage):
-    with Deployment(stage, "frozen") as own:
-        host = own.collectors()
-        own.multicast(100)
+def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(site):
+    with Deployment(site, "frozen") as deployment:
+        host = deployment.collectors()
+        deployment.multicast(100)
         until(lambda: sum(sum(one["ordered"].values()) for one in host.nodes()) > 100, "an order")
         host.process.send_signal(signal.SIGSTOP)
         try:
-            make_again(own)
-            fill_again(own)
+            recreate(deployment)
+            refill(deployment)
         finally:
             host.process.send_signal(signal.SIGCONT)
         until(lambda: named(host), "a collector that names its topic", 180)
@@ -97,7 +97,7 @@ def test_a_fault_with_another_effect_is_told():
     ],
 )
 def test_a_program_that_fails_otherwise_than_by_one_sentence_is_told(code, err):
-    with pytest.raises(Unexpected, match="was to end with code 1"):
+    with pytest.raises(Unexpected, match="should end with exit code 1"):
         EndedProgram(code, "", err).refused("the disk is full")
 
 

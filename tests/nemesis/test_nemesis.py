@@ -86,13 +86,15 @@ def test_what_was_lost_reordered_or_doubled_is_a_violation(tmp_path, guarantee, 
     outcome = judged(tmp_path)
     assert outcome.violated
     assert guarantee in [verdict.guarantee for verdict in outcome.report.violations]
-    told = report.document(outcome, seed=1, rate=2.0, folder="here", arguments=["--seed", "1"])
-    assert told["totals"]["violations"] == len(outcome.report.violations) + len(outcome.findings)
-    said = io.StringIO()
-    report.tell(told, Console(file=said, width=200))
-    assert re.search(rf"{guarantee} +violated\n    \S", said.getvalue())
-    assert "leader-killed: recovery p99 -, at most 15 s: not measured" in said.getvalue()
-    assert "histories and logs: here" in said.getvalue()
+    document = report.document(outcome, seed=1, rate=2.0, folder="here", arguments=["--seed", "1"])
+    assert document["totals"]["violations"] == len(outcome.report.violations) + len(
+        outcome.findings
+    )
+    printed = io.StringIO()
+    report.tell(document, Console(file=printed, width=200))
+    assert re.search(rf"{guarantee} +violated\n    \S", printed.getvalue())
+    assert "leader-killed: recovery p99 -, at most 15 s: not measured" in printed.getvalue()
+    assert "histories and logs: here" in printed.getvalue()
 
 
 # -- what is looked at while it runs ------------------------------------------------------------
@@ -147,20 +149,20 @@ def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know()
     assert shown[0] == shown[1]
     assert len(shown[0].splitlines()) > 60
     done = amcast("bench", "nemesis", "--loopback", "--kinds", "collector-killed,meteor")
-    assert (done.returncode, "there is no kind meteor" in done.stderr) == (2, True)
+    assert (done.returncode, "there is no kind of fault meteor" in done.stderr) == (2, True)
 
 
 def naming(text):
     """The processes that name a text on their command line."""
-    found = []
+    names = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             try:
                 if text.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                    names.append(int(entry.name))
             except OSError:
                 pass
-    return found
+    return names
 
 
 @pytest.mark.kafka

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.nemesis.network import DESK, Network, alone, obstacle, own_namespace
+from bench.nemesis.network import DESK, Network, in_own_namespace, obstacle, own_namespace
 from multicast.errors import UsageError
 from tests.helpers.system import until
 
@@ -28,7 +28,9 @@ def desk(tmp_path):
 
     def run(situation):
         done = subprocess.run(
-            alone([sys.executable, "-m", "tests.helpers.netns_program", situation, str(tmp_path)]),
+            in_own_namespace(
+                [sys.executable, "-m", "tests.helpers.netns_program", situation, str(tmp_path)]
+            ),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,25 +70,25 @@ def test_in_a_namespace_of_its_own(desk, situation):
 
 @pytest.mark.slow
 def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
-    code, [said] = desk("the_desk_is_killed")
+    code, [printed] = desk("the_desk_is_killed")
     assert code == -signal.SIGKILL
     # Two hosts: each has a holder and four programs, of which two are stopped and one an orphan.
-    assert len(said["pids"]) == 10
-    until(lambda: all(map(is_gone, said["pids"])), "the end of all processes")
+    assert len(printed["pids"]) == 10
+    until(lambda: all(map(is_gone, printed["pids"])), "the end of all processes")
 
 
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the_desk(desk):
-    code, [said] = desk("three_brokers_serve_and_one_is_isolated")
+    code, [printed] = desk("three_brokers_serve_and_one_is_isolated")
     assert code == -signal.SIGKILL
-    assert len(said["pids"]) == 3
-    until(lambda: all(map(is_gone, said["pids"])), "the end of all brokers")
+    assert len(printed["pids"]) == 3
+    until(lambda: all(map(is_gone, printed["pids"])), "the end of all brokers")
 
 
 @pytest.mark.parametrize("hosts", [[], ["b1", "b1"], ["B1"], [DESK], ["b 1"], ["b" * 11], [""]])
 def test_names_that_are_none_are_refused(hosts):
-    with pytest.raises(UsageError, match="not the names"):
+    with pytest.raises(UsageError, match="different host names"):
         Network(hosts)
 
 
@@ -95,7 +97,7 @@ def test_where_namespaces_cannot_be_made_one_sentence_says_why(monkeypatch):
     assert not own_namespace()
     why = obstacle()
     assert why is not None
-    for refused in (lambda: alone(["true"]), Network(["b1"]).__enter__):
+    for refused in (lambda: in_own_namespace(["true"]), Network(["b1"]).__enter__):
         with pytest.raises(UsageError) as raised:
             refused()
         assert str(raised.value) == why

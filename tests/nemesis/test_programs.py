@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from bench.nemesis.histories import read_histories
-from bench.nemesis.programs import Consume, ConsumerAudit, Notes, Produce, command
+from bench.nemesis.programs import Consume, ConsumerAudit, HistoryFile, Produce, command
 from bench.nemesis.recovery import Fault, recoveries
 from collectors.reconfiguration.apply import apply
 from multicast.drivers.kafka_python import Admin
@@ -173,15 +173,15 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     assert counts.accepted > 300
     assert counts.instances == 2 + 6 + 3
     assert set(run.load) == {"+".join(to) for to in SETS}
-    first = min(min(times) for times in run.load.values())
-    (found,) = recoveries(
+    first = min(min(recovery) for recovery in run.load.values())
+    (recovery,) = recoveries(
         [Fault("none", first, first)],
         load=run.load,
         delivered=run.delivered,
         interests=run.interests,
     )
-    assert found.took_s is not None
-    assert found.took_s > 0
+    assert recovery.took_s is not None
+    assert recovery.took_s > 0
 
 
 def test_a_changed_tree_is_followed_by_clients_and_by_who_was_away(system, clients):
@@ -351,15 +351,15 @@ def test_who_started_it_takes_it_along(system, tmp_path):
 
 
 def test_a_file_that_is_there_is_left_alone(tmp_path):
-    Notes(str(tmp_path / "a")).write([{"n": 1}])
-    with pytest.raises(UsageError, match="cannot be made: File exists"):
-        Notes(str(tmp_path / "a"))
+    HistoryFile(str(tmp_path / "a")).write([{"n": 1}])
+    with pytest.raises(UsageError, match=r"cannot create .*: File exists"):
+        HistoryFile(str(tmp_path / "a"))
     assert (tmp_path / "a").read_text() == '{"n":1}\n'
 
 
 def test_a_full_disk_is_waited_out_and_no_line_is_lost(tmp_path):
     # Init: every write finds the disk full.
-    notes = Notes(str(tmp_path / "a"))
+    notes = HistoryFile(str(tmp_path / "a"))
     notes.write([{"n": 1}])
     real, full = os.dup(notes._file), os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, notes._file)

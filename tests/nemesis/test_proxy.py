@@ -31,7 +31,7 @@ def framed(body):
     return struct.pack(">i", len(body)) + body
 
 
-def asked(number, *, api=Api.API_VERSIONS, client=b"raw"):
+def request(number, *, api=Api.API_VERSIONS, client=b"raw"):
     """Write a request without a body; with `API_VERSIONS` the oldest form that brokers take."""
     return framed(struct.pack(">hhih", api, 0, number, len(client)) + client)
 
@@ -131,16 +131,16 @@ class Raw:
 
     def numbers(self, count):
         """Read so many answers; None stands for the end of the connection."""
-        found = []
-        while len(found) < count:
+        numbers = []
+        while len(numbers) < count:
             try:
                 piece = self.socket.recv(65536)
             except ConnectionResetError:
                 piece = b""
             if not piece:
-                return [*found, None]
-            found += [number_of_answer(frame) for frame in self._frames.feed(piece)]
-        return found
+                return [*numbers, None]
+            numbers += [number_of_answer(frame) for frame in self._frames.feed(piece)]
+        return numbers
 
 
 def second(action, **more):
@@ -153,7 +153,7 @@ def test_requests_and_answers_pass_in_order_and_the_watch_sees_them(behind):
     _, proxy, sightings = behind
     before = sightings.counts["raw", Api.API_VERSIONS]
     with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(asked(number) for number in range(100)))
+        raw.socket.sendall(b"".join(request(number) for number in range(100)))
         assert raw.numbers(100) == list(range(100))
     assert sightings.counts["raw", Api.API_VERSIONS] - before == 100
 
@@ -163,10 +163,10 @@ def test_requests_and_answers_pass_in_order_and_the_watch_sees_them(behind):
 def test_of_a_doubled_request_one_answer_reaches_the_client(proxy):
     armed = proxy.arm(second(Action.DOUBLE))
     with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(asked(number) for number in range(5)))
+        raw.socket.sendall(b"".join(request(number) for number in range(5)))
         assert raw.numbers(5) == [0, 1, 2, 3, 4]
         assert armed.answered.wait(ANSWER_S)
-        raw.socket.sendall(asked(5))
+        raw.socket.sendall(request(5))
         assert raw.numbers(1) == [5]
     assert armed.count == 1
 
@@ -176,10 +176,10 @@ def test_of_a_doubled_request_one_answer_reaches_the_client(proxy):
 def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(proxy):
     armed = proxy.arm(second(Action.DELAY))
     with Raw(proxy) as held, Raw(proxy) as free:
-        held.socket.sendall(b"".join(asked(number) for number in range(3)))
+        held.socket.sendall(b"".join(request(number) for number in range(3)))
         assert held.numbers(1) == [0]
         assert armed.fired.wait(ANSWER_S)
-        free.socket.sendall(asked(7))
+        free.socket.sendall(request(7))
         assert free.numbers(1) == [7]
         assert not armed.answered.is_set()
         armed.release()
@@ -192,7 +192,7 @@ def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(
 def test_a_delay_ends_by_itself(proxy):
     proxy.arm(second(Action.DELAY, delay_s=0.05))
     with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(asked(number) for number in range(3)))
+        raw.socket.sendall(b"".join(request(number) for number in range(3)))
         assert raw.numbers(3) == [0, 1, 2]
 
 
@@ -202,9 +202,9 @@ def test_a_delay_ends_by_itself(proxy):
 def test_a_broken_connection_ends_before_the_answer(proxy, action):
     armed = proxy.arm(second(action))
     with Raw(proxy) as raw:
-        raw.socket.sendall(asked(0))
+        raw.socket.sendall(request(0))
         assert raw.numbers(1) == [0]
-        raw.socket.sendall(asked(1) + asked(2))
+        raw.socket.sendall(request(1) + request(2))
         assert raw.numbers(2) == [None]
     assert armed.fired.is_set()
     assert armed.answered.is_set() == (action is Action.LOSE_ANSWER)
@@ -216,9 +216,9 @@ def test_a_broken_connection_ends_before_the_answer(proxy, action):
 def test_a_late_request_is_carried_out_though_its_client_has_gone(proxy, action):
     armed = proxy.arm(second(action))
     with Raw(proxy) as raw:
-        raw.socket.sendall(asked(0))
+        raw.socket.sendall(request(0))
         assert raw.numbers(1) == [0]
-        raw.socket.sendall(asked(1))
+        raw.socket.sendall(request(1))
         assert armed.fired.wait(ANSWER_S)
         if action is Action.STRAND:
             assert raw.numbers(1) == [None]
@@ -241,7 +241,7 @@ def test_who_speaks_no_kafka_is_closed_and_others_go_on(proxy, spoken):
     with Raw(proxy) as other, Raw(proxy) as raw:
         raw.socket.sendall(spoken)
         assert raw.numbers(1) == [None]
-        other.socket.sendall(asked(3))
+        other.socket.sendall(request(3))
         assert other.numbers(1) == [3]
 
 

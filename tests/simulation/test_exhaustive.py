@@ -21,23 +21,23 @@ from bench.exhaustive import Explorer, main
 def test_no_interleaving_breaks_the_order_or_leaves_something_undone(
     roots, children, messages, crashes, losses
 ):
-    found = Explorer(
+    exploration = Explorer(
         roots=roots, children=children, messages=messages, crashes=crashes, losses=losses
     ).explore()
-    assert found.violation == ""
-    assert found.states > 200
-    assert found.at_rest > 0
+    assert exploration.violation == ""
+    assert exploration.states > 200
+    assert exploration.at_rest > 0
 
 
 @pytest.mark.slow
 def test_without_the_digest_the_shortest_way_to_a_wrong_order_is_found():
-    found = Explorer(rule="possible", roots=1, children=1, messages=2, crashes=0).explore()
-    assert found.violation == "the child orders P3:0, the root P2:0 P3:0"
-    assert len(found.path) == 8
-    assert found.path[-2:] == ("lost: child 1's append", "child 1's append lands")
+    exploration = Explorer(rule="possible", roots=1, children=1, messages=2, crashes=0).explore()
+    assert exploration.violation == "the child orders P3:0, the root P2:0 P3:0"
+    assert len(exploration.path) == 8
+    assert exploration.path[-2:] == ("lost: child 1's append", "child 1's append lands")
 
 
 def test_the_command_prints_the_number_of_states(capsys):
-    asked = ["--roots", "1", "--children", "1", "--messages", "1", "--crashes", "0"]
-    assert main(asked) == 0
+    arguments = ["--roots", "1", "--children", "1", "--messages", "1", "--crashes", "0"]
+    assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("states ")

@@ -34,8 +34,8 @@ class Bug:
 
 @dataclass(frozen=True)
 class Hunt:
-    found: bool
-    said: str
+    succeeded: bool
+    report: str
 
 
 BUGS = [
@@ -45,24 +45,24 @@ BUGS = [
 ]
 
 
-def plant(bug: Bug, at: Path) -> None:
+def plant(bug: Bug, folder: Path) -> None:
     for package in PACKAGES:
         shutil.copytree(
             ROOT / package,
-            at / package,
+            folder / package,
             ignore=shutil.ignore_patterns("__pycache__", "kafka_jars", "fabric"),
         )
-    patched = at / bug.file
+    patched = folder / bug.file
     text = patched.read_text()
     assert text.count(bug.old) == 1, f"the patch {bug.name!r} must match {bug.file} once"
     patched.write_text(text.replace(bug.old, bug.new))
 
 
-def simulate(at: Path, *arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess:
+def simulate(folder: Path, *arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "bench.simulator", *arguments],
-        cwd=at,
-        env={**os.environ, "PYTHONPATH": str(at), "PYTHONHASHSEED": hash_seed},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
         check=False,
@@ -70,21 +70,21 @@ def simulate(at: Path, *arguments: str, hash_seed: str = "0") -> subprocess.Comp
     )
 
 
-def hunt(bug: Bug, at: Path) -> Hunt:
+def hunt(bug: Bug, folder: Path) -> Hunt:
     """Run schedules from seed 0 on, up to the bug's number of seeds or the first violation."""
-    plant(bug, at)
+    plant(bug, folder)
     if bug.by == "trace":
         digests = [
-            re.search(r"digest .*", simulate(at, "--schedules", "10", hash_seed=seed).stdout)
+            re.search(r"digest .*", simulate(folder, "--schedules", "10", hash_seed=seed).stdout)
             for seed in ("1", "2", "3", "4")
         ]
         assert all(digests)
         different = len({digest[0] for digest in digests}) > 1
         return Hunt(different, "equal traces under all hash seeds")
-    done = simulate(at, "--schedules", str(bug.seeds), "--no-shrink")
+    done = simulate(folder, "--schedules", str(bug.seeds), "--no-shrink")
     assert done.returncode in (0, VIOLATION), done.stderr
-    said = re.search(r"violated: .*\n.*\nto repeat.*", done.stdout)
-    return Hunt(done.returncode == VIOLATION, said[0] if said else done.stdout)
+    violated = re.search(r"violated: .*\n.*\nto repeat.*", done.stdout)
+    return Hunt(done.returncode == VIOLATION, violated[0] if violated else done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,10 @@ def hunts(tmp_path_factory, request):
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_planted_bug_is_found(bug, hunts):
     outcome = hunts[bug.name].result()
-    assert outcome.found, f"{bug.name!r} was not found within {bug.seeds} seeds: {outcome.said}"
-    sys.stdout.write(f"{bug.name}: {outcome.said}\n")
+    assert outcome.succeeded, (
+        f"{bug.name!r} was not found within {bug.seeds} seeds: {outcome.report}"
+    )
+    sys.stdout.write(f"{bug.name}: {outcome.report}\n")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))

@@ -102,14 +102,14 @@ def digest_under(hash_seed: str, *, schedules: int) -> str:
         check=True,
         timeout=280,
     )
-    found = re.search(r"digest of all traces (\w+)", done.stdout)
-    assert found is not None
-    return found[1]
+    match = re.search(r"digest of all traces (\w+)", done.stdout)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.slow
 def test_a_failure_is_shrunk_to_the_turns_that_it_needs():
-    schedule = next(one for one in map(draw, range(50)) if len(one.plans) == 3)
+    schedule = next(drawn for drawn in map(draw, range(50)) if len(drawn.plans) == 3)
 
     def run_badly(candidate):
         # Stands in for a bug that needs two turns: a multicast, and after it an operator's.
@@ -125,14 +125,14 @@ def test_a_failure_is_shrunk_to_the_turns_that_it_needs():
     shrinker.shrink()
     assert [op.kind for op in shrinker.best.ops] == [TurnKind.MULTICAST, TurnKind.OPERATOR]
     assert shrinker.violation.witness == "2 turns"
-    told = tell(shrinker.best, run(shrinker.best).trace)
-    assert any(line.startswith("turns: multicast:") for line in told)
+    lines = tell(shrinker.best, run(shrinker.best).trace)
+    assert any(line.startswith("turns: multicast:") for line in lines)
 
 
 def test_the_command_prints_counts_and_ends_with_0(capsys):
     assert main(["--schedules", "2", "--first-seed", "7"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"schedules 2 {2}multicasts 208 {2}deliveries .* violations 0", said)
+    printed = capsys.readouterr().out
+    assert re.search(r"schedules 2 {2}multicasts 208 {2}deliveries .* violations 0", printed)
 
 
 def test_the_command_prints_every_event_of_one_seed_when_asked(capsys):

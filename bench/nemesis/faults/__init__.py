@@ -1,1 +1,1 @@
-"""The kinds of faults under the main load."""
+"""The kinds of faults that the nemesis injects."""

@@ -1,8 +1,8 @@
-"""Faults of brokers: the leader of a log, the KRaft controller, any one; killed or frozen.
+"""Faults of brokers: the leader of a log, the KRaft controller, or any broker is killed or frozen.
 
-Three brokers hold every log, and two must have a message before it is acknowledged, so that one
-may be missing at any time. Followers are frozen for longer than every time-out of the producers
-(`system.DELIVERY_S`; 10 s for a request): what their leader stores is not acknowledged in time.
+Every log has three replicas, and two must store a message before it is acknowledged, so one broker
+may fail at any time. Followers are frozen for longer than every time-out of the producers
+(`system.DELIVERY_TIMEOUTS_S`; 10 s for a request): their leader acknowledges appends too late.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from bench.nemesis.faults.kinds import kind
 from bench.nemesis.faults.programs import busy_instance
 from bench.nemesis.system import BROKERS, SETS, System
 
-_LONG_S = (12.0, 16.0)
+_LONG_S = (12.0, 16.0)  # more than the longest delivery time-out of a producer, 10 s
 
 
 @kind("leader-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True, times=2)
 def leader_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGKILL the leader of a log right after it acknowledged a message there.
+    """SIGKILL the leader of a log right after it acknowledged a message.
 
-    The message must not be lost with it: it stands in the history as any other does.
+    The message must not be lost; it is in the history like any other.
     """
     to = pick.choice(SETS)
     leader = system.leader_of(to)
-    message_id = system.hand.multicast(to)
+    message_id = system.manual_producer.multicast(to)
     system.cluster.kill(leader)
     yield f"broker {leader} after {message_id}"
     system.cluster.restart(leader)
@@ -42,7 +42,7 @@ def controller_killed(system: System, _: random.Random) -> Iterator[str]:
 
 @kind("broker-frozen", hold_s=(3.0, 8.0), brokers=True)
 def broker_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP a broker that leads a log: its connections stay open, and nothing answers."""
+    """SIGSTOP a broker that leads a log: its connections stay open, but it does not answer."""
     leader = system.leader_of(pick.choice(SETS))
     system.cluster.pause(leader)
     yield f"broker {leader}"
@@ -51,9 +51,9 @@ def broker_frozen(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("follower-frozen", hold_s=_LONG_S, brokers=True)
 def follower_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP one follower of a log's leader, until every append in flight has been given up.
+    """SIGSTOP one follower of a log's leader, until producers give up every append in flight.
 
-    The leader waits for it, until the controller takes it for dead.
+    The leader waits for the follower until the controller fences it.
     """
     followers = _followers(system, pick)
     yield from _frozen(system, [pick.choice(followers)])
@@ -61,9 +61,9 @@ def follower_frozen(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("followers-frozen", hold_s=_LONG_S, brokers=True)
 def followers_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP both followers of a log's leader, and with them the KRaft quorum.
+    """SIGSTOP both followers of a log's leader, and so the KRaft quorum.
 
-    The leader stores what it gets, and acknowledges it long after its producer has given it up.
+    The leader stores messages, and acknowledges them long after the producer gave them up.
     """
     yield from _frozen(system, _followers(system, pick))
 
@@ -83,7 +83,7 @@ def _frozen(system: System, brokers: Sequence[int]) -> Iterator[str]:
 
 @kind("broker-restarted", hold_s=(0.0, 0.5), brokers=True)
 def broker_restarted(system: System, pick: random.Random) -> Iterator[str]:
-    """Stop a broker in order, and start it again."""
+    """Stop a broker cleanly, and restart it."""
     broker = pick.choice(BROKERS)
     system.cluster.restart(broker)
     yield f"broker {broker}"
@@ -91,11 +91,11 @@ def broker_restarted(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("leader-and-collector-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True)
 def leader_and_collector_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """Two at once: the leader of a log, and an instance that orders."""
+    """SIGKILL two at once: the leader of a log, and an instance that orders."""
     to = pick.choice(SETS)
     leader = system.leader_of(to)
     program = system.programs[busy_instance(system, pick)]
-    message_id = system.hand.multicast(to)
+    message_id = system.manual_producer.multicast(to)
     system.cluster.kill(leader)
     program.kill()
     yield f"broker {leader} after {message_id}, {program.name}"

@@ -1,8 +1,8 @@
-"""All kinds of faults in one table: importing a file of faults enters its kinds."""
+"""All kinds of faults: importing a module of faults registers its kinds in `KINDS`."""
 
 from __future__ import annotations
 
-from bench.nemesis.faults import (  # noqa: F401  (entering its kinds is what each is imported for)
+from bench.nemesis.faults import (  # noqa: F401  (imported to register their kinds)
     brokers,
     foreign,
     isolated,
@@ -15,5 +15,5 @@ from bench.nemesis.faults.kinds import KINDS, FaultKind
 
 
 def usable(having: frozenset[str]) -> list[FaultKind]:
-    """Give the kinds that a system can be struck by that has these, in the order of their names."""
-    return [one for _, one in sorted(KINDS.items()) if one.needs <= having]
+    """Return the kinds that a system with these facilities supports, by name."""
+    return [kind for _, kind in sorted(KINDS.items()) if kind.needs <= having]

@@ -1,10 +1,10 @@
-"""The kinds of faults: how each is made, and how it is healed.
+"""Kinds of faults: a registry of functions that inject and heal a fault.
 
-A kind is a function with one `yield`: before it the fault is made, after it the fault is healed.
-What it yields says whom it struck. `pick` decides what the kind leaves open, and nothing else does.
+A kind is a function with one `yield`: the fault is injected before it and healed after it. It
+yields the name of the victim. Only `pick` makes random choices.
 
-    heals itself    the system works again without any help: recovery counts from the moment of the
-                    fault, and what was killed is started again only afterwards
+    heals itself    the system recovers without any help: recovery counts from the moment of the
+                    fault, and a killed process is restarted only afterwards
     brokers         the fault can leave replicas behind: all must be in sync before the next fault
 """
 
@@ -23,7 +23,7 @@ Act = Callable[[System, random.Random], Iterator[str]]
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind; `needs` names what the system must have for it: "network", "proxy"."""
+    """One kind; `needs` names the facilities that the system must have, such as "network"."""
 
     name: str
     act: Callable[[System, random.Random], AbstractContextManager[str]]
@@ -51,7 +51,7 @@ def kind(
     times: int = 1,
     needs: tuple[str, ...] = (),
 ) -> Callable[[Act], Act]:
-    """Enter a function as a kind."""
+    """Register a function as a kind of fault."""
 
     def enter(act: Act) -> Act:
         assert name not in KINDS, f"two kinds are called {name}"

@@ -1,7 +1,7 @@
-"""Faults of the network: hosts cut off, in one direction or both, slow links, broken connections.
+"""Faults of the network: hosts cut off in one direction or both, slow links, reset connections.
 
-All of them need hosts that are network namespaces. TCP sends again what a cut lost, so a healed
-link goes on where it was, after a while.
+All need hosts that are network namespaces. TCP sends lost bytes again, so connections continue some
+time after a link is healed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bench.nemesis.network import Network
 from bench.nemesis.system import BROKERS, CLIENT_HOSTS, HOSTS, SETS, System
 
 _NETWORK = ("network",)
-_KBIT = (200, 2000)
+_KBIT = (200, 2000)  # the bounds of a slow link's kbit/s; a local network has 500 times more
 
 
 def _network(system: System) -> Network:
-    assert system.network is not None, "this kind needs a network"
+    assert system.network is not None, "this kind of fault needs a network"
     return system.network
 
 
@@ -48,22 +48,22 @@ def controller_isolated(system: System, _: random.Random) -> Iterator[str]:
 
 @kind("bridge-partition", hold_s=(4.0, 8.0), brokers=True, needs=_NETWORK)
 def bridge_partition(system: System, pick: random.Random) -> Iterator[str]:
-    """Cut two brokers from each other; the third sees both."""
+    """Cut two brokers from each other; the third reaches both."""
     network = _network(system)
-    one, other = (f"b{number}" for number in pick.sample(BROKERS, 2))
-    network.cut(one, other)
-    network.cut(other, one)
-    yield f"{one} | {other}"
+    broker, other = (f"b{number}" for number in pick.sample(BROKERS, 2))
+    network.cut(broker, other)
+    network.cut(other, broker)
+    yield f"{broker} | {other}"
     network.heal()
 
 
 @kind("asymmetric-partition", hold_s=(4.0, 8.0), brokers=True, needs=_NETWORK)
 def asymmetric_partition(system: System, pick: random.Random) -> Iterator[str]:
-    """Lose what a broker sends to another, and nothing of what comes back."""
+    """Lose all packets from one broker to another, but none in the other direction."""
     network = _network(system)
-    one, other = (f"b{number}" for number in pick.sample(BROKERS, 2))
-    network.cut(one, other)
-    yield f"{one} > {other}"
+    sender, receiver = (f"b{number}" for number in pick.sample(BROKERS, 2))
+    network.cut(sender, receiver)
+    yield f"{sender} > {receiver}"
     network.heal()
 
 
@@ -80,7 +80,7 @@ def client_partition(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("client-asymmetric", hold_s=(3.0, 6.0), needs=_NETWORK)
 def client_asymmetric(system: System, pick: random.Random) -> Iterator[str]:
-    """Lose what a broker answers to a host of clients: requests arrive, acknowledgements do not."""
+    """Lose a broker's packets to a host of clients: requests arrive, acknowledgements do not."""
     network, broker = _network(system), _leader(system, pick)
     host = pick.choice(CLIENT_HOSTS[:3])
     network.cut(broker, host)
@@ -90,7 +90,7 @@ def client_asymmetric(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("collectors-isolated", hold_s=(4.0, 8.0), heals_itself=True, needs=_NETWORK)
 def collectors_isolated(system: System, _: random.Random) -> Iterator[str]:
-    """Unplug a host with two of three instances: zombies that come back with what they held."""
+    """Unplug a host with two of three instances: they return as zombies with held appends."""
     network = _network(system)
     network.isolate("c2")
     yield "c2"
@@ -108,7 +108,7 @@ def clients_isolated(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("slow-link", hold_s=(4.0, 7.0), brokers=True, needs=_NETWORK)
 def slow_link(system: System, pick: random.Random) -> Iterator[str]:
-    """Let little pass to and from one host."""
+    """Limit the bandwidth of one host."""
     network, host, kbit = _network(system), pick.choice(HOSTS), pick.randrange(*_KBIT)
     network.slow(host, kbit)
     yield f"{host} at {kbit} kbit/s"
@@ -126,7 +126,7 @@ def connections_reset(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("isolated-and-collector-killed", hold_s=(3.0, 6.0), brokers=True, needs=_NETWORK)
 def isolated_and_collector_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """Two at once: a broker is unplugged, and an instance that orders is killed."""
+    """Unplug a broker and kill an instance that orders, at once."""
     network, victim = _network(system), _leader(system, pick)
     program = system.programs[busy_instance(system, pick)]
     network.isolate(victim)

@@ -1,6 +1,6 @@
-"""The tree is changed in the middle of it all: `topology apply`, killed and repeated, too.
+"""Changes of the tree under load: `topology apply` runs, is killed, and is repeated.
 
-Two layouts for the same consumers take turns. `apply` is a process of its own, as an operator's is.
+Two layouts for the same consumers take turns. `apply` runs as a process, as for an operator.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from multicast.errors import AmcastError, TimedOut
 from topology.rollback import back
 from topology.tree import Plan
 
-_APPLY_S = 60.0
+_APPLY_S = 60.0  # the drain's time-out; a change under load takes seconds
 _HOST = "c3"
-# What `apply` says as it goes: before the plan is proposed, after that, while the drain goes on.
+# What `apply` prints: before it proposes the plan, after that, and during the drain.
 _STEPS = ("the way back", "stands in the control topic", "collectors freeze")
 
 
@@ -31,7 +31,7 @@ class Replanning:
     def __init__(self, system: System) -> None:
         self._system = system
         running = system.plans()[-1]
-        # Epochs take turns, whoever counted them.
+        # The epoch's number decides which layout follows.
         self.plan: Plan = back(system.layouts[running.epoch % 2], running)
         self._file = system.folder / f"plan-{self.plan.epoch}.json"
         self._file.write_text(json.dumps(self.plan.to_json()), encoding="utf-8")
@@ -45,27 +45,29 @@ class Replanning:
             return subprocess.Popen(self._system.command(_HOST, argv), stdout=out, stderr=out)
 
     def finish(self, operator: subprocess.Popen[bytes]) -> None:
-        """Wait until the epoch has begun; raises where it does not."""
+        """Wait until the epoch has begun; raises if `apply` fails."""
         try:
             code = operator.wait(_APPLY_S + 30.0)
         except subprocess.TimeoutExpired:
             operator.kill()
             operator.wait(10)
             raise TimedOut(
-                f"applying epoch {self.plan.epoch} did not end: {self._said()}"
+                f"applying epoch {self.plan.epoch} did not end: {self._log_end()}"
             ) from None
         if code:
-            raise AmcastError(f"applying epoch {self.plan.epoch} ended with {code}: {self._said()}")
+            raise AmcastError(
+                f"applying epoch {self.plan.epoch} ended with exit code {code}: {self._log_end()}"
+            )
 
     def reach(self, operator: subprocess.Popen[bytes], step: str) -> None:
-        """Wait until the operator's process has said that it is so far, or has ended."""
+        """Wait until the operator's process has printed a step, or has ended."""
 
         def done() -> bool:
             return step in self._log.read_text(errors="replace") or operator.poll() is not None
 
         until(done, timeout_s=_APPLY_S + 30.0, pause_s=0.002)
 
-    def _said(self) -> str:
+    def _log_end(self) -> str:
         return self._log.read_text(errors="replace").strip()[-500:]
 
 
@@ -92,7 +94,7 @@ def replanned_collector_killed(system: System, pick: random.Random) -> Iterator[
 
 @kind("replanned-apply-killed", hold_s=(0.0, 1.0))
 def replanned_apply_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGKILL the operator's process at some step; the same command again finishes it."""
+    """SIGKILL the operator's process at some step; the same command then completes the change."""
     change = Replanning(system)
     operator = change.begin()
     change.reach(operator, pick.choice(_STEPS))

@@ -1,6 +1,6 @@
-"""Faults of our own processes: collectors, consumers and producers killed, frozen, come and gone.
+"""Faults of collectors, consumers and producers: killed, frozen, joining and leaving.
 
-Standing by and placement take over without hands, so most of these heal themselves.
+Standbys and placement take over automatically, so most faults of collectors heal themselves.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from bench.nemesis.running import until
 from bench.nemesis.system import System
 from multicast.errors import TimedOut
 
-_JOIN_S = 120.0
+_JOIN_S = 120.0  # for a new Python process to join the group on a loaded machine
 
 
 def busy_instance(system: System, pick: random.Random) -> str:
-    """Choose an instance that is the primary of some collector, where one is known."""
+    """Choose an instance that is the primary of some collector, if one is known."""
     busy = [name for name, nodes in sorted(system.primaries().items()) if nodes]
     return pick.choice(busy or system.instances)
 
 
 @kind("collector-killed", hold_s=(2.0, 4.0), heals_itself=True, times=2)
 def collector_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGKILL an instance that orders: another stands by for it. It is started again later."""
+    """SIGKILL an instance that orders: a standby takes over. It is restarted later."""
     program = system.programs[busy_instance(system, pick)]
     program.kill()
     yield program.name
@@ -33,7 +33,7 @@ def collector_killed(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("collector-frozen", hold_s=(2.0, 5.0), heals_itself=True, times=2)
 def collector_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP an instance until its successor works, then let it go on: a zombie."""
+    """SIGSTOP an instance until its successor works, then resume it as a zombie."""
     program = system.programs[busy_instance(system, pick)]
     program.freeze()
     yield program.name
@@ -42,7 +42,7 @@ def collector_frozen(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("collector-frozen-past-session", hold_s=(7.5, 9.0), heals_itself=True)
 def collector_frozen_past_session(system: System, pick: random.Random) -> Iterator[str]:
-    """Freeze an instance for longer than its group waits for it: the others share out without."""
+    """Freeze an instance beyond its group session: the others take over its collectors."""
     program = system.programs[pick.choice(system.instances)]
     program.freeze()
     yield program.name
@@ -51,7 +51,7 @@ def collector_frozen_past_session(system: System, pick: random.Random) -> Iterat
 
 @kind("all-collectors-killed", hold_s=(0.5, 1.5))
 def all_collectors_killed(system: System, _: random.Random) -> Iterator[str]:
-    """SIGKILL every instance: nothing is ordered until they are started again."""
+    """SIGKILL every instance: nothing is ordered until they are restarted."""
     for name in system.instances:
         system.programs[name].kill()
     yield ", ".join(system.instances)
@@ -61,7 +61,7 @@ def all_collectors_killed(system: System, _: random.Random) -> Iterator[str]:
 
 @kind("group-rebalanced", hold_s=(3.0, 5.0), heals_itself=True)
 def group_rebalanced(system: System, _: random.Random) -> Iterator[str]:
-    """Let one more instance join, and leave in order: collectors move there and back."""
+    """Let one more instance join, and leave cleanly: collectors move there and back."""
     system.spare.start()
     if not until(system.spare_takes_part, timeout_s=_JOIN_S, pause_s=0.2):
         raise TimedOut(f"{system.spare.name} did not join within {_JOIN_S:g} s")
@@ -71,7 +71,7 @@ def group_rebalanced(system: System, _: random.Random) -> Iterator[str]:
 
 @kind("consumer-killed", hold_s=(0.5, 2.0))
 def consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGKILL a consumer; it is started again and goes on from its committed cursor."""
+    """SIGKILL a consumer; it is restarted and resumes from its committed cursor."""
     program = system.programs[pick.choice(system.consumers)]
     program.kill()
     yield program.name
@@ -80,7 +80,7 @@ def consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("consumer-frozen", hold_s=(2.0, 5.0))
 def consumer_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP a consumer and let it go on."""
+    """SIGSTOP a consumer, then resume it."""
     program = system.programs[pick.choice(system.consumers)]
     program.freeze()
     yield program.name
@@ -89,7 +89,7 @@ def consumer_frozen(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("producer-killed", hold_s=(0.5, 2.0))
 def producer_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGKILL a producer with calls in flight; it is started again."""
+    """SIGKILL a producer with calls in flight; it is restarted."""
     program = system.programs[pick.choice(system.producers)]
     program.kill()
     yield program.name
@@ -98,7 +98,7 @@ def producer_killed(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("producer-frozen", hold_s=(2.0, 4.0))
 def producer_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP a producer and let it go on: what it announced stays unfilled for so long."""
+    """SIGSTOP a producer, then resume it: its announced messages come late."""
     program = system.programs[pick.choice(system.producers)]
     program.freeze()
     yield program.name
@@ -107,7 +107,7 @@ def producer_frozen(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("collector-and-consumer-killed", hold_s=(1.0, 2.0))
 def collector_and_consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
-    """Two at once: an instance and a consumer."""
+    """SIGKILL an instance and a consumer at once."""
     victims = [busy_instance(system, pick), pick.choice(system.consumers)]
     for name in victims:
         system.programs[name].kill()

@@ -1,6 +1,6 @@
-"""Faults of single requests: held, doubled, cut, left without an answer, sent again much later.
+"""Faults of single requests: held, doubled, cut, left without an answer, delivered much later.
 
-They strike the clients of the host that reaches the brokers through the proxy.
+They hit the clients of the host that reaches the brokers through the proxy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.nemesis.proxy import Armed
 from bench.nemesis.system import System
 from multicast.errors import TimedOut
 
-_FIRED_S = 20.0
+_FIRED_S = 20.0  # for a matching request to come; clients send several a second
 _PRODUCER, _CONSUMER = "p2", "C2"
 
 
@@ -25,7 +25,7 @@ def _armed(system: System, rule: RequestFault) -> Iterator[Armed]:
     armed = system.proxy.arm(rule)
     try:
         if not armed.fired.wait(_FIRED_S):
-            raise TimedOut(f"no request came within {_FIRED_S:g} s for {rule}")
+            raise TimedOut(f"no request matched within {_FIRED_S:g} s: {rule}")
         yield armed
     finally:
         system.proxy.disarm()
@@ -39,37 +39,37 @@ def _spoiled(system: System, api: Api, action: Action, nth: int | None) -> Itera
 
 @kind("produce-held", hold_s=(1.0, 4.0))
 def produce_held(system: System, _: random.Random) -> Iterator[str]:
-    """Let no Produce through until it is released: what was announced stays unfilled."""
+    """Hold every Produce until release: announced messages come late."""
     yield from _spoiled(system, Api.PRODUCE, Action.DELAY, None)
 
 
 @kind("produce-doubled", hold_s=(1.0, 4.0))
 def produce_doubled(system: System, _: random.Random) -> Iterator[str]:
-    """Give each Produce to the broker twice."""
+    """Send each Produce to the broker twice."""
     yield from _spoiled(system, Api.PRODUCE, Action.DOUBLE, None)
 
 
 @kind("produce-cut", hold_s=(0.5, 2.0))
 def produce_cut(system: System, _: random.Random) -> Iterator[str]:
-    """Break the connection at each Produce, before the broker has it."""
+    """Break the connection at each Produce, before the broker gets it."""
     yield from _spoiled(system, Api.PRODUCE, Action.CUT, None)
 
 
 @kind("produce-answer-lost", hold_s=(0.5, 2.0))
 def produce_answer_lost(system: System, _: random.Random) -> Iterator[str]:
-    """Break the connection instead of a Produce's answer: stored, and nobody was told."""
+    """Break the connection instead of a Produce's answer: stored, but not acknowledged."""
     yield from _spoiled(system, Api.PRODUCE, Action.LOSE_ANSWER, None)
 
 
 @kind("produce-answer-held", hold_s=(11.0, 14.0))
 def produce_answer_held(system: System, _: random.Random) -> Iterator[str]:
-    """Hold each Produce's answer until its producer has given it up: stored, and told too late."""
+    """Hold each Produce's answer until its producer gives up: stored, acknowledged too late."""
     yield from _spoiled(system, Api.PRODUCE, Action.HOLD_ANSWER, None)
 
 
 @kind("produce-stranded", hold_s=(2.0, 4.0))
 def produce_stranded(system: System, _: random.Random) -> Iterator[str]:
-    """Break the connection at a Produce; the broker gets it later, after it was sent again."""
+    """Break the connection at a Produce; the broker gets it later, after its retry."""
     yield from _spoiled(system, Api.PRODUCE, Action.STRAND, 1)
 
 
@@ -81,13 +81,13 @@ def fetch_cut(system: System, _: random.Random) -> Iterator[str]:
 
 @kind("fetch-held", hold_s=(1.0, 4.0))
 def fetch_held(system: System, _: random.Random) -> Iterator[str]:
-    """Let no Fetch through for a while."""
+    """Hold every Fetch for a while."""
     yield from _spoiled(system, Api.FETCH, Action.DELAY, None)
 
 
 @kind("commit-lost", hold_s=(1.0, 3.0))
 def commit_lost(system: System, _: random.Random) -> Iterator[str]:
-    """Lose every commit of a cursor, then kill the consumer: it goes on from an older one."""
+    """Lose every commit of a cursor, then kill the consumer: it resumes from an older cursor."""
     program = system.programs[_CONSUMER]
     rule = RequestFault(api=Api.OFFSET_COMMIT, action=Action.CUT, nth=None, client_id=_CONSUMER)
     with _armed(system, rule) as armed:
@@ -101,8 +101,8 @@ def commit_lost(system: System, _: random.Random) -> Iterator[str]:
 def producer_killed_announced(system: System, _: random.Random) -> Iterator[str]:
     """Kill a producer between its announcement and its append.
 
-    It announces as it sends; what it sends is cut, so that the broker never has it. The offsets
-    that were ordered ahead stay empty until somebody fills them.
+    Its announcements arrive, but every Produce is cut, so the broker never gets the messages. The
+    offsets that were ordered early stay empty until a collector fills them.
     """
     program = system.programs[_PRODUCER]
     rule = RequestFault(api=Api.PRODUCE, action=Action.CUT, nth=None, client_id=_PRODUCER)

@@ -1,1 +1,1 @@
-"""Faults that have a topic or a broker of their own."""
+"""Isolated faults: each has its own topic, collectors and history."""

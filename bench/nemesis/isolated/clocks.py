@@ -1,7 +1,7 @@
-"""Clocks an hour off, announcements that lie, and a consumer that was away during two epochs.
+"""Isolated faults: clocks an hour off, false announcements, consumers absent during two epochs.
 
-Nothing of this may show in any order. Each function makes its fault in a deployment of its own, and
-says what it saw; it raises `Unexpected` where that is not what is promised (see `catalogue.py`).
+None of them may affect an order. Each function injects its fault into a deployment and returns what
+it saw; it raises `Unexpected` if that is not what is promised (see `catalogue.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.nemesis.isolated.deployment import (
     SETS,
     Deployment,
     FaultEffect,
-    FaultStage,
+    FaultSite,
     expect,
     planned,
     until,
@@ -34,45 +34,45 @@ from multicast.producer import Producer
 from multicast.receipts import Receipt
 from topology.rollback import back
 
-_HOUR_S = 3600
-_FAR_S = 3000.0  # a clock is surely wrong, on a machine that is slow, too
+_HOUR_S = 3600  # more than any time-out of the system
+_FAR_S = 3000.0  # a clock that is so far off is wrong, even if a slow machine stamps late
 _MESSAGES = 300
 _SKEWED = "bench.nemesis.skewed"
-_LIES = 200
+_LIES = 200  # rounds of false announcements, 20 ms apart: four seconds under load
 
 
-def skewed_clocks(stage: FaultStage) -> FaultEffect:
-    """Clocks of collectors and producers are an hour ahead, behind, and jump to and fro.
+def skewed_clocks(site: FaultSite) -> FaultEffect:
+    """Run collectors and producers with clocks an hour ahead, an hour behind, and alternating.
 
-    Two processes share out the collectors. That the clocks were wrong is seen in the stamps of
-    messages and of order records; the brokers' clocks are right.
+    Two processes share the collectors. The timestamps of messages and order records prove that the
+    clocks were wrong; the brokers' clocks are right.
     """
-    with Deployment(stage, "skewed-clocks") as own:
+    with Deployment(site, "skewed-clocks") as deployment:
         for off in (f"{_HOUR_S}", f"-{_HOUR_S}"):
-            own.collectors(program=(_SKEWED, off))
+            deployment.collectors(program=(_SKEWED, off))
         files: list[Path] = []
         for off in (f"{_HOUR_S}", f"-{_HOUR_S}", f"strobe:{_HOUR_S}"):
-            files.append(own.folder / f"producer-{len(files)}.jsonl")
-            _send(own, off, files[-1])
+            files.append(deployment.folder / f"producer-{len(files)}.jsonl")
+            _send(deployment, off, files[-1])
         stamps: list[float] = []
         for name in INTERESTS:
-            own.read_all(name)
+            deployment.read_all(name)
         now = time.time()
-        for log in own.plan.logs:
-            stamps += [r.timestamp_ms / 1000 - now for r in own.records(log_partition(log))]
+        for log in deployment.plan.logs:
+            stamps += [r.timestamp_ms / 1000 - now for r in deployment.records(log_partition(log))]
         _expect_far("producers'", stamps)
-        _expect_far("collectors'", _stamps_of_orders(own, now))
+        _expect_far("collectors'", _stamps_of_orders(deployment, now))
         says = "clocks of collectors and producers were an hour off, and the order held"
-        return own.told("skewed-clocks", own.judged(*files), says)
+        return deployment.effect("skewed-clocks", deployment.judge(*files), says)
 
 
-def _send(own: Deployment, off: str, history: Path) -> None:
-    """Multicast by a producer whose clock is wrong; kafka-python stamps with Python's clock."""
+def _send(deployment: Deployment, off: str, history: Path) -> None:
+    """Multicast with a producer whose clock is wrong; kafka-python stamps with Python's clock."""
     lines = [
         json.dumps({"to": SETS[number % len(SETS)], "payload": f"{off} {number}"})
         for number in range(_MESSAGES)
     ]
-    done = own.run(
+    done = deployment.run(
         "send",
         flags=("--history", str(history), "--producer", history.stem, "--ordered"),
         program=(_SKEWED, off),
@@ -82,9 +82,11 @@ def _send(own: Deployment, off: str, history: Path) -> None:
     expect(done.code == 0, f"'amcast send' {off} s off ended with {done.code}: {done.err[-300:]}")
 
 
-def _stamps_of_orders(own: Deployment, now: float) -> list[float]:
-    """Say how far off the clocks are that stamped the order records."""
-    streams = [own.records(own.stream(node.name)) for node in own.plan.collectors]
+def _stamps_of_orders(deployment: Deployment, now: float) -> list[float]:
+    """Return how far off the clocks were that stamped the order records, in seconds."""
+    streams = [
+        deployment.records(deployment.stream(node.name)) for node in deployment.plan.collectors
+    ]
     records = [decode(record.value or b"") for stream in streams for record in stream]
     return [record.time_ms / 1000 - now for record in records]
 
@@ -93,49 +95,50 @@ def _expect_far(whose: str, stamps: Sequence[float]) -> None:
     ahead, behind = max(stamps), min(stamps)
     expect(
         ahead > _FAR_S and behind < -_FAR_S,
-        f"{whose} clocks were to be an hour off to both sides; their stamps are {behind:.0f} to "
-        f"{ahead:.0f} s off",
+        f"{whose} clocks should be an hour off in both directions; their stamps are {behind:.0f} "
+        f"to {ahead:.0f} s off",
     )
 
 
-def lying_announcements(stage: FaultStage) -> FaultEffect:
-    """Announce what never comes, what has come long ago, twice, too much, and for others.
+def lying_announcements(site: FaultSite) -> FaultEffect:
+    """Announce messages that never come, came long ago, are too many, or belong to other logs.
 
-    A stranger who knows the token does it, while messages flow.
+    A foreign client that knows the token sends the announcements, duplicated, under load.
     """
-    with Deployment(stage, "lying-announcements") as own:
-        host = own.collectors()
-        until(lambda: _addresses(own), "a collector that listens")
-        addresses = _addresses(own)
-        with _load(own) as receipts, socket.socket(type=socket.SOCK_DGRAM) as to:
+    with Deployment(site, "lying-announcements") as deployment:
+        host = deployment.collectors()
+        until(lambda: _addresses(deployment), "a collector that listens")
+        addresses = _addresses(deployment)
+        with _load(deployment) as receipts, socket.socket(type=socket.SOCK_DGRAM) as to:
             for turn in range(_LIES):
                 for name, address in addresses.items():
-                    for raw in _lies(own, name, address, turn):
+                    for raw in _lies(deployment, name, address, turn):
                         to.sendto(raw, (address.host, address.port))
                 threading.Event().wait(0.02)
-            heard = sum(one.get("announcements", 0) for one in host.nodes())
-        own.acknowledged("load", receipts)
+            heard = sum(node.get("announcements", 0) for node in host.nodes())
+        deployment.acknowledged("load", receipts)
         expect(heard > _LIES, f"the collectors heard {heard} announcements")
-        own.multicast(len(SETS))  # its logs are filled to here, whatever was promised of them
+        # By then the logs are filled up to the greatest announced offset.
+        deployment.multicast(len(SETS))
         for name in INTERESTS:
-            own.read_all(name)
-            own.read_all(name, "again")
-        skips = sum(one.get("skips", 0) for one in host.nodes())
+            deployment.read_all(name)
+            deployment.read_all(name, "again")
+        skips = sum(node.get("skips", 0) for node in host.nodes())
         says = f"{heard} announcements were heard, {skips} holes filled, and the order held"
-        return own.told("lying-announcements", own.judged(), says)
+        return deployment.effect("lying-announcements", deployment.judge(), says)
 
 
-def _addresses(own: Deployment) -> dict[str, Address]:
-    control = ControlReader(own.driver, own.topic)
+def _addresses(deployment: Deployment) -> dict[str, Address]:
+    control = ControlReader(deployment.driver, deployment.topic)
     try:
-        return {name: told for name, (_, told) in control.refresh().addresses.items()}
+        return {name: address for name, (_, address) in control.refresh().addresses.items()}
     finally:
         control.close()
 
 
-def _lies(own: Deployment, collector: str, address: Address, turn: int) -> Iterator[bytes]:
-    """Give datagrams: of messages that never come, doubled; late; absurd; with a wrong token."""
-    numbers = [own.plan.number(log) for log in own.plan.own_logs(collector)]
+def _lies(deployment: Deployment, collector: str, address: Address, turn: int) -> Iterator[bytes]:
+    """Yield false announcements: of messages that never come, late, absurd, with a wrong token."""
+    numbers = [deployment.plan.number(log) for log in deployment.plan.own_logs(collector)]
     never = [Count(number, turn // 20, 0) for number in numbers]
     late = [Count(number, 10 * turn, 10 * turn) for number in numbers]
     absurd = [Count(number, 2**63, 0) for number in [*numbers, 10**6]]
@@ -148,15 +151,15 @@ def _lies(own: Deployment, collector: str, address: Address, turn: int) -> Itera
 
 
 @contextmanager
-def _load(own: Deployment) -> Iterator[list[Receipt]]:
-    """Multicast at a few hundred messages a second; the receipts are complete afterwards."""
+def _load(deployment: Deployment) -> Iterator[list[Receipt]]:
+    """Multicast about 300 messages a second meanwhile; afterwards the receipts are complete."""
     receipts: list[Receipt] = []
     stop = threading.Event()
     failed: list[AmcastError] = []
 
     def send() -> None:
         try:
-            with Producer(topic=own.topic, driver=own.driver) as producer:
+            with Producer(topic=deployment.topic, driver=deployment.driver) as producer:
                 while not stop.wait(0.003):
                     to = SETS[len(receipts) % len(SETS)]
                     receipts.append(producer.multicast(b"%d" % len(receipts), to=to))
@@ -175,44 +178,46 @@ def _load(own: Deployment) -> Iterator[list[Receipt]]:
         raise failed[0]
 
 
-def away_two_epochs(stage: FaultStage) -> FaultEffect:
-    """Consumers that were away during two epochs catch up through both, under load."""
-    with Deployment(stage, "away-two-epochs") as own:
-        own.collectors()
-        plans = [own.plan, planned(own.topic, prefer="latency")]
-        with _load(own) as receipts:
-            files = [_leave(own, name) for name in INTERESTS]
+def away_two_epochs(site: FaultSite) -> FaultEffect:
+    """Let consumers that were absent during two epochs catch up through both, under load."""
+    with Deployment(site, "away-two-epochs") as deployment:
+        deployment.collectors()
+        plans = [deployment.plan, planned(deployment.topic, prefer="latency")]
+        with _load(deployment) as receipts:
+            files = [_leave(deployment, name) for name in INTERESTS]
             for turn in (1, 0):
-                until(lambda: len(receipts) > 300 * len(own.epochs), "some load")
-                after = back(plans[turn], own.plan)
-                own.plan = apply(own.driver, own.admin, after, timeout_s=PATIENCE_S).plan
-                own.epochs.append(own.plan)
-            # While more comes they catch up; what comes after is read below.
+                until(lambda: len(receipts) > 300 * len(deployment.epochs), "some load")
+                after = back(plans[turn], deployment.plan)
+                deployment.plan = apply(
+                    deployment.driver, deployment.admin, after, timeout_s=PATIENCE_S
+                ).plan
+                deployment.epochs.append(deployment.plan)
+            # They catch up while more messages come; the rest is read below.
             for name in INTERESTS:
-                files.append(own.folder / f"{name}-back.jsonl")
-                _receive(own, name, files[-1], "b", "-c", str(len(receipts) // len(SETS)))
-        own.acknowledged("load", receipts)
+                files.append(deployment.folder / f"{name}-back.jsonl")
+                _receive(deployment, name, files[-1], "b", "-c", str(len(receipts) // len(SETS)))
+        deployment.acknowledged("load", receipts)
         for name in INTERESTS:
-            files.append(own.folder / f"{name}-end.jsonl")
-            _receive(own, name, files[-1], "c", "-e")
+            files.append(deployment.folder / f"{name}-end.jsonl")
+            _receive(deployment, name, files[-1], "c", "-e")
             seen = {line["cursor"].partition("/")[0] for line in _lines(files) if _of(line, name)}
-            # What no plan has changed stays in its epoch: the log that C4 reads alone.
+            # A log that no plan changes stays in its epoch: that of the lone reader C4.
             wanted = {"1"} if name == "C4" else {"1", "2", "3"}
             expect(seen >= wanted, f"{name} delivered in epochs {sorted(seen)}")
-            own.read_all(name, "all along")
+            deployment.read_all(name, "all along")
         says = "3 consumers that were away during 2 epochs caught up through both under load"
-        return own.told("away-two-epochs", own.judged(*files), says)
+        return deployment.effect("away-two-epochs", deployment.judge(*files), says)
 
 
-def _leave(own: Deployment, name: str) -> Path:
-    """Have a consumer deliver a little, commit, and go."""
-    file = own.folder / f"{name}-before.jsonl"
-    _receive(own, name, file, "a", "-c", "20")
+def _leave(deployment: Deployment, name: str) -> Path:
+    """Let a consumer deliver a few messages, commit, and end."""
+    file = deployment.folder / f"{name}-before.jsonl"
+    _receive(deployment, name, file, "a", "-c", "20")
     return file
 
 
-def _receive(own: Deployment, name: str, file: Path, instance: str, *flags: str) -> None:
-    done = own.run(
+def _receive(deployment: Deployment, name: str, file: Path, instance: str, *flags: str) -> None:
+    done = deployment.run(
         "receive",
         *("-n", name, "-g", f"{name}-away", "--history", str(file), "--instance", instance),
         flags=flags,

@@ -1,8 +1,7 @@
-"""A small deployment of its own for one fault: a topic with a plan, its collectors, a history.
+"""A small deployment for one isolated fault: a topic with a plan, collectors, and a history.
 
-The faults that would spoil everybody's topic are made in such a one. What was multicast and what
-was delivered is noted on the way, and judged by the property suite. All of it ends, and its topics
-are deleted, with the context.
+It is for faults that would break a shared topic. Multicasts and deliveries are noted in a history,
+which `multicast.properties` judges. Leaving the context ends all processes and deletes the topics.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ from topology.tree import Plan
 
 INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}
 SETS = (("P1",), ("P2",), ("P3",), ("P1", "P2"), ("P4",))
-PATIENCE_S = 180.0
-_PAUSE_S = 0.02
+PATIENCE_S = 180.0  # for any single step, on a loaded machine; a healthy one needs seconds
+_PAUSE_S = 0.02  # between two looks
 
 
 class Unexpected(AmcastError):
-    """A fault had another effect than is promised; the text says which."""
+    """A fault had another effect than the promised one; the text says which."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
-class FaultStage:
-    """Where a fault is made: the brokers, a folder for files, the cluster where it is ours."""
+class FaultSite:
+    """Where a fault is injected: brokers, a folder for files, and the cluster if it is local."""
 
     bootstrap: str
     folder: Path
@@ -71,7 +70,7 @@ class FaultStage:
 
 @dataclass(frozen=True, slots=True)
 class FaultEffect:
-    """What came of a fault: what was judged, and one sentence on what was seen."""
+    """The effect of a fault: the size of the judged history, and a sentence on what was seen."""
 
     name: str
     messages: int
@@ -81,27 +80,27 @@ class FaultEffect:
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """A program that ran to its end."""
+    """A program that has ended."""
 
     code: int
     out: str
     err: str
 
     def refused(self, *words: str) -> str:
-        """Give its one sentence; raises `Unexpected` unless it failed with these words in it."""
+        """Return its error sentence; raises `Unexpected` unless it failed with these words."""
         lines = self.err.strip().splitlines()
-        told = [line for line in lines if not line.startswith(("sent ", "received "))]
-        plain = self.code == 1 and len(told) == 1 and "Traceback" not in self.err
+        sentences = [line for line in lines if not line.startswith(("sent ", "received "))]
+        plain = self.code == 1 and len(sentences) == 1 and "Traceback" not in self.err
         expect(
-            plain and all(word in told[0] for word in words),
-            f"a program was to end with code 1 and one sentence with {' and '.join(words)}; it "
-            f"ended with {self.code} and said: {self.err.strip()[-500:]}",
+            plain and all(word in sentences[0] for word in words),
+            f"a program should end with exit code 1 and one sentence with {' and '.join(words)}; "
+            f"it ended with {self.code} and wrote: {self.err.strip()[-500:]}",
         )
-        return told[0].removeprefix("amcast: ")
+        return sentences[0].removeprefix("amcast: ")
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Raise `Unexpected` with that sentence unless it holds."""
+    """Raise `Unexpected` with the sentence `otherwise` unless it holds."""
     if not holds:
         raise Unexpected(otherwise)
 
@@ -117,12 +116,12 @@ def until(holds: Callable[[], object], what: str, timeout_s: float = PATIENCE_S)
 
 
 class Deployment:
-    """A topic with a plan of its own; a context manager. `collectors` starts what orders it."""
+    """A new topic with a plan; a context manager. `collectors` starts the collectors."""
 
-    def __init__(self, stage: FaultStage, name: str) -> None:
-        self.bootstrap = stage.bootstrap
+    def __init__(self, site: FaultSite, name: str) -> None:
+        self.bootstrap = site.bootstrap
         self.topic = f"aside-{name}-{uuid.uuid4().hex[:8]}"
-        self.folder = stage.folder / self.topic
+        self.folder = site.folder / self.topic
         self.driver: Driver
         self.admin: Admin
         self.plan: Plan
@@ -150,7 +149,7 @@ class Deployment:
         self._stack.close()
 
     def _delete(self) -> None:
-        """Delete every topic that `apply` may have made."""
+        """Delete every topic that `apply` may have created."""
         names = [self.topic, f"{self.topic}.groups", f"{self.topic}.Msg-TO"]
         self.admin.delete_topics(
             [*names, control_partition(self.topic).topic, sentinel_topic(self.topic)]
@@ -163,7 +162,7 @@ class Deployment:
     # -- programs -----------------------------------------------------------------------------
 
     def _argv(self, program: Sequence[str], verb: Sequence[str], driver: str) -> list[str]:
-        token = ["-X", argument_of(self._token)]  # so that the guard knows it
+        token = ["-X", argument_of(self._token)]  # by which the guard finds the process
         common = ["-b", self.bootstrap, "-t", self.topic, "--driver", driver]
         return [sys.executable, *token, "-m", *program, *verb, *common]
 
@@ -177,7 +176,7 @@ class Deployment:
         stdin: str = "",
         stdout: Path | None = None,
     ) -> EndedProgram:
-        """Run a verb of `amcast` to its end; `before` comes before Python, such as a limit."""
+        """Run a verb of `amcast` to its end; `before` is put before it, such as `prlimit`."""
         argv = [*before, *self._argv(program, verb, driver), *flags]
         with ExitStack() as opened:
             out = subprocess.PIPE if stdout is None else opened.enter_context(stdout.open("wb"))
@@ -192,13 +191,13 @@ class Deployment:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                raise TimedOut(f"'amcast {verb[0]}' has not ended in {PATIENCE_S:g} s") from None
+                raise TimedOut(f"'amcast {verb[0]}' did not end within {PATIENCE_S:g} s") from None
         return EndedProgram(done.returncode, done.stdout or "", done.stderr)
 
     def collectors(
         self, *flags: str, program: Sequence[str] = ("multicast",), driver: str = "librdkafka"
     ) -> CollectorsProgram:
-        """Start a process of collectors, of all that it is given; wait until they run."""
+        """Start a process that hosts all collectors; wait until they run."""
         log = self.folder / f"collectors-{uuid.uuid4().hex[:8]}.log"
         argv = self._argv(program, ("collectors", "run"), driver)
         made = CollectorsProgram([*argv, "--web-port", "0", *flags], log)
@@ -209,7 +208,7 @@ class Deployment:
     # -- multicasting and delivering ----------------------------------------------------------
 
     def multicast(self, count: int, *, driver: Driver | None = None) -> list[str]:
-        """Multicast messages to each set in turn; note and give those that are acknowledged."""
+        """Multicast messages to each set in turn; note them, and return the accepted IDs."""
         with Producer(topic=self.topic, driver=driver or self.driver) as producer:
             receipts = [
                 producer.multicast(b"%d" % number, to=SETS[number % len(SETS)])
@@ -219,13 +218,13 @@ class Deployment:
         return self.acknowledged("desk", receipts)
 
     def acknowledged(self, producer: str, receipts: Iterable[Receipt]) -> list[str]:
-        """Note what became of multicasts whose outcome is known; give the IDs of the accepted."""
-        found = []
+        """Note the outcomes of multicasts; return the IDs of the accepted ones."""
+        accepted = []
         for receipt in receipts:
             message, outcome = None, "failed"
             if isinstance(receipt.outcome, Appended):
                 message, outcome = str(receipt.accepted(0)), "accepted"
-                found.append(message)
+                accepted.append(message)
             elif receipt.outcome is None or not receipt.outcome.error.definite:
                 outcome = "unknown"
             self.lines.append(
@@ -233,24 +232,24 @@ class Deployment:
                     producer=producer, message_id=message, to=receipt.to, outcome=outcome
                 )
             )
-        return found
+        return accepted
 
     def accepted(self, producer: str, message: str, to: Iterable[str]) -> None:
-        """Note a message that stands in a log."""
+        """Note a stored message."""
         self.lines.append(
             history.acknowledgement_line(
                 producer=producer, message_id=message, to=to, outcome="accepted"
             )
         )
 
-    def strange(
+    def append_foreign(
         self,
         partition: TopicPartition,
         *values: bytes | None,
         headers: Headers = (),
         key: bytes = b"",
     ) -> int:
-        """Append records as a stranger would; give the offset of the last."""
+        """Append records as a foreign client would; return the offset of the last."""
         outcomes: list[AppendOutcome] = []
         appender = self.driver.appender()
         try:
@@ -258,7 +257,7 @@ class Deployment:
                 appender.append(
                     partition, value, key=key or None, headers=headers, done=outcomes.append
                 )
-            expect(appender.flush(PATIENCE_S), "what a stranger sent was to be acknowledged")
+            expect(appender.flush(PATIENCE_S), "foreign records were not acknowledged")
         finally:
             appender.close()
         for outcome in outcomes:
@@ -269,41 +268,42 @@ class Deployment:
         return last.offset
 
     def note(self, name: str, instance: str, batches: Iterable[Batch]) -> list[str]:
-        """Note deliveries of a consumer's instance; give their IDs."""
-        found = []
+        """Note deliveries of a consumer's instance; return their IDs."""
+        delivered = []
         for batch in batches:
             for record in batch.records:
-                found.append(f"{batch.log.name}:{record.offset}")
+                delivered.append(f"{batch.log.name}:{record.offset}")
                 self.lines.append(
                     history.delivery_line(
                         consumer=name,
                         instance=instance,
                         sequence=self._read[name, instance],
-                        message_id=found[-1],
+                        message_id=delivered[-1],
                         to=batch.to,
                     )
                 )
                 self._read[name, instance] += 1
-        return found
+        return delivered
 
     def end(self, name: str, instance: str) -> None:
-        """Note that this instance has delivered all that there was."""
+        """Note that this instance has delivered everything."""
         self.lines.append(history.end_line(consumer=name, instance=instance))
 
     def read_all(self, name: str, instance: str = "all", *, ended: bool = True) -> list[str]:
-        """Deliver everything to a consumer from the start; note it and give the IDs.
+        """Deliver everything to a consumer from the start; note it, and return the IDs.
 
-        Not `ended`: more is to come, and this instance will not read it.
+        With `ended=False` the history does not claim that this instance has read everything,
+        because more messages will come.
         """
         with Consumer(topic=self.topic, name=name, driver=self.driver, committed=False) as consumer:
-            found = self.note(name, instance, consumer.until_end(timeout=PATIENCE_S))
+            delivered = self.note(name, instance, consumer.until_end(timeout=PATIENCE_S))
         if ended:
             self.end(name, instance)
-        return found
+        return delivered
 
     def records(self, partition: TopicPartition) -> list[Record]:
         """Read a Kafka partition from its beginning to its end."""
-        found: list[Record] = []
+        records: list[Record] = []
         position, last = (
             self.driver.log_start_offsets([partition])[partition],
             self.driver.last_stable_offsets([partition])[partition],
@@ -312,15 +312,15 @@ class Deployment:
         try:
             while position < last:
                 moved = reader.poll(PATIENCE_S)
-                expect(moved, f"{partition.topic}/{partition.partition} was to be read to {last}")
-                found += [record for fetched in moved for record in fetched.records]
+                expect(moved, f"{partition.topic}/{partition.partition} ends before {last}")
+                records += [record for fetched in moved for record in fetched.records]
                 position = moved[-1].position
         finally:
             reader.close()
-        return found
+        return records
 
-    def judged(self, *files: Path) -> Report:
-        """Judge all that was noted, and histories in files; raises `OrderViolation`."""
+    def judge(self, *files: Path) -> Report:
+        """Judge the noted history, and histories in files; raises `OrderViolation`."""
         built = history.HistoryBuilder()
         history.read([line.encode() for line in self.lines], built, source="the desk")
         for file in files:
@@ -329,18 +329,18 @@ class Deployment:
         report = check_all(built.history(plans=self.epochs))
         if report.violations:
             raise OrderViolation(report)
-        blind = [one for one in report.verdicts if one.verdict == "not checked"]
-        blind = [one for one in blind if one.guarantee not in ("genuineness", "replay")]
+        blind = [verdict for verdict in report.verdicts if verdict.verdict == "not checked"]
+        blind = [verdict for verdict in blind if verdict.guarantee not in ("genuineness", "replay")]
         expect(not blind, f"{blind and blind[0].guarantee} could not be judged")
         return report
 
-    def told(self, name: str, report: Report, says: str) -> FaultEffect:
-        """Put together what an aside tells."""
+    def effect(self, name: str, report: Report, says: str) -> FaultEffect:
+        """Make the fault's effect from the report and a sentence."""
         return FaultEffect(name, report.messages, report.deliveries, says)
 
 
 def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") -> Plan:
-    """Plan for a few interests: collectors below each other, and a log that is read alone."""
+    """Plan a few interests: collectors below each other, and a log with a lone reader."""
     document: dict[str, Any] = {
         "topic": topic,
         "partitions": ["P1", "P2", "P3", "P4"],
@@ -361,30 +361,30 @@ class CollectorsProgram:
             )
 
     def stop(self) -> None:
-        """End it, within bounded time."""
+        """End it within bounded time."""
         self.process.terminate()
         end(self.process)
 
     def healthy(self) -> bool:
-        """Whether it has nodes and all of them run; raises `Unexpected` where it has ended."""
+        """Whether it has collectors and all run; raises `Unexpected` if the process has ended."""
         if self.process.poll() is not None:
-            raise Unexpected(f"a process of collectors has ended; it said: {self.says()}")
+            raise Unexpected(f"a process of collectors has ended; its log ends: {self.says()}")
         nodes = self.nodes()
-        return bool(nodes) and all(one["state"] == "running" for one in nodes)
+        return bool(nodes) and all(node["state"] == "running" for node in nodes)
 
     def says(self) -> str:
-        """Give the end of its log."""
+        """Return the end of its log."""
         return self._log.read_text(errors="replace").strip()[-500:]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Ask for its nodes' own descriptions; empty while it does not answer."""
+        """Return the status of its collectors; empty while it does not answer."""
         log = self._log.read_text(errors="replace")
         address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
         if address is None:
             return []
         try:
             with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
-                found: list[dict[str, Any]] = json.load(answer)["nodes"]
+                nodes: list[dict[str, Any]] = json.load(answer)["nodes"]
         except (OSError, ValueError):
             return []
-        return found
+        return nodes

@@ -1,13 +1,13 @@
-"""The table of marks: what is asked, how a figure is taken from a document, what is said of it."""
+"""The table of targets: limits, figures taken from documents, verdicts."""
 
 import pytest
 
 from bench.cli import read_workload
-from bench.report import marks
-from bench.report.marks import P50, PAIRS_MIN, RATE, TargetVerdict, judge
+from bench.report import targets
 from bench.report.suite import ENTRIES, SMALL
+from bench.report.targets import P50, PAIRS_MIN, RATE, TargetVerdict, judge
 
-MARKS = [mark for row in marks.TABLE for mark in row.marks]
+TARGETS = [target for row in targets.TABLE for target in row.targets]
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
@@ -15,38 +15,40 @@ def document(name, *, rounds=PAIRS_MIN, **arms):
     """A document of an entry of the suite, every figure 1.0 in every round but for those given as
     {arm: {figure: value or list}}."""
     workload = read_workload(BY_NAME[name].workload, list(BY_NAME[name].changes))
-    found = {}
+    by_arm = {}
     for arm in workload.arms:
-        figures = {P50: 1.0, marks.P99: 1.0, RATE: 1.0, marks.PER_CPU: 1.0} | arms.get(arm, {})
-        found[arm] = {
+        figures = {P50: 1.0, targets.P99: 1.0, RATE: 1.0, targets.PER_CPU: 1.0} | arms.get(arm, {})
+        by_arm[arm] = {
             key: value if isinstance(value, list) else [value] * rounds
             for key, value in figures.items()
         }
-    return {"schema_version": 1, "workload": {"name": name, "size": workload.size}, "arms": found}
+    return {"schema_version": 1, "workload": {"name": name, "size": workload.size}, "arms": by_arm}
 
 
 def judged(text, documents):
-    (found,) = [one for one in judge(documents) if f"{one.row}: {one.mark.text}".startswith(text)]
-    return found
+    (target,) = [
+        entry for entry in judge(documents) if f"{entry.row}: {entry.target.text}".startswith(text)
+    ]
+    return target
 
 
-@pytest.mark.parametrize("mark", MARKS, ids=lambda mark: f"{mark.document} {mark.text}")
-def test_the_suite_measures_every_mark_with_enough_pairs(mark):
-    if mark.document in SMALL:
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.document} {target.text}")
+def test_the_suite_measures_every_target_with_enough_pairs(target):
+    if target.document in SMALL:
         value = dict.fromkeys(("runs_per_cpu_second", "share_at_100k", "idle_share"), 1.0)
         value |= {"collector_growth_mib": 1.0, "consumer_growth_mib": 1.0}
         value |= {f"percent_{size}": 1.0 for size in ("10kB", "100kB", "1MB")}
-        assert mark.figure({"figures": value}).median == 1.0
+        assert target.figure({"figures": value}).median == 1.0
         return
-    entry = BY_NAME[mark.document]
+    entry = BY_NAME[target.document]
     assert read_workload(entry.workload, list(entry.changes)).pairs >= PAIRS_MIN
-    # KeyError where the workload lacks the arm that the mark divides.
-    assert mark.figure(document(mark.document)).pairs == PAIRS_MIN
+    # KeyError where the workload lacks the arm that the target divides.
+    assert target.figure(document(target.document)).pairs == PAIRS_MIN
 
 
 def test_every_row_of_the_table_is_there_and_asks_what_was_asked():
-    assert len(marks.TABLE) == 12
-    asked = {(mark.document, mark.text): mark.asked for mark in MARKS}
+    assert len(targets.TABLE) == 12
+    limits = {(target.document, target.text): target.limit_text for target in TARGETS}
     for name, text, limit in (
         ("latency-1MB-20", "p50, 1 MB at 20/s", "≤ 1.15 times plain"),
         ("backlog-100B", "100 B", "≥ 0.8 times plain"),
@@ -55,7 +57,7 @@ def test_every_row_of_the_table_is_there_and_asks_what_was_asked():
         ("tenth-10kB", "p50, 10 kB", "≤ 2 times plain"),
         ("memory", "a consumer's growth", "< 64 MiB"),
     ):
-        assert asked[name, text] == limit
+        assert limits[name, text] == limit
 
 
 def test_a_ratio_is_the_median_of_pairs_with_the_least_and_the_greatest():
@@ -64,16 +66,23 @@ def test_a_ratio_is_the_median_of_pairs_with_the_least_and_the_greatest():
         ordered={P50: [2.0, 2.4, 2.6, 2.8, 2.2, 2.0, 9.0]},
         plain={P50: 2.0},
     )
-    found = judged("one collector, early runs, open loop, against plain Kafka: p50, 100 B at 200/s",
-                   {"latency-100B-200": given})  # fmt: skip
-    assert (found.figure.median, found.figure.least, found.figure.greatest) == (1.2, 1.0, 4.5)
-    assert (found.figure.pairs, found.verdict) == (7, TargetVerdict.MET)
+    row = "one collector, early runs, open loop, against plain Kafka"
+    judgement = judged(f"{row}: p50, 100 B at 200/s", {"latency-100B-200": given})
+    assert (judgement.figure.median, judgement.figure.least, judgement.figure.greatest) == (
+        1.2,
+        1.0,
+        4.5,
+    )
+    assert (judgement.figure.pairs, judgement.verdict) == (7, TargetVerdict.MET)
 
 
 def test_a_level_is_what_the_tree_costs_beyond_one_collector_in_times_of_plain():
     given = document("tree-4", ordered={P50: 5.0}, plain={P50: 0.5}, **{"single-root": {P50: 2.0}})
-    found = judged("each further level of the tree, 200/s: p50, a tree of 4", {"tree-4": given})
-    assert (found.figure.median, found.verdict) == (2.0, TargetVerdict.MISSED)  # (5 - 2) / 3 / 0.5
+    judgement = judged("each further level of the tree, 200/s: p50, a tree of 4", {"tree-4": given})
+    assert (judgement.figure.median, judgement.verdict) == (
+        2.0,
+        TargetVerdict.MISSED,
+    )  # (5 - 2) / 3 / 0.5
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.9, "met"), (0.91, "met"), (0.89, "missed")])
@@ -86,26 +95,29 @@ def test_a_rate_has_to_reach_its_limit(value, verdict):
 @pytest.mark.parametrize(("value", "verdict"), [(4.99, "met"), (5.0, "missed")])
 def test_below_means_below(value, verdict):
     given = {"benchmark": "payload-bytes", "figures": {"percent_10kB": value}, "command": "it"}
-    found = judged("payload bytes that a collector reads, messages of 10 kB and more: 10 kB",
+    judgement = judged("payload bytes that a collector reads, messages of 10 kB and more: 10 kB",
                    {"payload-bytes": given})  # fmt: skip
-    assert (found.verdict, found.command) == (verdict, "it")
+    assert (judgement.verdict, judgement.command) == (verdict, "it")
 
 
 def test_few_pairs_are_not_enough_to_say_met_and_what_is_missing_is_not_measured():
     row = 'against "put it all into one partition"'
-    found = judged(row, {"thirds": document("thirds", rounds=6, ordered={RATE: 9.0})})
-    assert (found.verdict, found.figure.median) == (TargetVerdict.TOO_FEW, 9.0)
-    found = judged(row, {})
-    assert (found.verdict, found.figure) == (TargetVerdict.NOT_MEASURED, None)
-    assert found.command == "amcast bench suite --out DIR --only thirds"
+    judgement = judged(row, {"thirds": document("thirds", rounds=6, ordered={RATE: 9.0})})
+    assert (judgement.verdict, judgement.figure.median) == (TargetVerdict.TOO_FEW, 9.0)
+    judgement = judged(row, {})
+    assert (judgement.verdict, judgement.figure) == (TargetVerdict.NOT_MEASURED, None)
+    assert judgement.command == "amcast bench suite --out DIR --only thirds"
     failed = {"schema_version": 1, "workload": {"name": "thirds"}, "error": "TimedOut: too late"}
-    found = judged(row, {"thirds": failed})
-    assert (found.verdict, found.error) == (TargetVerdict.NOT_MEASURED, "TimedOut: too late")
+    judgement = judged(row, {"thirds": failed})
+    assert (judgement.verdict, judgement.error) == (
+        TargetVerdict.NOT_MEASURED,
+        "TimedOut: too late",
+    )
 
 
 def test_a_document_that_lacks_a_figure_or_divides_by_nothing_is_said_so():
     for lacking in ({"plain": {RATE: 0.0}}, {"plain": {RATE: [1.0]}}):
-        found = judged("throughput of ordered delivery from a backlog, `batches()`: 1 kB",
+        judgement = judged("throughput of ordered delivery from a backlog, `batches()`: 1 kB",
                        {"backlog-1kB": document("backlog-1kB", **lacking)})  # fmt: skip
-        assert found.verdict is TargetVerdict.NOT_MEASURED
-        assert "lacks" in found.error
+        assert judgement.verdict is TargetVerdict.NOT_MEASURED
+        assert "lacks" in judgement.error

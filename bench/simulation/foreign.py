@@ -1,7 +1,6 @@
-"""What else happens to a cluster: transactions, foreign records, retention, poisoned checkpoints.
+"""Foreign writers: transactions, foreign records, retention, compaction, wrong checkpoints.
 
-A turn's bits go in; something goes to the cluster that no process of ours wrote, and that must not
-show in any order.
+Each turn makes one event that no process of ours causes; none of them may change an order.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from multicast.order import (
 )
 from topology.tree import Log
 
-OPEN_MAX = 2
+OPEN_MAX = 2  # open transactions: two are enough to overlap
 
 
-class Strangers:
-    """Everybody who is not ours."""
+class ForeignWriters:
+    """All writers to the cluster that are not part of the system."""
 
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
@@ -49,7 +48,7 @@ class Strangers:
     # -- transactions -----------------------------------------------------------------------
 
     def transaction(self, bits: int) -> None:
-        """Begin a transaction in one or two logs, or end one; end offsets stay behind it."""
+        """Begin a transaction in one or two logs, or end one; it holds their last stable offset."""
         world = self._world
         if world.transactions and (bits & 1 or len(world.transactions) >= OPEN_MAX):
             self._end_transaction(commit=bool(bits & 2))
@@ -77,7 +76,7 @@ class Strangers:
     # -- foreign records --------------------------------------------------------------------
 
     def garbage(self, bits: int) -> None:
-        """Write what nobody of ours would, to one of the four kinds of topic."""
+        """Write a record that our processes never write, to a data, order or control topic."""
         self._world.fault("foreign record")
         which, bits = bits & 3, bits >> 2
         if which == 0:
@@ -88,7 +87,7 @@ class Strangers:
             self._order_garbage(bits)
 
     def _odd_message(self, bits: int) -> None:
-        """Multicast with a plain client; headers that look like ours and are not."""
+        """Multicast with a plain client; the headers look like ours and are not."""
         logs = self._view.refresh().plan().logs
         log, other = logs[bits % len(logs)], logs[(bits >> 6) % len(logs)]
         name = log.name.encode()
@@ -105,20 +104,20 @@ class Strangers:
         )
         if not self._world.same_topic(log.topic):
             return
-        at = log_partition(log)
+        partition = log_partition(log)
         if bits >> 16 & 1:
-            # What looks like a marker is no message of anybody's; it must stop nobody either.
+            # A record that looks like a marker is no message, and must not stop a reader.
             epoch = 1 + (bits >> 17) % (self._view.state.epoch + 2)
-            self._world.put(at, b"?", ((EPOCH, b"%s|%d" % (name, epoch)),))
+            self._world.put(partition, b"?", ((EPOCH, b"%s|%d" % (name, epoch)),))
             self._world.fault("foreign marker")
             return
-        offset = self._world.put(at, b"?", odd[(bits >> 12) % len(odd)])
+        offset = self._world.put(partition, b"?", odd[(bits >> 12) % len(odd)])
         self._judge.acknowledged("plain", log.to, "accepted", f"{log.name}:{offset}")
 
     def _statement(self, bits: int) -> None:
-        """Write to the control topic what says nothing sensible: no bytes, no place, no time.
+        """Write a record to the control topic that no state of the system can mean.
 
-        Not what is false and could be true: who writes that is Byzantine.
+        False but possible statements are out of scope: their writer is Byzantine.
         """
         state = self._view.refresh()
         ends = {log.name: log.first + 1000 for log in state.plan().logs}
@@ -141,31 +140,31 @@ class Strangers:
         self._world.fault("foreign statement")
 
     def _order_garbage(self, bits: int) -> None:
-        """Write to a stream: noise, an old record again, or what no state allows."""
+        """Write to a stream: noise, a copy of an old record, or one that no state allows."""
         world = self._world
         plan = self._view.refresh().plan()
         stream = bits % STREAMS
         if plan.collectors and bits >> 4 & 3:
             stream = plan.collectors[bits % len(plan.collectors)].stream
-        at = TopicPartition(order_topic(TOPIC), stream)
-        begin, end = world.log.log_start_offsets([at])[at], world.end(at)
+        partition = TopicPartition(order_topic(TOPIC), stream)
+        begin, end = world.log.log_start_offsets([partition])[partition], world.end(partition)
         raw: bytes | None = _GARBAGE[(bits >> 8) % len(_GARBAGE)]
         choice = bits >> 12 & 3
         if choice and end > begin:
             back = 1 if choice == 1 else 1 + (bits >> 14) % (end - begin)
-            fetched = world.log.read(at, end - back, 1)
+            fetched = world.log.read(partition, end - back, 1)
             old = fetched.records[0].value if fetched and fetched.records else None
             raw = old if choice == 2 else _impossible(old or b"", bits >> 20, len(plan.logs))
-        world.put(at, raw)
+        world.put(partition, raw)
 
     # -- checkpoints, compaction, retention -----------------------------------------------------
 
     def poison(self, bits: int) -> None:
-        """Write a checkpoint that is a lie: another digest, or another offset.
+        """Write a false checkpoint: with another digest, or another offset.
 
-        Not one whose state is false and whose digest is right: who writes that is Byzantine. So an
-        offset moves by one only, from a true one, and beyond the end the digest is false, too: a
-        late double of the record may stand there.
+        A false state with the right digest is out of scope: its writer is Byzantine. So an offset
+        moves only by one from the true one, and beyond the end the digest is false, too: a late
+        copy of the record may follow there.
         """
         world = self._world
         state = self._view.refresh()
@@ -173,8 +172,10 @@ class Strangers:
         if not plan.collectors:
             return
         name = plan.collectors[(bits >> 4) % len(plan.collectors)].name
-        found = state.checkpoints(plan.epoch, name)
-        points = [one for one in found if checkpoint_record(one)[0] not in self._poisoned]
+        checkpoints = state.checkpoints(plan.epoch, name)
+        points = [
+            point for point in checkpoints if checkpoint_record(point)[0] not in self._poisoned
+        ]
         if not points:
             return
         point = points[(bits >> 10) % len(points)]
@@ -195,7 +196,7 @@ class Strangers:
         self._poisoned.append(key)
 
     def cure(self) -> None:
-        """Take back every checkpoint that is a lie, as the operator does who reads the error."""
+        """Delete every false checkpoint, as an operator does after reading the error."""
         for key in self._poisoned:
             self._world.log.write(CONTROL, None, key=key)
         self._poisoned.clear()
@@ -206,26 +207,26 @@ class Strangers:
         self._world.fault("compaction")
 
     def recreation(self, bits: int) -> None:
-        """Delete a topic of messages and make it again."""
+        """Delete and recreate a message topic."""
         world = self._world
         log = self._view.refresh().plan().logs[bits % len(self._view.state.plan().logs)]
         for transaction, _ in world.transactions:
             transaction.abort()
         world.transactions.clear()
         world.log.recreate(log.topic)
-        world.fault("topic made again")
-        world.note("made again", log.topic)
+        world.fault("topic recreated")
+        world.note("recreated", log.topic)
 
     def retention(self, bits: int) -> None:
-        """Drop the older part of a log; of an order stream too, where the schedule is harsh."""
+        """Delete the older part of a log, or of an order stream if the schedule trims those."""
         world = self._world
         plan = self._view.refresh().plan()
-        at = log_partition(plan.logs[bits % len(plan.logs)])
+        partition = log_partition(plan.logs[bits % len(plan.logs)])
         if world.schedule.trims_order and plan.collectors and bits >> 6 & 1:
             node = plan.collectors[(bits >> 7) % len(plan.collectors)]
-            at = stream_partition(plan, node.name)
-        begin, end = world.log.log_start_offsets([at])[at], world.end(at)
-        world.trim(at, begin + (end - begin) * (bits >> 12 & 3) // 4)
+            partition = stream_partition(plan, node.name)
+        begin, end = world.log.log_start_offsets([partition])[partition], world.end(partition)
+        world.trim(partition, begin + (end - begin) * (bits >> 12 & 3) // 4)
 
 
 _GARBAGE = (
@@ -238,21 +239,21 @@ _GARBAGE = (
 
 
 def _impossible(last: bytes, bits: int, logs: int) -> bytes:
-    """Make a record that extends another record and says what no state allows, or is cut off."""
+    """Make a record that extends another and that no state allows, or a truncated one."""
     try:
-        said = decode(last)
+        extended = decode(last)
     except UndecodableRecord:
-        said = OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), ())
-    # A log's next offset is hardly ever that far, and never after that record.
+        extended = OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), ())
+    # No schedule writes that many messages, so no state allows this run.
     nowhere = Run(bits % logs, 1 << 20, (1 << 20) + 1)
-    again = said.runs[:1] or (nowhere,)
+    again = extended.runs[:1] or (nowhere,)
     records = (
-        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, ()),
-        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, (nowhere,)),
-        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, again),
-        OrderRecord(RecordKind.OWN, digest_of(last), said.parent_next, (Run(1 << 20, 0, 1),)),
-        OrderRecord(RecordKind.PARENT, digest_of(last), said.parent_next, again),
-        OrderRecord(RecordKind.FREEZE, digest_of(last), said.parent_next, (nowhere,)),
+        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, ()),
+        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, (nowhere,)),
+        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, again),
+        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, (Run(1 << 20, 0, 1),)),
+        OrderRecord(RecordKind.PARENT, digest_of(last), extended.parent_next, again),
+        OrderRecord(RecordKind.FREEZE, digest_of(last), extended.parent_next, (nowhere,)),
     )
     raw = encode(records[(bits >> 6) % len(records)])
     return raw[:-1] if bits >> 12 & 7 == 0 else raw

@@ -1,12 +1,13 @@
-"""The marks: what is asked of the system's speed, and whether a run shows it.
+"""The performance targets, and the verdict of a run on each of them.
 
-Go in: the documents of a run by name, as `amcast bench suite` writes them. Comes out: a verdict for
-each mark. No files, no clock here; the table below is the only place that says what is asked for.
+`judge` takes the documents of a run by name, as `amcast bench suite` writes them, and returns a
+verdict for each target. No file and no clock is read here. `TABLE` below is the only place that
+says which figures are required.
 
-    figure        the median of the pairs, with the least and the greatest; of a benchmark that is
-                  no comparison, its one number
-    limit         the figure's greatest allowed value, or its least
-    too few       the figure is there, but of fewer pairs than a ratio needs
+    figure        the median of the pairs of rounds, with the least and the greatest; or the one
+                  number of a benchmark that compares nothing
+    limit         the greatest allowed value of the figure, or the least
+    too few       there is a figure, but of fewer pairs than a ratio needs
     not measured  there is no figure: the benchmark was not run, failed or lacks it
 """
 
@@ -18,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# The median of 7 pairs stays among the undisturbed ones even if 3 were disturbed. With ten times
+# more, a suite would take hours instead of half an hour.
 PAIRS_MIN = 7
 P50 = "endToEndLatency50pct"
 P99 = "endToEndLatency99pct"
@@ -28,7 +31,7 @@ Document = Mapping[str, Any]
 
 
 class TargetVerdict(enum.StrEnum):
-    """What a run says about a mark."""
+    """What a run says about a target."""
 
     MET = "met"
     MISSED = "missed"
@@ -38,7 +41,7 @@ class TargetVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mark's figure; `pairs` is 0 where it is not taken pair by pair."""
+    """A measured figure; `pairs` is 0 if it is not computed pair by pair."""
 
     median: float
     least: float
@@ -48,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line of the table. `text` and `unit` are for people; `document` is what it is read in."""
+    """One line of the table. `text` and `unit` are for people; `figure` is read in `document`."""
 
     text: str
     document: str
@@ -59,8 +62,8 @@ class Target:
     below: bool = False
 
     @property
-    def asked(self) -> str:
-        """Say the limit, as the table has it."""
+    def limit_text(self) -> str:
+        """Write the limit, for example "≤ 1.4 times plain"."""
         sign = "≥" if self.at_least else "<" if self.below else "≤"
         limit = f"{self.limit:,.0f}" if self.limit >= 1000 else f"{self.limit:.3g}"
         return f"{sign} {limit} {self.unit}"
@@ -74,40 +77,40 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """One row of the table of marks, and the marks that it stands for."""
+    """One row of the table, and its targets."""
 
     text: str
-    marks: Sequence[Target]
+    targets: Sequence[Target]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A mark as a run has it; `command` repeats its measurement, `error` says why it failed."""
+    """A target as a run meets it; `command` repeats the measurement, `error` says why it failed."""
 
     row: str
-    mark: Target
+    target: Target
     figure: Figure | None
     verdict: TargetVerdict
     command: str
     error: str | None
 
 
-# -- how a figure is taken from a document ------------------------------------------------------
+# -- figures of a document ----------------------------------------------------------------------
 
 
 def ratio(figure: str, arm: str, base: str) -> Callable[[Document], Figure]:
-    """Divide a figure of an arm by that of another, pair by pair."""
+    """Divide a figure of an arm by the same figure of another, pair by pair."""
 
     def taken(document: Document) -> Figure:
         arms = document["arms"]
         pairs = zip(arms[arm][figure], arms[base][figure], strict=True)
-        return _spread([one / other for one, other in pairs])
+        return _spread([value / base_value for value, base_value in pairs])
 
     return taken
 
 
 def level(document: Document) -> Figure:
-    """Give what each level of a tree beyond the first adds, in times of plain Kafka's p50."""
+    """Return how much each level of a tree beyond the first adds, in multiples of plain's p50."""
     arms = document["arms"]
     levels = document["workload"]["size"] - 1
     rounds = zip(*(arms[arm][P50] for arm in ("ordered", "single-root", "plain")), strict=True)
@@ -115,12 +118,12 @@ def level(document: Document) -> Figure:
 
 
 def own(figure: str, arm: str) -> Callable[[Document], Figure]:
-    """Take a figure of an arm as it is, round by round."""
+    """Take a figure of an arm without a comparison, round by round."""
     return lambda document: _spread(document["arms"][arm][figure])
 
 
 def single(name: str) -> Callable[[Document], Figure]:
-    """Take the one number of a benchmark that is no comparison."""
+    """Take the one number of a benchmark that compares nothing."""
 
     def taken(document: Document) -> Figure:
         value = float(document["figures"][name])
@@ -140,15 +143,15 @@ RATES = (200, 2000)
 
 
 def _latency(arm: str, p50: float, p99: float, large: float) -> list[Target]:
-    found = []
+    targets = []
     for size in SMALL:
         for rate in RATES:
             name, where = f"latency-{size}-{rate}", f"{_spaced(size)} at {rate:,}/s"
             for what, figure, limit in (("p50", P50, p50), ("p99", P99, p99)):
                 by = ratio(figure, arm, "plain")
-                found.append(Target(f"{what}, {where}", name, limit, "times plain", by))
+                targets.append(Target(f"{what}, {where}", name, limit, "times plain", by))
     by = ratio(P50, arm, "plain")
-    return [*found, Target("p50, 1 MB at 20/s", "latency-1MB-20", large, "times plain", by)]
+    return [*targets, Target("p50, 1 MB at 20/s", "latency-1MB-20", large, "times plain", by)]
 
 
 def _backlog(size: str, limit: float) -> Target:
@@ -261,27 +264,31 @@ TABLE = (
 
 
 def judge(documents: Mapping[str, Document]) -> list[Judged]:
-    """Hold the documents of a run, by name, to every mark, in the table's order."""
-    return [_judge(row, mark, documents.get(mark.document)) for row in TABLE for mark in row.marks]
+    """Judge every target, in the table's order, by the documents of a run."""
+    return [
+        _judge(row, target, documents.get(target.document))
+        for row in TABLE
+        for target in row.targets
+    ]
 
 
-def _judge(row: TargetRow, mark: Target, document: Document | None) -> Judged:
-    command = f"amcast bench suite --out DIR --only {mark.document}"
+def _judge(row: TargetRow, target: Target, document: Document | None) -> Judged:
+    command = f"amcast bench suite --out DIR --only {target.document}"
     figure, error = None, None
     if document is not None:
         if "benchmark" in document:
             command = str(document.get("command") or command)
         error = document.get("error")
         try:
-            figure = mark.figure(document)
+            figure = target.figure(document)
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as lacking:
             error = error or f"the document lacks {lacking}"
-    return Judged(row.text, mark, figure, _verdict(mark, figure), command, error)
+    return Judged(row.text, target, figure, _verdict(target, figure), command, error)
 
 
-def _verdict(mark: Target, figure: Figure | None) -> TargetVerdict:
+def _verdict(target: Target, figure: Figure | None) -> TargetVerdict:
     if figure is None:
         return TargetVerdict.NOT_MEASURED
     if 0 < figure.pairs < PAIRS_MIN:
         return TargetVerdict.TOO_FEW
-    return TargetVerdict.MET if mark.met_by(figure.median) else TargetVerdict.MISSED
+    return TargetVerdict.MET if target.met_by(figure.median) else TargetVerdict.MISSED

@@ -1,13 +1,13 @@
-"""Simulated collectors: instances of a node that read late, write with faults, crash and restart.
+"""Simulated collectors: instances that read late, write with faults, crash and restart.
 
-A turn's bits go in; what `collectors.collector.Collector` says is carried out on the faulty
-cluster. Several instances of one node live side by side and know nothing of each other.
+Each turn runs the core `collectors.collector.Collector` on the faulty cluster; the turn's bits
+choose what it does. Several instances of one collector run at once and do not know of each other.
 
-    instance    one process that runs one node's core in one epoch; a crash ends it
-    fallback    after a named error about a checkpoint a node begins without one
-    token       of the instance whose address stands in the control topic, as producers see it
+    instance    one process that runs a collector's core in one epoch; a crash ends it
+    fallback    after a protocol error about a checkpoint, a collector starts without one
+    token       of the instance whose address the control topic holds; announcements carry it
 
-No rule of the protocol stands here: what a turn does is chosen by its bits.
+This module contains no rule of the protocol.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
 from multicast.order import Checkpoint, OrderStream
 from topology.tree import Plan
 
-AMOUNTS = (1, 2, 5, READ_ALL)
+AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 
 
 class SimulatedInstance:
-    """One process of one node in one epoch."""
+    """One instance of a collector in one epoch."""
 
     def __init__(self, world: World, epoch: int, name: str, writer: int, *, choice: int) -> None:
         self.world = world
@@ -36,22 +36,22 @@ class SimulatedInstance:
         self.view = world.view()
         self.plan: Plan = self.view.state.plan(epoch)
         assert self.view.state.first_epoch(epoch, name) == epoch
-        self.at = stream_partition(self.plan, name)
+        self.own_partition = stream_partition(self.plan, name)
         own = self.view.state.opened(epoch, name, self._point(choice))
-        self.node = self.plan.collector(name)
+        self.spec = self.plan.collector(name)
         parent = None
-        if self.node.parent is not None:
-            self.parent_at = stream_partition(self.plan, self.node.parent)
+        if self.spec.parent is not None:
+            self.parent_partition = stream_partition(self.plan, self.spec.parent)
             point = best_checkpoint(
-                self.view.state.checkpoints(epoch, self.node.parent) if choice else [],
+                self.view.state.checkpoints(epoch, self.spec.parent) if choice else [],
                 epoch,
-                self.node.parent,
+                self.spec.parent,
                 own.state.parent_next.offset,
             )
-            parent = self.view.state.opened(epoch, self.node.parent, point)
+            parent = self.view.state.opened(epoch, self.spec.parent, point)
         self.token = writer.to_bytes(TOKEN_BYTES)
         self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
-        self.core.own_end(world.end(self.at))
+        self.core.own_end(world.end(self.own_partition))
         self.logs = [(number, log_partition(self.plan.logs[number])) for number in sorted(own.own)]
         self._failed = False
         self._marked = False
@@ -60,7 +60,7 @@ class SimulatedInstance:
         world.note("starts", name, epoch, writer, own.offset_next)
 
     def _point(self, choice: int) -> Checkpoint | None:
-        """Choose a checkpoint: none, the newest, or any older one (each is as true)."""
+        """Choose a checkpoint: none, the newest, or an older one; all are equally valid."""
         points = self.view.state.checkpoints(self.epoch, self.name)
         if not points or choice == 0:
             return None
@@ -76,9 +76,9 @@ class SimulatedInstance:
     # -- one turn ---------------------------------------------------------------------------
 
     def turn(self, bits: int) -> bool:
-        """Do some of what a process does, or all of it once the world is calm; False: it crashed.
+        """Do a part of an instance's work, or all of it once the world is calm.
 
-        Raises what a core says about what it read.
+        Returns False if the instance crashed. Raises the core's errors about what it read.
         """
         calm = self.world.calm
         core = self.core
@@ -89,7 +89,9 @@ class SimulatedInstance:
             core.filled(log, end)
         self._filled.clear()
         if calm or bits & 0xC0 == 0xC0:
-            core.tick({number: self.world.next_offset(at) for number, at in self.logs})
+            core.tick(
+                {number: self.world.next_offset(partition) for number, partition in self.logs}
+            )
         if calm or bits & 1:
             self.view.refresh()
             self._learn()
@@ -105,9 +107,9 @@ class SimulatedInstance:
         return True
 
     def read_own(self, amount: int) -> None:
-        """Read on in our own stream."""
+        """Read the next records of the own stream."""
         core = self.core
-        fetched = self.world.read(self.at, core.own.offset_next, amount)
+        fetched = self.world.read(self.own_partition, core.own.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.own_read(record.offset, record.value)
@@ -116,9 +118,9 @@ class SimulatedInstance:
                 self.world.fault("ordered early")
 
     def read_parent(self, parent: OrderStream, amount: int) -> None:
-        """Read on in the parent's stream, until the core has enough."""
+        """Read the next records of the parent's stream, until the core pauses it."""
         core = self.core
-        fetched = self.world.read(self.parent_at, parent.offset_next, amount)
+        fetched = self.world.read(self.parent_partition, parent.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.parent_read(record.offset, record.value)
@@ -127,22 +129,22 @@ class SimulatedInstance:
             core.parent_passed(fetched.position)
 
     def watch(self, bits: int) -> None:
-        """Look how far some of our logs have grown."""
+        """Look up the ends of some of the own logs."""
         calm = self.world.calm
-        for number, at in self.logs:
+        for number, partition in self.logs:
             bits >>= 1
             if calm or bits & 1:
-                self.core.log_end(number, self.world.end(at))
+                self.core.log_end(number, self.world.end(partition))
                 self.world.worked(self.name, self.plan.logs[number].name)
 
     def hear(self, raw: bytes) -> None:
-        """Take a datagram, whoever sent it."""
+        """Take a datagram of any sender."""
         announcement = decode(self.token, raw)
         if announcement is not None:
             self.core.announced(announcement)
 
     def write(self, bits: int) -> bool:
-        """Carry out what the core wants done; a crash may stand between any two actions."""
+        """Carry out the core's actions; a crash may come between any two. False: it crashed."""
         world = self.world
         crash_after = None
         if not world.calm and not bits & world.schedule.crash_mask:
@@ -153,7 +155,7 @@ class SimulatedInstance:
             fate_bits = bits * (2 * done + 1) >> 7
             match action:
                 case Append(raw):
-                    world.append(self.at, raw, bits=fate_bits, done=self._heard)
+                    world.append(self.own_partition, raw, bits=fate_bits, done=self._heard)
                 case SaveCheckpoint(checkpoint):
                     key, value = checkpoint_record(checkpoint)
                     world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
@@ -165,15 +167,15 @@ class SimulatedInstance:
         return crash_after is None
 
     def _fill(self, number: int, below: int, bits: int) -> None:
-        """Append a skip where the log ends below; a topic that was made again is never filled."""
+        """Append a skip if the log ends below an offset; a recreated topic is never filled."""
         log = self.plan.logs[number]
-        at = log_partition(log)
-        if not self.world.same_topic(at.topic):
-            raise TopicChanged(f"topic {at.topic} was deleted and made again")
-        end = self.world.next_offset(at)
+        partition = log_partition(log)
+        if not self.world.same_topic(partition.topic):
+            raise TopicChanged(f"topic {partition.topic} was deleted and recreated")
+        end = self.world.next_offset(partition)
         assert below - end <= self.core.limits.fill_max, "a log is filled beyond the bound"
         if end >= below:
-            if self.world.end(at) < below:
+            if self.world.end(partition) < below:
                 self.world.fault("open transaction over a hole")
             self._filled.append((number, end))
             return
@@ -190,11 +192,11 @@ class SimulatedInstance:
 
 
 def _ignore(_: AppendOutcome) -> None:
-    """Hear nothing: a checkpoint that got lost is no harm."""
+    """Ignore the outcome: a lost checkpoint does no harm."""
 
 
-class SimulatedNodes:
-    """All instances of all nodes; an instance begins when its turn comes and it is not there."""
+class SimulatedCollectors:
+    """All instances of all collectors; an instance that does not run starts with its turn."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -205,39 +207,39 @@ class SimulatedNodes:
         self._tokens: dict[tuple[int, str], bytes] = {}
 
     def token(self, epoch: int, name: str) -> bytes | None:
-        """Give what the control topic says that announcements to a node must carry."""
+        """Return the token that announcements to a collector must carry, if one is published."""
         return self._tokens.get((epoch, name))
 
     def hear(self, epoch: int, name: str, raw: bytes) -> None:
-        """Deliver a datagram to whoever of a node is there: one listens on the port by now."""
+        """Deliver a datagram to every running instance of a collector."""
         for (its_epoch, its_name, _), instance in self._living.items():
             if (its_epoch, its_name) == (epoch, name):
                 instance.hear(raw)
 
     def turn(self, bits: int) -> None:
-        """Give one instance of one node of one epoch that has begun its turn."""
+        """Give a turn to one instance of a collector of an epoch that has begun."""
         state = self._world.view().state
         begun = [epoch for epoch in range(1, state.epoch + 1) if state.starts(epoch) is not None]
-        # The newest epoch has half of the turns; zombies of old ones the rest.
+        # The newest epoch gets half of the turns, zombies of older epochs the rest.
         epoch = begun[-1] if bits & 1 else begun[(bits >> 1 & 7) % len(begun)]
-        nodes = state.plan(epoch).collectors
-        if nodes:
-            name = nodes[(bits >> 4 & 63) % len(nodes)].name
+        collectors = state.plan(epoch).collectors
+        if collectors:
+            name = collectors[(bits >> 4 & 63) % len(collectors)].name
             epoch = state.first_epoch(epoch, name)
             self._turn(epoch, name, (bits >> 10 & 7) % 3, bits >> 13)
 
     def calm_turns(self) -> None:
-        """Give every living instance a turn; every node of a begun epoch has one at least."""
+        """Give every running instance a turn; each collector of a begun epoch has at least one."""
         state = self._world.view().state
         for epoch in range(1, state.epoch + 1):
             if state.starts(epoch) is None:
                 break
-            for node in state.plan(epoch).collectors:
-                if state.first_epoch(epoch, node.name) < epoch:
+            for collector in state.plan(epoch).collectors:
+                if state.first_epoch(epoch, collector.name) < epoch:
                     continue
                 for number in range(3):
-                    if number == 0 or (epoch, node.name, number) in self._living:
-                        self._turn(epoch, node.name, number, 0)
+                    if number == 0 or (epoch, collector.name, number) in self._living:
+                        self._turn(epoch, collector.name, number, 0)
 
     def _turn(self, epoch: int, name: str, number: int, bits: int) -> None:
         key = (epoch, name, number)
@@ -249,7 +251,7 @@ class SimulatedNodes:
                 del self._living[key]
                 self._world.stats.void += sum(instance.core.void.values())
             elif instance.core.frozen and self._world.calm:
-                # Nothing that it does can count any more.
+                # None of its records can be accepted any more.
                 self._retired.add(key)
         except AmcastError as error:
             self._stopped(key, error)
@@ -263,7 +265,7 @@ class SimulatedNodes:
         return instance
 
     def _stopped(self, key: tuple[int, str, int], error: AmcastError) -> None:
-        """End the instance at a named error; if a checkpoint lied, the next begins without one."""
+        """End an instance at an error; if a checkpoint was wrong, the next starts without one."""
         self._living.pop(key, None)
         self._world.fault(f"collector stopped: {type(error).__name__}")
         self._world.note("stops", *key, type(error).__name__)
@@ -271,5 +273,5 @@ class SimulatedNodes:
             self._fallback.add(key[:2])
 
     def void(self) -> int:
-        """Count the void records that the living have read."""
-        return sum(sum(one.core.void.values()) for one in self._living.values())
+        """Count the void records that running instances have read."""
+        return sum(sum(instance.core.void.values()) for instance in self._living.values())

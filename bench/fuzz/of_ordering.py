@@ -98,13 +98,13 @@ def _admitted(world: _World, raw: bytes) -> None:
 
 
 def _requested(raw: bytes) -> None:
-    request = seek.opened(raw, now=_NOW, tls_hash=None)
+    request = seek.read_request(raw, now=_NOW, tls_hash=None)
     found = seek.Seek(seek.seek_info(request.data), base=0, height=5)
     found.next(5)
 
 
 def _awaited(raw: bytes) -> None:
-    receipt_request._asked(seek.opened(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
+    receipt_request._wanted(seek.read_request(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
 
 
 def _stepped(world: _World, raw: bytes) -> None:
@@ -116,8 +116,8 @@ def _stepped(world: _World, raw: bytes) -> None:
         core.step(StreamPosition(position, "1/@P1/0/0/1"), each)
 
 
-def _listed_pieces(file: Path) -> None:
-    list(length_prefixed.pieces(file))
+def _listed_frames(file: Path) -> None:
+    list(length_prefixed.frames(file))
 
 
 class _File:
@@ -145,7 +145,7 @@ def _ledger_files(world: _World) -> tuple[bytes, bytes, bytes]:
         scanned = segments.scan(path)
         assert scanned.segment is not None
         segments.write_index(scanned.segment)
-        segments.write_base(folder, segments.Base(3, segments.Kept(0, world.block[:200])))
+        segments.write_base(folder, segments.Base(3, segments.KeptConfig(0, world.block[:200])))
         index = path.with_suffix(segments.INDEX).read_bytes()
         return path.read_bytes(), index, (folder / segments.BASE_FILE).read_bytes()
 
@@ -215,14 +215,14 @@ def _of_files(world: _World) -> list[Target]:
     of_index = _File(f"{name}{segments.INDEX}", lambda at: segments.read_index(_blocks_of(at)))
     _blocks_of(of_index.path).write_bytes(segment)
     of_base = _File(segments.BASE_FILE, lambda at: segments.read_base(at.parent))
-    of_rest, of_pieces = _File("rest.json", checkpoint.read_rest), _File("pieces", _listed_pieces)
+    of_rest, of_frames = _File("rest.json", checkpoint.read_rest), _File("frames", _listed_frames)
     damaged = (LedgerDamaged, UnknownVersion)
     return [
         Target("ledger segment", scan, damaged, [segment], _BYTES, 3),
         Target("ledger index", of_index, (), [index], _BYTES, 3),
         Target("ledger base", of_base, damaged, [base], _BYTES, 3),
         Target("rest of a chain", of_rest, (), [rest], _TEXT, 3),
-        Target("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
+        Target("file of envelopes", of_frames, (UsageError,), [torn], _BYTES, 3),
     ]
 
 

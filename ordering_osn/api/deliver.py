@@ -28,14 +28,22 @@ from ordering_osn.api.broadcast import Stream
 from ordering_osn.api.channels import Channel, Channels, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import block_answer, read_answer, status_answer
-from ordering_osn.api.seek import Refused, Seek, SeekAccess, SeekRequest, found, opened, seek_info
-from ordering_osn.api.send_window import Room
+from ordering_osn.api.seek import (
+    Refused,
+    Seek,
+    SeekAccess,
+    SeekRequest,
+    channel_of,
+    read_request,
+    seek_info,
+)
+from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.blocks import is_config
 from ordering_osn.ledger.ledger import Pruned
 from ordering_osn.protos import Block, SeekInfo
 
 SHELF_BYTES_MAX = 64 << 20
-_READERS = 2  # threads that read ledgers
+_READER_THREADS = 2  # threads that read ledgers
 _log = logging.getLogger("amcast.osn.deliver")
 
 
@@ -45,9 +53,9 @@ class _Tail:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self._loop = asyncio.get_running_loop()
-        self._told = False
+        self._wake_is_due = False
         self._event = asyncio.Event()
-        self.unwatch = channel.watch(self._tell)
+        self.unwatch = channel.watch(self._schedule_wake)
 
     def next_change(self) -> asyncio.Event:
         """Give what is set at the next change. Take it BEFORE looking at the chain."""
@@ -55,13 +63,13 @@ class _Tail:
 
     def wake(self) -> None:
         """Set it, on the event loop."""
-        self._told = False
+        self._wake_is_due = False
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    def _tell(self) -> None:
-        if not self._told and not self._loop.is_closed():
-            self._told = True
+    def _schedule_wake(self) -> None:
+        if not self._wake_is_due and not self._loop.is_closed():
+            self._wake_is_due = True
             self._loop.call_soon_threadsafe(self.wake)
 
 
@@ -71,7 +79,7 @@ class _Shelf:
     def __init__(self) -> None:
         self._answers: OrderedDict[tuple[str, int], asyncio.Future[bytes]] = OrderedDict()
         self._bytes = 0
-        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="amcast-deliver")
+        self._threads = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="amcast-deliver")
 
     async def answer(self, channel: Channel, number: int) -> bytes:
         """Give the answer that holds the block; raises what `ledger.read` raises."""
@@ -114,7 +122,7 @@ class Deliver:
         self._clock = clock
         self._tails: dict[str, _Tail] = {}
         self._shelf = _Shelf()
-        self._room = Room()
+        self._send_window = SendWindow()
         self._closing = False
 
     async def serve(self, stream: Stream, tls_hash: bytes | None) -> str:
@@ -145,8 +153,8 @@ class Deliver:
         self, stream: Stream, raw: bytes, tls_hash: bytes | None
     ) -> tuple[Status, str]:
         try:
-            request = opened(raw, now=self._clock(), tls_hash=tls_hash)
-            channel = found(self._channels, request)
+            request = read_request(raw, now=self._clock(), tls_hash=tls_hash)
+            channel = channel_of(self._channels, request)
         except Refused as refused:
             return _refusal("a request", refused)
         labels = (channel.name, "false", "block")
@@ -180,7 +188,7 @@ class Deliver:
                 continue
             answer = await self._read(channel, number)
             access.check(self._clock())
-            await self._room.send(stream, _without_data(answer) if bare else answer)
+            await self._send_window.send(stream, _without_data(answer) if bare else answer)
             self._metrics.deliver_blocks_sent.add(channel.name, "false", "block")
             if seek.delivered():
                 return Status.SUCCESS

@@ -39,9 +39,9 @@ from ordering_osn.identity import fingerprint
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, each way
 _INFO = "amcast-info-bin"  # the trailer that says why a request for blocks ended
-_USUAL_BYTES_MAX = 4 << 20  # what a client of gRPC accepts by default
+_CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # what a client of gRPC accepts by default
 _TRAILER_S = 5.0
-_SENDER_S = 1.0
+_SENDER_ERROR_S = 1.0
 _log = logging.getLogger("amcast.osn.wire")
 STREAMS_MAX = 10_000
 _SIZES = [
@@ -150,9 +150,12 @@ class _ClientLeft(Exception):
     def __init__(self, peer: str, size: int) -> None:
         text = f"client {peer} left while {size} bytes were sent to it"
         self.level = logging.INFO
-        if size > _USUAL_BYTES_MAX:
+        if size > _CLIENT_DEFAULT_BYTES_MAX:
             self.level = logging.WARNING
-            text += f"; clients of gRPC accept {_USUAL_BYTES_MAX} unless they are told otherwise"
+            text += (
+                f"; gRPC clients accept {_CLIENT_DEFAULT_BYTES_MAX} bytes by default: "
+                "raise the client's maximum receive message length"
+            )
         super().__init__(text)
 
 
@@ -311,13 +314,15 @@ class Server:
 def _check_address(host: str, port: int) -> None:
     """Raise `UsageError` where nothing can listen there; gRPC would not say why."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        candidates = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         refused: OSError | None = None
-        for family, kind, protocol, _, at in found:
+        for family, kind, protocol, _, address in candidates:
             with socket.socket(family, kind, protocol) as tried:
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
-                    tried.bind(at)
+                    tried.bind(address)
                     tried.listen(1)
                 except OSError as error:
                     refused = error
@@ -375,7 +380,7 @@ class NodeClient:
             while True:
                 answer = await self._read(answers, timeout_s)
                 if answer is None:
-                    await asyncio.wait({sender}, timeout=_SENDER_S)
+                    await asyncio.wait({sender}, timeout=_SENDER_ERROR_S)
                     if sender.done() and (error := sender.exception()) is not None:
                         raise error  # the caller's own: of its envelopes
                     return
@@ -400,11 +405,11 @@ class NodeClient:
         sender = asyncio.create_task(_send(call, requests))
         try:
             while (answer := await self._read(answers, timeout_s)) is not None:
-                found = read_answer(answer)
-                if isinstance(found, int) and found != Status.SUCCESS:
-                    found = StatusAnswer(found)
-                    found.info = await _info(call)
-                yield found
+                block_or_status = read_answer(answer)
+                if isinstance(block_or_status, int) and block_or_status != Status.SUCCESS:
+                    block_or_status = StatusAnswer(block_or_status)
+                    block_or_status.info = await _info(call)
+                yield block_or_status
         finally:
             sender.cancel()
             call.cancel()

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -174,7 +174,7 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS)
+        return Histogram(name, text, labels, registry=self.registry, buckets=_BUCKETS_S)
 
 
 class CountingHandler(logging.Handler):

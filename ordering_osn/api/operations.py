@@ -2,7 +2,7 @@
 
     GET /healthz             200 {"status": "OK", "time": …}, or 503 with
                              "failed_checks": [{"component", "reason"}]; 405 for other methods;
-                             408 where the checks take longer than `CHECK_S`. Writes nothing.
+                             408 where the checks take longer than `HEALTH_CHECK_S`. Writes nothing.
     GET /metrics             Prometheus' text format
     GET, PUT /logspec        {"spec": "info:amcast.osn.deliver=debug"}: 200, 204, or 400 {"error"}
     GET /version             {"Version": …}
@@ -39,7 +39,7 @@ from ordering_osn.api.grpc_server import TlsFiles
 from ordering_osn.api.log_levels import ROOT, LogLevels, MalformedSpec
 from ordering_osn.api.metrics import CONTENT_TYPE, CountingHandler, Metrics
 
-CHECK_S = 30.0
+HEALTH_CHECK_S = 30.0
 CLIENT_S = 10.0
 CONNECTIONS_MAX = 64
 _BODY_BYTES_MAX = 64 << 10
@@ -59,7 +59,7 @@ class Operations:
         port: int = 0,
         tls: TlsFiles | None = None,
         client_required: bool = False,
-        check_s: float = CHECK_S,
+        check_s: float = HEALTH_CHECK_S,
     ) -> None:
         self.host, self.port = host, port
         self.tls = tls is not None
@@ -113,12 +113,12 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self.operations = operations
         self._tls = context
-        self._room = threading.Semaphore(CONNECTIONS_MAX)
+        self._free_connections = threading.Semaphore(CONNECTIONS_MAX)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._free_connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -133,7 +133,7 @@ class _Server(ThreadingHTTPServer):
             _log.info("operations: %s: %s", client_address, error)
             self.shutdown_request(request)
         finally:
-            self._room.release()
+            self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         _log.info("operations: a client went away", exc_info=True)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ordering_osn.api.channels import Channels, Status
-from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, found, opened
+from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, channel_of, read_request
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.config.envelopes import signed_envelope
 from ordering_osn.protos import HeaderType
@@ -52,9 +52,9 @@ def receipt_envelope(
 async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes | None) -> bytes:
     """Answer one request, within its time-out."""
     try:
-        request = opened(raw, now=now, tls_hash=tls_hash)
-        channel = found(channels, request)
-        transaction, timeout_s = _asked(request)
+        request = read_request(raw, now=now, tls_hash=tls_hash)
+        channel = channel_of(channels, request)
+        transaction, timeout_s = _wanted(request)
         SeekAccess(channel, request).check(now)
     except Refused as refused:
         return _answer(refused.status, info=str(refused))
@@ -64,10 +64,10 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
     return _answer(Status.SUCCESS, channel.name, *place)
 
 
-def _asked(request: SeekRequest) -> tuple[str, float]:
+def _wanted(request: SeekRequest) -> tuple[str, float]:
     try:
-        asked: Any = json.loads(request.data)
-        transaction, timeout_ms = asked["transaction"], asked["timeout_ms"]
+        wanted: Any = json.loads(request.data)
+        transaction, timeout_ms = wanted["transaction"], wanted["timeout_ms"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(Status.BAD_REQUEST, "the data is not the JSON of a wait") from error
     if not isinstance(transaction, str) or not 0 < len(transaction) <= _ID_LENGTH_MAX:

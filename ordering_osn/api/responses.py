@@ -23,14 +23,14 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
     number = shift = 0
     while True:
-        byte = raw[at]
+        byte = raw[position]
         number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 0x80:
-            return number, at
+            return number, position
 
 
 def status_answer(status: int, info: str = "") -> bytes:
@@ -47,13 +47,13 @@ def block_answer(block: bytes) -> bytes:
 
 def read_status(answer: bytes) -> tuple[int, str]:
     """Give the status and info of a BroadcastResponse; raises `ValueError`."""
-    status, at, info = 0, 0, b""
+    status, position, info = 0, 0, b""
     try:
         if answer[:1] == _STATUS:
-            status, at = _read_varint(answer, 1)
-        if answer[at : at + 1] == _SECOND:
-            length, at = _read_varint(answer, at + 1)
-            info = answer[at : at + length]
+            status, position = _read_varint(answer, 1)
+        if answer[position : position + 1] == _SECOND:
+            length, position = _read_varint(answer, position + 1)
+            info = answer[position : position + length]
     except IndexError as error:
         raise ValueError("the answer ends in the middle of a number") from error
     return status, info.decode(errors="replace")
@@ -64,12 +64,14 @@ def read_answer(answer: bytes) -> bytes | int:
     if answer[:1] != _SECOND:
         return read_status(answer)[0]
     try:
-        length, at = _read_varint(answer, 1)
+        length, position = _read_varint(answer, 1)
     except IndexError as error:
         raise ValueError("the answer ends in the middle of a number") from error
-    if len(answer) - at != length:
-        raise ValueError(f"the answer says {length} bytes of block and has {len(answer) - at}")
-    return answer[at:]
+    if len(answer) - position != length:
+        raise ValueError(
+            f"the answer says {length} bytes of block and has {len(answer) - position}"
+        )
+    return answer[position:]
 
 
 SUCCESS = status_answer(Status.SUCCESS)

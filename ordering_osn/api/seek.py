@@ -1,17 +1,23 @@
-"""What a reader asks for, judged: request bytes, the time and a chain in; block numbers out.
+"""Judge a Deliver request: whether its signer may read the chain, and which blocks come next.
 
-Fabric's rules for Deliver (its common/deliver and file ledger). No I/O, no gRPC; no clock, but
-where a client's own request is made.
+The input is the request's bytes, the time and a chain. The rules are Fabric's (its common/deliver
+and file ledger). No I/O and no gRPC; only `seek_envelope`, which makes a client's request, reads a
+clock.
 
-    request   a signed envelope; its header names the channel, its data says what is asked for
-    start     the first block that is wanted, resolved once, when the request comes
-    stop      the last one; a stop below the next block is never met: an endless tail
-    height    the number of the next block of the chain
+    request   a signed envelope; its header names the channel, its data is a SeekInfo
+    start     the first block wanted, resolved once, when the request arrives
+    stop      the last block wanted; where it resolves below the start ("newest" from a start at
+              "next"), it is never reached, and the stream is endless
+    height    the number of the chain's next block
 
-Checks, in this order: the envelope can be read, its time is near, it is bound to its TLS client
-(`opened`) · the channel exists, the data can be read, the chain is not errored (the caller's) ·
-Readers policy (in maintenance mode that of the orderer group) and expiry (`SeekAccess`) · start and
-stop (`Seek`).
+Checks, in this order:
+
+    1. `read_request`: the envelope can be decoded, its timestamp is near the node's time, and it
+       is bound to the TLS client
+    2. the caller: the channel exists, the SeekInfo can be decoded, the chain is not errored
+    3. `SeekAccess`: the signer's certificate has not expired; the Readers policy is met (in
+       maintenance mode the orderer group's)
+    4. `Seek`: start and stop exist and fit each other
 
 Invariant: start <= number; numbers are delivered without a gap, each once.
 """
@@ -69,7 +75,7 @@ class SeekRequest(NamedTuple):
     expires: datetime | None  # the end of its signer's certificate, where it has one
 
 
-def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
+def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
     """Give the request in an envelope; raises `Refused`. `tls_hash` is None without mutual TLS."""
     try:
         envelope = decoded(Envelope, raw, "the envelope")
@@ -92,7 +98,7 @@ def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
     return SeekRequest(header.channel_id, payload.data, signed, expires_at(signed.creator))
 
 
-def found(channels: Channels, request: SeekRequest) -> Channel:
+def channel_of(channels: Channels, request: SeekRequest) -> Channel:
     """Give the channel that a request names; raises `Refused`."""
     channel = channels.get(request.channel)
     if channel is None:

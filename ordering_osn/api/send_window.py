@@ -1,8 +1,8 @@
-"""Room for the bytes that are being sent to readers: many may be served at once, not all at once.
+"""A limit on the bytes that are being sent to readers: many may be served at once, not all at once.
 
 gRPC copies what is sent and holds the copy until the reader takes it; it cannot be told to let go.
 So a block for thousands of readers is copied for as many of them as have room, and for the next as
-they finish. What has not gone out after `STANDS_STILL_S` counts no longer: its reader has stopped
+they finish. What has not gone out after `STALLED_READER_S` counts no longer: its reader has stopped
 reading, and the others must not wait for it. (It still holds its one block.)
 
 Invariant: counted bytes <= `bytes_max`, or one answer alone.
@@ -16,10 +16,10 @@ from collections import deque
 from ordering_osn.api.broadcast import Stream
 
 BYTES_MAX = 64 << 20
-STANDS_STILL_S = 1.0
+STALLED_READER_S = 1.0
 
 
-class Room:
+class SendWindow:
     """First come, first served; on one event loop."""
 
     def __init__(self, *, bytes_max: int = BYTES_MAX) -> None:
@@ -31,11 +31,11 @@ class Room:
         """Write the message once there is room for it."""
         size = len(message)
         if self._waiting or not self._fits(size):
-            await self._turn(size)
+            await self._wait_for_space(size)
         else:
             self._bytes += size
         share = [size]
-        timer = asyncio.get_running_loop().call_later(STANDS_STILL_S, self._give_back, share)
+        timer = asyncio.get_running_loop().call_later(STALLED_READER_S, self._give_back, share)
         try:
             await stream.write(message)
         finally:
@@ -45,7 +45,7 @@ class Room:
     def _fits(self, size: int) -> bool:
         return self._bytes == 0 or self._bytes + size <= self._bytes_max
 
-    async def _turn(self, size: int) -> None:
+    async def _wait_for_space(self, size: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
         try:

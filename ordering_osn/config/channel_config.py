@@ -66,7 +66,7 @@ _ORGANISATION_VALUES = {
     "Orderer": {"Endpoints": OrdererAddresses, "MSP": MSPConfig},
 }
 _SECTIONS = ("Application", "Consortiums", "Orderer")
-_WIDTH_MAX = 2**32 - 1
+_DATA_HASH_WIDTH = 2**32 - 1
 _BROKER = re.compile(r"([a-z0-9]|[a-z0-9][a-z0-9.-]*[a-z0-9]):(\d{1,5})", re.ASCII | re.IGNORECASE)
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _NANOSECONDS = {
@@ -139,18 +139,20 @@ class ChannelConfig:
     @property
     def orderer_msp_ids(self) -> tuple[str, ...]:
         """The MSP IDs of the orderer group's organisations, sorted."""
-        return tuple(sorted({msp for at, msp in self.organisations.items() if at[0] == "Orderer"}))
+        return tuple(
+            sorted({msp_id for path, msp_id in self.organisations.items() if path[0] == "Orderer"})
+        )
 
     @property
     def orderer_addresses(self) -> tuple[str, ...]:
         """The channel's addresses of orderers, then those of the orderer organisations."""
-        found = list(self.values["OrdererAddresses"].addresses)
+        addresses = list(self.values["OrdererAddresses"].addresses)
         for name in sorted(self.config.channel_group.groups["Orderer"].groups):
             organisation = self.config.channel_group.groups["Orderer"].groups[name]
             if "Endpoints" in organisation.values:
                 raw = organisation.values["Endpoints"].value
-                found += OrdererAddresses.FromString(raw).addresses
-        return tuple(dict.fromkeys(found))
+                addresses += OrdererAddresses.FromString(raw).addresses
+        return tuple(dict.fromkeys(addresses))
 
     @property
     def max_channels(self) -> int:
@@ -275,25 +277,26 @@ def _capabilities(
         for name, values in holders.items():
             if "Capabilities" in values:
                 raise InvalidConfig(f"it enables {name} capabilities without orderer support first")
-    found = CapabilitySet(
+    capabilities = CapabilitySet(
         *(
             frozenset(values["Capabilities"].capabilities)
             for values in (channel, orderer, application)
         )
     )
-    if found.unknown:
-        raise InvalidConfig(f"it requires capabilities not known here: {', '.join(found.unknown)}")
-    if "ACLs" in holders.get("application", ()) and not found.acls:
+    if capabilities.unknown:
+        unknown = ", ".join(capabilities.unknown)
+        raise InvalidConfig(f"it requires capabilities that this node does not know: {unknown}")
+    if "ACLs" in holders.get("application", ()) and not capabilities.acls:
         raise InvalidConfig("it has ACLs without the capability for them")
-    return found
+    return capabilities
 
 
 def _check_channel(values: Mapping[str, Any], capabilities: CapabilitySet) -> None:
     hashing = values["HashingAlgorithm"].name
     if hashing not in ("SHA256", "SHA3_256"):
         raise InvalidConfig(f"the hashing algorithm {hashing!r} is unknown")
-    if values["BlockDataHashingStructure"].width != _WIDTH_MAX:
-        raise InvalidConfig(f"the width of the block data hash can only be {_WIDTH_MAX}")
+    if values["BlockDataHashingStructure"].width != _DATA_HASH_WIDTH:
+        raise InvalidConfig(f"the width of the block data hash can only be {_DATA_HASH_WIDTH}")
     if not capabilities.channel_migration and not values["OrdererAddresses"].addresses:
         raise InvalidConfig("it has no orderer addresses")
 
@@ -331,7 +334,7 @@ def _organisations(
     group: Any, capabilities: CapabilitySet
 ) -> tuple[dict[tuple[str, ...], str], Msps]:
     """Give the MSP ID of each organisation by its group's path, and the MSPs, each once."""
-    found: dict[tuple[str, ...], str] = {}
+    msp_ids: dict[tuple[str, ...], str] = {}
     msps: dict[str, tuple[bytes, Msp]] = {}
     for path, organisation in _organisation_groups(group):
         where = "/".join(path)
@@ -348,21 +351,21 @@ def _organisations(
         known, _ = msps.setdefault(msp.name, (raw, msp))
         if MSPConfig.FromString(known) != MSPConfig.FromString(raw):
             raise InvalidConfig(f"there are two different MSPs of the ID {msp.name}")
-        found[path] = msp.name
-    return found, Msps(msp for _, msp in msps.values())
+        msp_ids[path] = msp.name
+    return msp_ids, Msps(msp for _, msp in msps.values())
 
 
 def _organisation_groups(group: Any) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+    groups: list[tuple[tuple[str, ...], Any]] = []
     for section in sorted(group.groups):
         members = group.groups[section].groups
         for name in sorted(members):
             if section != "Consortiums":
-                found.append(((section, name), members[name]))
+                groups.append(((section, name), members[name]))
                 continue
             _values(members[name], _CONSORTIUM_VALUES, f"{section}/{name}")
             inner = members[name].groups
-            found += [((section, name, each), inner[each]) for each in sorted(inner)]
+            groups += [((section, name, each), inner[each]) for each in sorted(inner)]
     if "Consortiums" in group.groups:
         _values(group.groups["Consortiums"], {}, "Consortiums")
-    return found
+    return groups

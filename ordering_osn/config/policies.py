@@ -30,9 +30,9 @@ from ordering_osn.protos import (
     SignaturePolicyEnvelope,
 )
 
-_KEPT = 4096  # outcomes kept: a policy and the identities that were judged by it
+_OUTCOMES_KEPT_MAX = 4096  # outcomes kept: a policy and the identities that were judged by it
 _ROOT = "/Channel"
-_MENTIONED = 3  # signatures that a sentence names at most
+_SIGNATURES_NAMED_MAX = 3  # signatures that a sentence names at most
 
 # What a policy says of identities: None where they meet it, else why not.
 Judge = Callable[[tuple[Identity, ...]], str | None]
@@ -75,7 +75,7 @@ class Policies:
         self._msps = msps
         self._judges: dict[str, Judge] = {}
         self._read(_ROOT, channel_group)
-        self._judged = lru_cache(maxsize=_KEPT)(self._judge)
+        self._judged = lru_cache(maxsize=_OUTCOMES_KEPT_MAX)(self._judge)
 
     def has(self, path: str) -> bool:
         """Whether there is such a policy."""
@@ -88,11 +88,11 @@ class Policies:
         """
         identities: dict[tuple[str, bytes], Identity] = {}
         wrong = []
-        for one in signed:
+        for item in signed:
             try:
-                identity = self._msps.identity(one.creator)
+                identity = self._msps.identity(item.creator)
                 if identity.key not in identities:
-                    identity.verify(one.data, one.signature)
+                    identity.verify(item.data, item.signature)
                     identities[identity.key] = identity
             except (BadSignature, UntrustedIdentity) as error:
                 wrong.append(str(error))
@@ -109,7 +109,10 @@ class Policies:
             return None
         if not identities:
             return f"{problem}; no signature counts"
-        signers = [f"{one} ({one.problem})" if one.problem else str(one) for one in identities]
+        signers = [
+            f"{identity} ({identity.problem})" if identity.problem else str(identity)
+            for identity in identities
+        ]
         return f"{problem}; signed by {_listed(signers)}"
 
     def _read(self, path: str, group: ConfigGroup) -> None:
@@ -174,7 +177,7 @@ def _rule(policy: SignaturePolicy, principals: Sequence[MSPPrincipal]) -> Rule:
             raise _Senseless(f"names principal {policy.signed_by}, and there are {len(principals)}")
         return _signed_by(principals[policy.signed_by])
     if kind == "n_out_of":
-        rules = [_rule(one, principals) for one in policy.n_out_of.rules]
+        rules = [_rule(inner, principals) for inner in policy.n_out_of.rules]
         return _n_out_of(policy.n_out_of.n, rules)
     raise _Senseless("has an empty rule")
 
@@ -193,8 +196,8 @@ def _n_out_of(needed: int, rules: Sequence[Rule]) -> Rule:
     # Every rule is tried, also when enough are met, as in Fabric: each takes its identity.
     def rule(free: tuple[Identity, ...]) -> tuple[Identity, ...] | None:
         met = 0
-        for one in rules:
-            left = one(free)
+        for inner in rules:
+            left = inner(free)
             if left is not None:
                 met, free = met + 1, left
         return free if met >= needed else None
@@ -203,5 +206,5 @@ def _n_out_of(needed: int, rules: Sequence[Rule]) -> Rule:
 
 
 def _listed(what: Sequence[str]) -> str:
-    more = len(what) - _MENTIONED
-    return ", ".join(what[:_MENTIONED]) + (f" and {more} more" if more > 0 else "")
+    more = len(what) - _SIGNATURES_NAMED_MAX
+    return ", ".join(what[:_SIGNATURES_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

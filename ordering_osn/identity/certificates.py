@@ -102,19 +102,19 @@ class Certificate:
         except _WRONG as error:
             raise Unreadable(f"no readable certificate ({_first_line(error)})") from error
 
-    def _read(self, found: x509.Certificate) -> None:
-        self.der: bytes = found.public_bytes(serialization.Encoding.DER)
-        self.signed: bytes = found.tbs_certificate_bytes
-        self.serial: int = found.serial_number
+    def _read(self, certificate: x509.Certificate) -> None:
+        self.der: bytes = certificate.public_bytes(serialization.Encoding.DER)
+        self.signed: bytes = certificate.tbs_certificate_bytes
+        self.serial: int = certificate.serial_number
         if self.serial <= 0:
             raise ValueError("its serial number is not positive")
-        self.not_before: datetime = found.not_valid_before_utc
-        self.not_after: datetime = found.not_valid_after_utc
-        names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        self.not_before: datetime = certificate.not_valid_before_utc
+        self.not_after: datetime = certificate.not_valid_after_utc
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         self.name: str = str(names[0].value) if names else f"serial number {self.serial:x}"
         self.units: tuple[str, ...] = tuple(
             str(unit.value)
-            for unit in found.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+            for unit in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         )
         self.is_ca = False
         self.path_length: int | None = None
@@ -122,7 +122,7 @@ class Certificate:
         self.usable = True
         self.key_id: bytes | None = None
         self.not_understood: str | None = None
-        for extension in found.extensions:
+        for extension in certificate.extensions:
             value = extension.value
             if isinstance(value, x509.BasicConstraints):
                 self.is_ca, self.path_length = value.ca, value.path_length
@@ -135,7 +135,7 @@ class Certificate:
             binding = extension.critical or isinstance(value, x509.NameConstraints)
             if binding and extension.oid not in _UNDERSTOOD:
                 self.not_understood = extension.oid.dotted_string
-        self._key = found.public_key()
+        self._key = certificate.public_key()
 
     def issued_by(self, parent: Certificate) -> bool:
         """Whether `parent`'s subject and key are this certificate's issuer and signer."""
@@ -212,8 +212,8 @@ class Revocations:
         try:
             pem = b"-----BEGIN" in raw
             self.crl = x509.load_pem_x509_crl(raw) if pem else x509.load_der_x509_crl(raw)
-            found = self.crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
-            self.issuer_key_id: bytes | None = found.value.key_identifier
+            issuer = self.crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
+            self.issuer_key_id: bytes | None = issuer.value.key_identifier
         except x509.ExtensionNotFound as error:
             raise Unreadable("a revocation list without an authority key identifier") from error
         except _WRONG as error:
@@ -265,23 +265,23 @@ class Authorities:
         if leaf.signed in self._trusted:
             return (leaf,)
         checks = [0]
-        found: list[tuple[Certificate, ...]] = []
+        chains: list[tuple[Certificate, ...]] = []
         for chain in self._above((leaf,), leaf.not_before + timedelta(seconds=1), checks):
-            found.append(chain)
-            if len(found) > 1:
+            chains.append(chain)
+            if len(chains) > 1:
                 raise Unreadable("it has more than one chain to the organisation's roots")
-        if not found:
+        if not chains:
             raise Unreadable("no chain of valid CAs leads to the organisation's roots")
-        if not all(certificate.usable for certificate in found[0]):
+        if not all(certificate.usable for certificate in chains[0]):
             raise Unreadable("its extended key usage, or a CA's, does not allow it")
-        return found[0]
+        return chains[0]
 
     def _above(
-        self, below: tuple[Certificate, ...], at: datetime, checks: list[int]
+        self, below: tuple[Certificate, ...], time: datetime, checks: list[int]
     ) -> Iterator[tuple[Certificate, ...]]:
         for parent in (*self.roots, *self.intermediates):
-            in_chain = any(parent.signed == one.signed for one in below)
-            if in_chain or not _may_certify(parent, below, at):
+            in_chain = any(parent.signed == lower.signed for lower in below)
+            if in_chain or not _may_certify(parent, below, time):
                 continue
             checks[0] += 1
             if checks[0] > SIGNATURE_CHECKS_MAX:
@@ -291,15 +291,15 @@ class Authorities:
             if parent.signed in self._trusted:
                 yield (*below, parent)
             else:
-                yield from self._above((*below, parent), at, checks)
+                yield from self._above((*below, parent), time, checks)
 
 
-def _may_certify(parent: Certificate, below: tuple[Certificate, ...], at: datetime) -> bool:
+def _may_certify(parent: Certificate, below: tuple[Certificate, ...], time: datetime) -> bool:
     return (
         parent.is_ca
         and parent.signs_certificates
         and parent.not_understood is None
-        and parent.not_before <= at <= parent.not_after
+        and parent.not_before <= time <= parent.not_after
         and (parent.path_length is None or len(below) - 1 <= parent.path_length)
     )
 

@@ -41,8 +41,10 @@ from ordering_osn.protos import (
 )
 
 CREATOR_BYTES_MAX = 16 * 1024  # a certificate is about 1 kB; what is longer is refused unread
-_KEPT = 4096  # certificates and identities kept, so that a client's is read and judged once
-_FABRIC = 0  # MSPConfig.type of X.509; 1 is Idemix
+_IDENTITIES_KEPT_MAX = (
+    4096  # certificates and identities kept, so that a client's is read and judged once
+)
+_TYPE_X509 = 0  # MSPConfig.type of X.509; 1 is Idemix
 _CHAIN_HASHES = {
     "": "sha256",
     "SHA256": "sha256",
@@ -71,18 +73,18 @@ def _certified(creator: bytes) -> tuple[str, Certificate]:
     return _read_creator(creator)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_IDENTITIES_KEPT_MAX)
 def _read_creator(creator: bytes) -> tuple[str, Certificate]:
     try:
-        found = SerializedIdentity.FromString(creator)
+        identity = SerializedIdentity.FromString(creator)
     except DecodeError as error:
         raise UntrustedIdentity("the creator is no serialized identity") from error
-    if b"-----BEGIN" not in found.id_bytes:
-        raise UntrustedIdentity(f"the creator of MSP {found.mspid!r} holds no PEM certificate")
+    if b"-----BEGIN" not in identity.id_bytes:
+        raise UntrustedIdentity(f"the creator of MSP {identity.mspid!r} holds no PEM certificate")
     try:
-        return found.mspid, Certificate(found.id_bytes)
+        return identity.mspid, Certificate(identity.id_bytes)
     except Unreadable as error:
-        raise UntrustedIdentity(f"the creator of MSP {found.mspid!r} holds {error}") from error
+        raise UntrustedIdentity(f"the creator of MSP {identity.mspid!r} holds {error}") from error
 
 
 class Identity:
@@ -161,8 +163,8 @@ class Msp:
 
     def _read(self, raw: bytes) -> None:
         outer = MSPConfig.FromString(raw)
-        if outer.type != _FABRIC:
-            raise Unreadable(f"its type is {outer.type}; only X.509 (type {_FABRIC}) is known")
+        if outer.type != _TYPE_X509:
+            raise Unreadable(f"its type is {outer.type}; only X.509 (type {_TYPE_X509}) is known")
         config = FabricMSPConfig.FromString(outer.config)
         self.name = config.name
         if not self.name:
@@ -179,7 +181,7 @@ class Msp:
         tls = (*config.tls_root_certs, *config.tls_intermediate_certs)
         for certificate in _certificates(tls, "TLS CA"):
             _check_authority(certificate)
-        self._revocations = [Revocations(one) for one in config.revocation_list]
+        self._revocations = [Revocations(raw_list) for raw_list in config.revocation_list]
         self._read_authorities(config)
         self._read_units(config)
         self._read_administrators(config)
@@ -198,12 +200,12 @@ class Msp:
                 self._check_revoked(chain)
             except Unreadable as error:
                 raise Unreadable(f"the CA {certificate.name} is not valid: {error}") from error
-            self._inner.update(one.signed for one in chain[1:])
+            self._inner.update(authority.signed for authority in chain[1:])
 
     def _read_units(self, config: FabricMSPConfig) -> None:
         self._units: list[tuple[str, bytes]] = [
-            (one.organizational_unit_identifier, self._certifier(one.certificate))
-            for one in config.organizational_unit_identifiers
+            (unit.organizational_unit_identifier, self._certifier(unit.certificate))
+            for unit in config.organizational_unit_identifiers
         ]
         nodes = config.fabric_node_ous
         self._node_units: dict[int, tuple[str, bytes]] = {
@@ -226,7 +228,7 @@ class Msp:
             return b""
         certificate = Certificate(pem)
         known = (*self.authorities.roots, *self.authorities.intermediates)
-        if all(certificate.signed != one.signed for one in known):
+        if all(certificate.signed != authority.signed for authority in known):
             raise Unreadable(f"the certifier {certificate.name} of a unit is none of its CAs")
         chain = self.authorities.chain(certificate)
         if len(chain) > 1 and certificate.signed in self._inner:
@@ -237,7 +239,7 @@ class Msp:
         administrators = _certificates(config.admins, "administrator's")
         if not administrators and MSPRole.ADMIN not in self._node_units:
             raise Unreadable("it has neither administrators nor a unit that makes them")
-        self._administrators = {one.signed for one in administrators}
+        self._administrators = {certificate.signed for certificate in administrators}
         for certificate in administrators:
             identity = Identity(self, certificate)
             known = self._has_role(identity, MSPRole.CLIENT) or self._has_role(
@@ -270,17 +272,17 @@ class Msp:
         if len(chain) < 2:
             return
         certificate, parent = chain[:2]
-        for one in self._revocations:
+        for revocations in self._revocations:
             if (
-                one.issuer_key_id == parent.key_id
-                and one.names(certificate.serial)
-                and parent.has_signed(one)
+                revocations.issuer_key_id == parent.key_id
+                and revocations.names(certificate.serial)
+                and parent.has_signed(revocations)
             ):
                 raise Unreadable("its certificate is revoked")
 
     def _check_units(self, certificate: Certificate, chain_id: bytes) -> None:
-        found = [(unit, chain_id) for unit in certificate.units]
-        if self._units and not any(one in self._units for one in found):
+        units = [(unit, chain_id) for unit in certificate.units]
+        if self._units and not any(unit in self._units for unit in units):
             raise Unreadable("it has none of the units that the organisation asks for")
         if not self._node_units:
             return
@@ -295,20 +297,20 @@ class Msp:
 
     def admits(self, identity: Identity, principal: MSPPrincipal) -> bool:
         """Whether the identity (of this MSP) is valid and is what the principal names."""
-        every = [principal]
-        while every:
-            one = every.pop()
-            if one.principal_classification != MSPPrincipal.COMBINED:
-                if not self._admits(identity, one):
+        unchecked = [principal]
+        while unchecked:
+            current = unchecked.pop()
+            if current.principal_classification != MSPPrincipal.COMBINED:
+                if not self._admits(identity, current):
                     return False
                 continue
             try:
-                inner = CombinedPrincipal.FromString(one.principal).principals
+                inner = CombinedPrincipal.FromString(current.principal).principals
             except DecodeError:
                 return False
             if not inner:
                 return False
-            every.extend(inner)
+            unchecked.extend(inner)
         return True
 
     def _admits(self, identity: Identity, principal: MSPPrincipal) -> bool:
@@ -359,7 +361,7 @@ class Msps:
         for msp in msps:
             if self._msps.setdefault(msp.name, msp).raw != msp.raw:
                 raise MalformedMsp(f"the MSP {msp.name!r} is defined twice, and differently")
-        self._identity = lru_cache(maxsize=_KEPT)(self._read)
+        self._identity = lru_cache(maxsize=_IDENTITIES_KEPT_MAX)(self._read)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -382,13 +384,13 @@ class Msps:
 
 
 def _certificates(pems: Iterable[bytes], what: str) -> list[Certificate]:
-    found = []
+    certificates = []
     for pem in pems:
         try:
-            found.append(Certificate(pem))
+            certificates.append(Certificate(pem))
         except Unreadable as error:
             raise Unreadable(f"a {what} certificate is {error}") from error
-    return found
+    return certificates
 
 
 def _check_authority(certificate: Certificate) -> None:

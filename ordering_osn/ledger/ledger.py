@@ -37,7 +37,7 @@ from ordering_osn.ledger.errors import (
     Pruned,
 )
 from ordering_osn.ledger.recovery import LOG, Loaded
-from ordering_osn.ledger.segments import Base, Kept, Segment
+from ordering_osn.ledger.segments import Base, KeptConfig, Segment
 from ordering_osn.protos import Block
 
 __all__ = [
@@ -69,7 +69,7 @@ class Ledger:
         self.torn_bytes = 0
         self.indexes_rebuilt = 0
         self._sync = fsync == "block"
-        self._full_at = segment_bytes_max
+        self._segment_bytes_max = segment_bytes_max
         self._lock = threading.Lock()  # appending, pruning, closing; no reader takes it
         self._locked: int | None = None  # the lock file's descriptor; None: read only, or closed
         self._appending: int | None = None  # the newest segment's descriptor
@@ -102,7 +102,7 @@ class Ledger:
         if read_only:
             if not folder.is_dir():
                 raise UsageError(f"there is no ledger in {folder}")
-            ledger._take(recovery.look(folder))
+            ledger._take(recovery.load_read_only(folder))
             return ledger
         if not folder.is_dir():
             folder.mkdir(parents=True)
@@ -112,7 +112,7 @@ class Ledger:
             if first and not (segments.listed(folder) or (folder / segments.BASE_FILE).exists()):
                 segments.write_base(folder, Base(first, None))
             loaded = recovery.load(folder)
-            recovery.mend(folder, loaded)
+            recovery.repair(folder, loaded)
             ledger._take(loaded)
         except BaseException:
             ledger.close()
@@ -146,7 +146,7 @@ class Ledger:
                 raise NotNext(
                     f"block {number} is not the next one, {self._height}, of {self.folder}"
                 )
-            newest, descriptor = self._room()
+            newest, descriptor = self._segment_with_space()
             end = self._written(newest, descriptor, raw)
             newest.bounds.append(end)
             self._remember(number, raw)
@@ -173,15 +173,15 @@ class Ledger:
             if base.kept is not None and base.kept.number == number:
                 return base.kept.raw
             raise Pruned(f"block {number} was pruned; the oldest one is {base.number}")
-        at = bisect.bisect_right(present, number, key=lambda segment: segment.first) - 1
+        index = bisect.bisect_right(present, number, key=lambda segment: segment.first) - 1
         try:
-            return segments.read(present[at], number)
+            return segments.read(present[index], number)
         except FileNotFoundError:
             if self._locked is None:  # who only looks is not told of prunings
                 self._base = segments.read_base(self.folder)
             if number < self._base.number:
                 return self.read(number)
-            raise segments.damaged(present[at].path, 0, "it is missing") from None
+            raise segments.damaged(present[index].path, 0, "it is missing") from None
 
     def last(self) -> bytes | None:
         """Give the newest block; None where there is none."""
@@ -195,7 +195,7 @@ class Ledger:
     def base_at(self, number: int) -> Base:
         """Give what a ledger that begins with block `number` has for a base."""
         config = self.config_at(number)
-        return Base(number, Kept(config, self.read(config)) if config < number else None)
+        return Base(number, KeptConfig(config, self.read(config)) if config < number else None)
 
     def prune(self, below: int) -> None:
         """Forget the blocks below `below`, but keep the config block in force there.
@@ -271,13 +271,15 @@ class Ledger:
         if self._locked is None:
             raise UsageError(f"the ledger in {self.folder} is not open for writing")
 
-    def _room(self) -> tuple[Segment, int]:
+    def _segment_with_space(self) -> tuple[Segment, int]:
         """Give the segment for the next block, and its descriptor; a full one is ended first."""
         newest = self._segments[-1] if self._segments else None
         try:
             if newest is not None and self._appending is None:
                 self._appending = os.open(newest.path, os.O_WRONLY)
-            if newest is None or (newest.next > newest.first and newest.end >= self._full_at):
+            if newest is None or (
+                newest.next > newest.first and newest.end >= self._segment_bytes_max
+            ):
                 self._flush()
                 if newest is not None:
                     segments.write_index(newest)

@@ -1,6 +1,6 @@
 """What a ledger's folder holds after whatever happened to it, and how it is put in order.
 
-`load` looks and changes nothing; `mend` finishes what a crash left unfinished. What no crash can
+`load` looks and changes nothing; `repair` finishes what a crash left unfinished. What no crash can
 leave behind is damage, and is raised, never cut away: only the operator may drop blocks that were
 promised to be safe.
 
@@ -24,7 +24,7 @@ from ordering_osn.ledger.segments import Base, Scanned, Segment
 
 LOG = logging.getLogger("amcast.ledger")
 _LOCK_FILE = "lock"
-_LOOKS_MAX = 20  # what overtakes so many looks, one after the other, is no pruning
+_LOADS_MAX = 20  # what overtakes so many looks, one after the other, is no pruning
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def look(folder: Path) -> Loaded:
+def load_read_only(folder: Path) -> Loaded:
     """Load a folder that another process may be writing to and pruning."""
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_LOADS_MAX):
         base = segments.read_base(folder)
         try:
             return load(folder)
@@ -71,14 +71,14 @@ def look(folder: Path) -> Loaded:
 def load(folder: Path) -> Loaded:
     """Find out what the folder holds; raises `LedgerDamaged`."""
     base, paths = segments.read_base(folder), segments.listed(folder)
-    found: list[Segment] = []
+    present: list[Segment] = []
     unindexed: list[Segment] = []
     for path in paths[:-1]:
         segment = segments.read_index(path)
         if segment is None:
             segment = _intact(path, segments.scan(path), is_newest=False)
             unindexed.append(segment)
-        found.append(segment)
+        present.append(segment)
     torn_bytes, headless = 0, None
     if paths:
         scanned = segments.scan(paths[-1])
@@ -86,21 +86,21 @@ def load(folder: Path) -> Loaded:
         if scanned.segment is None:
             headless = paths[-1]
         else:
-            found.append(_intact(paths[-1], scanned, is_newest=True))
-    height = _unbroken(folder, base, found)
+            present.append(_intact(paths[-1], scanned, is_newest=True))
+    height = _unbroken(folder, base, present)
     return Loaded(
         base=base,
         height=height,
-        segments=tuple(segment for segment in found if segment.next > base.number)
-        or tuple(found[-1:]),
-        leftovers=tuple(segment.path for segment in found[:-1] if segment.next <= base.number),
+        segments=tuple(segment for segment in present if segment.next > base.number)
+        or tuple(present[-1:]),
+        leftovers=tuple(segment.path for segment in present[:-1] if segment.next <= base.number),
         unindexed=tuple(unindexed),
         torn_bytes=torn_bytes,
         headless=headless,
     )
 
 
-def mend(folder: Path, loaded: Loaded) -> None:
+def repair(folder: Path, loaded: Loaded) -> None:
     """Put a folder in order, which this process has locked; no block that was found is lost."""
     for path in loaded.leftovers:
         path.unlink()
@@ -112,7 +112,7 @@ def mend(folder: Path, loaded: Loaded) -> None:
     if loaded.headless is not None:
         loaded.headless.unlink()
     if loaded.segments:
-        _cut(loaded.segments[-1])
+        _truncate(loaded.segments[-1])
     full = loaded.segments[:-1]
     for segment in loaded.unindexed:
         if segment in full:
@@ -127,7 +127,7 @@ def mend(folder: Path, loaded: Loaded) -> None:
     segments.sync_folder(folder)
 
 
-def _cut(segment: Segment) -> None:
+def _truncate(segment: Segment) -> None:
     """End a segment behind its last block, and have the disk hold what was found in it."""
     descriptor = os.open(segment.path, os.O_WRONLY)
     try:
@@ -151,18 +151,18 @@ def _intact(path: Path, scanned: Scanned, *, is_newest: bool) -> Segment:
     return segment
 
 
-def _unbroken(folder: Path, base: Base, found: Sequence[Segment]) -> int:
+def _unbroken(folder: Path, base: Base, present: Sequence[Segment]) -> int:
     """Give the height; raises where blocks are missing."""
-    if not found:
+    if not present:
         return base.number
-    first = found[0]
+    first = present[0]
     if first.first > base.number:
         missing = f"blocks {base.number} to {first.first - 1} are missing before it"
         raise segments.damaged(first.path, 0, missing)
-    for before, after in itertools.pairwise(found):
+    for before, after in itertools.pairwise(present):
         if before.next != after.first:
             raise segments.damaged(after.path, 0, f"block {before.next} should stand before it")
-    if found[-1].next < base.number:
-        missing = f"blocks {found[-1].next} to {base.number} are missing"
+    if present[-1].next < base.number:
+        missing = f"blocks {present[-1].next} to {base.number} are missing"
         raise segments.damaged(folder / segments.BASE_FILE, 0, missing)
-    return found[-1].next
+    return present[-1].next

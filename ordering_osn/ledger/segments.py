@@ -67,7 +67,7 @@ class Scanned(NamedTuple):
     resumes: int | None  # a later block that stands intact in that rest: then it is no torn tail
 
 
-class Kept(NamedTuple):
+class KeptConfig(NamedTuple):
     """A config block from below the base, which the blocks from the base on refer to."""
 
     number: int
@@ -78,7 +78,7 @@ class Base(NamedTuple):
     """Where a ledger begins."""
 
     number: int
-    kept: Kept | None
+    kept: KeptConfig | None
 
 
 # Segments
@@ -116,8 +116,8 @@ def append(segment: Segment, descriptor: int, raw: bytes) -> int:
 
 def read(segment: Segment, number: int) -> bytes:
     """Read one block and check it; raises `LedgerDamaged`, or FileNotFoundError once it is gone."""
-    at = number - segment.first
-    start, end = segment.bounds[at], segment.bounds[at + 1]
+    index = number - segment.first
+    start, end = segment.bounds[index], segment.bounds[index + 1]
     with segment.path.open("rb", buffering=0) as file:
         head = os.pread(file.fileno(), RECORD_BYTES, start)
         raw = os.pread(file.fileno(), end - start - RECORD_BYTES, start + RECORD_BYTES)
@@ -151,8 +151,8 @@ def _intact(file: BinaryIO, mark: bytes, number: int | None, size: int) -> bytes
     head = file.read(RECORD_BYTES)
     if len(head) < RECORD_BYTES:
         return None
-    found, its_number, length, _ = _RECORD.unpack(head)
-    if found != mark or number not in (None, its_number) or file.tell() + length > size:
+    its_mark, its_number, length, _ = _RECORD.unpack(head)
+    if its_mark != mark or number not in (None, its_number) or file.tell() + length > size:
         return None
     raw = file.read(length)
     return raw if head == _record_head(mark, its_number, raw) else None
@@ -160,15 +160,15 @@ def _intact(file: BinaryIO, mark: bytes, number: int | None, size: int) -> bytes
 
 def _resumes(rest: bytes, segment: Segment) -> int | None:
     """Find the first intact record in bytes that begin with one that is not."""
-    at = rest.find(segment.mark)
-    while at >= 0:
-        head = rest[at : at + RECORD_BYTES]
+    start = rest.find(segment.mark)
+    while start >= 0:
+        head = rest[start : start + RECORD_BYTES]
         if len(head) == RECORD_BYTES:
             _, number, length, _ = _RECORD.unpack(head)
-            raw = rest[at + RECORD_BYTES : at + RECORD_BYTES + length]
+            raw = rest[start + RECORD_BYTES : start + RECORD_BYTES + length]
             if head == _record_head(segment.mark, number, raw):
                 return int(number)
-        at = rest.find(segment.mark, at + 1)
+        start = rest.find(segment.mark, start + 1)
     return None
 
 
@@ -232,7 +232,7 @@ def read_base(folder: Path) -> Base:
             raise damaged(path, HEADER_BYTES, "the config block kept there is not what was written")
         file.seek(HEADER_BYTES)
         kept = _RECORD.unpack(file.read(RECORD_BYTES))[1]
-    return Base(number, Kept(kept, raw))
+    return Base(number, KeptConfig(kept, raw))
 
 
 # What all of them share
@@ -257,9 +257,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def damaged(path: Path, at: int, what: str) -> LedgerDamaged:
+def damaged(path: Path, offset: int, what: str) -> LedgerDamaged:
     """Say where a ledger is damaged."""
-    return LedgerDamaged(f"{path} is damaged at byte {at}: {what}")
+    return LedgerDamaged(f"{path} is damaged at byte {offset}: {what}")
 
 
 def _header(magic: bytes, first: int, mark: bytes) -> bytes:
@@ -271,8 +271,8 @@ def _parse_header(magic: bytes, header: bytes) -> tuple[int, bytes] | None:
     """Give number and mark of a file's header; None where it is not one."""
     if len(header) < HEADER_BYTES:
         return None
-    found, version, first, mark, checksum = _HEADER.unpack(header)
-    if found != magic or checksum != crc32c(header[: -_CHECKSUM.size]):
+    its_magic, version, first, mark, checksum = _HEADER.unpack(header)
+    if its_magic != magic or checksum != crc32c(header[: -_CHECKSUM.size]):
         return None
     if version != VERSION:
         raise UnknownVersion(f"the ledger is of version {version}; this program knows {VERSION}")
@@ -284,12 +284,12 @@ def _record_head(mark: bytes, number: int, raw: bytes) -> bytes:
     return head + _CHECKSUM.pack(crc32c(raw, crc32c(head)))
 
 
-def _write_all(descriptor: int, parts: list[bytes], at: int) -> None:
+def _write_all(descriptor: int, parts: list[bytes], offset: int) -> None:
     """Write parts one behind the other; no copy is made of a block."""
     left = [memoryview(part) for part in parts if part]
     while left:
-        written = os.pwritev(descriptor, left, at)
-        at += written
+        written = os.pwritev(descriptor, left, offset)
+        offset += written
         while left and written >= len(left[0]):
             written -= len(left.pop(0))
         if left:

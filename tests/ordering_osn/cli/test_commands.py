@@ -193,4 +193,4 @@ def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_p
 def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_asked(tmp_path):
     done = amcast("osn", "broadcast", "-n", "127.0.0.1:9", str(tmp_path / "none"))
     assert done.returncode == 2
-    assert done.stderr == f"amcast: {tmp_path / 'none'} is no file\n"
+    assert done.stderr == f"amcast: {tmp_path / 'none'} is not a file\n"

@@ -12,7 +12,7 @@ from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server, TlsFiles
 from ordering_osn.api.seek import seek_envelope
-from ordering_osn.cli.length_prefixed import check
+from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
@@ -150,7 +150,7 @@ def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
         "run", "--folder", tmp_path, *NODE, "--log-level", "loud"
     )
     ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
-    assert "is no block" in refused(*ask, "--start", 2**64)
+    assert "is not a block" in refused(*ask, "--start", 2**64)
 
 
 # Folders and files.
@@ -186,19 +186,19 @@ def test_a_snapshot_overwrites_nothing(tmp_path):
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
     file = tmp_path / "envelopes"
     raw = b"".join(len(one).to_bytes(4, "big") + one for one in envelopes()[:3])
-    for cut, text in ((5, "ends within number 3"), (len(envelopes()[2]) + 2, "no length")):
+    for cut, text in ((5, "ends within frame 3"), (len(envelopes()[2]) + 2, "no length")):
         file.write_bytes(raw[:-cut])
         said = refused("broadcast", "--node", "127.0.0.1:1", file)
         assert said.startswith(str(file))
         assert text in said
     file.write_bytes(raw)
-    check(file)
+    check_frames(file)
 
 
 def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_is_named(channels):
     def torn():
         yield from envelopes()[:3]
-        raise UsageError("standard input ends within number 4")
+        raise UsageError("standard input ends within frame 4")
 
     found = []
 
@@ -267,7 +267,7 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
 
     error = at_a_node(Slow(channel), ask)
     assert error.exit_code == 4
-    assert "was accepted, and stood in no block of chain-a within 30 s" in str(error)
+    assert "was accepted, but was in no block of chain-a within 30 s" in str(error)
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["status"] == 404
     channel.store.close()
@@ -309,7 +309,7 @@ def test_a_client_that_cannot_take_a_large_block_leaves_a_sentence_and_no_traceb
     assert tracebacks == []
     said = [record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"]
     for line in said:
-        assert "clients of gRPC accept 4194304 unless they are told otherwise" in line
+        assert "gRPC clients accept 4194304 bytes by default" in line
 
 
 def test_gathered_statuses_have_no_reason_where_all_is_well(channels):

@@ -53,13 +53,13 @@ from ordering_osn.protos import (
 
 READERS = "/Channel/Readers"
 READERS_IN_MAINTENANCE = "/Channel/Orderer/Readers"
-TIME_WINDOW = timedelta(minutes=15)
-ENDLESS = 2**64 - 1
+TIME_WINDOW = timedelta(minutes=15)  # Fabric's default, General.Authentication.TimeWindow
+ENDLESS = 2**64 - 1  # the largest block number: a stop that no chain reaches
 Position = int | str
 
 
 class Refused(Exception):
-    """A request ends with this status; the sentence says why."""
+    """A request ends with `status`; the text is the reason."""
 
     def __init__(self, status: Status, info: str) -> None:
         super().__init__(info)
@@ -67,7 +67,7 @@ class Refused(Exception):
 
 
 class SeekRequest(NamedTuple):
-    """A request whose envelope, time and TLS binding are in order. Nobody checked who signed it."""
+    """A request whose envelope, timestamp and TLS binding are valid; its signer is unchecked."""
 
     channel: str
     data: bytes
@@ -76,7 +76,10 @@ class SeekRequest(NamedTuple):
 
 
 def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
-    """Give the request in an envelope; raises `Refused`. `tls_hash` is None without mutual TLS."""
+    """Read the request in an envelope; raises `Refused`.
+
+    `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
+    """
     try:
         envelope = decoded(Envelope, raw, "the envelope")
         payload = payload_of(envelope)
@@ -89,7 +92,7 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
     sent_s = header.timestamp.seconds + header.timestamp.nanos / 1e9
     if abs(now.timestamp() - sent_s) > TIME_WINDOW.total_seconds():
         raise Refused(
-            Status.BAD_REQUEST, f"its timestamp is more than {TIME_WINDOW} from this node's time"
+            Status.BAD_REQUEST, f"the timestamp is more than {TIME_WINDOW} from this node's time"
         )
     if tls_hash is not None and header.tls_cert_hash != tls_hash:
         raise Refused(
@@ -99,7 +102,7 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
 
 
 def channel_of(channels: Channels, request: SeekRequest) -> Channel:
-    """Give the channel that a request names; raises `Refused`."""
+    """Return the channel that a request names; raises `Refused`."""
     channel = channels.get(request.channel)
     if channel is None:
         raise Refused(Status.NOT_FOUND, f"this node has no channel {request.channel!r}")
@@ -107,7 +110,7 @@ def channel_of(channels: Channels, request: SeekRequest) -> Channel:
 
 
 class SeekAccess:
-    """Whether a request's signer may read: asked before every block, judged once a config."""
+    """Checks before each block whether the signer may read; the policy once for each config."""
 
     def __init__(self, channel: Channel, request: SeekRequest) -> None:
         self._channel = channel
@@ -115,7 +118,7 @@ class SeekAccess:
         self._sequence = -1
 
     def check(self, now: datetime) -> None:
-        """Raise `Refused` FORBIDDEN unless the signer is a reader now."""
+        """Raise `Refused` FORBIDDEN unless the signer may read at `now`."""
         expires = self._request.expires
         if expires is not None and now > expires:
             raise Refused(Status.FORBIDDEN, "the identity has expired")
@@ -131,7 +134,7 @@ class SeekAccess:
 
 
 def seek_info(data: bytes) -> Any:
-    """Give the SeekInfo that a request holds; raises `Refused`."""
+    """Decode the SeekInfo of a request; raises `Refused`."""
     try:
         return decoded(SeekInfo, data, "the seek info")
     except BadEnvelope as error:
@@ -139,11 +142,11 @@ def seek_info(data: bytes) -> Any:
 
 
 class Seek:
-    """Which blocks are wanted, and the next of them."""
+    """The blocks of one request: `number` is the next to deliver, `stop` the last."""
 
     def __init__(self, info: Any, *, base: int, height: int) -> None:
         if not info.HasField("start") or not info.HasField("stop"):
-            raise Refused(Status.BAD_REQUEST, "the seek info lacks its start or its stop")
+            raise Refused(Status.BAD_REQUEST, "the seek info has no start or no stop")
         self.number = self._start(info.start, base, height)
         self.stop = self._stop(info, height)
         self._fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
@@ -175,16 +178,16 @@ class Seek:
         if kind is None:  # Fabric's: it means block 0, which only a start at 0 meets
             return 0
         if kind == "next_commit":
-            # Who does not wait gets what is there now. (Fabric takes such a stop for block 0, as
-            # where it names none.)
+            # A request that does not wait gets the blocks that exist now. (Fabric reads such a stop
+            # as block 0, as where it names none.)
             fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
             return height - 1 if fail and self.number < height else height
-        # As a stop, "oldest" is the start itself. Start and stop are resolved at one height: from
-        # newest to newest is one block, though another lands meanwhile.
+        # As a stop, "oldest" is the start itself. Start and stop are resolved at the same height:
+        # from newest to newest is one block, even if another is written meanwhile.
         return {"oldest": self.number, "newest": height - 1}[kind]
 
     def next(self, height: int) -> int | None:
-        """Give the number to deliver now; None: wait until the chain grows. Raises `Refused`."""
+        """Return the number to deliver now; None: wait until the chain grows. Raises `Refused`."""
         if self.number < height:
             return self.number
         if self._fail:
@@ -192,7 +195,7 @@ class Seek:
         return None
 
     def delivered(self) -> bool:
-        """Note that the block was delivered; whether it was the last one wanted."""
+        """Record that block `number` was delivered; returns whether it was the last one."""
         self.number += 1
         return self.number - 1 == self.stop
 

@@ -139,7 +139,7 @@ def test_a_tls_key_of_another_certificate_is_named(tmp_path):
 def test_tls_files_that_hold_something_else_are_named():
     certificate, key = ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key"
     for pair in ((certificate, certificate), (key, key)):
-        with pytest.raises(UsageError, match="are no certificate and its key"):
+        with pytest.raises(UsageError, match="must be a certificate and its key"):
             TlsFiles.read(*pair)
     with pytest.raises(UsageError, match=r"server\.key holds no certificates"):
         TlsFiles.read(certificate, key, [key])

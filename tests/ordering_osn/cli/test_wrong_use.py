@@ -167,7 +167,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     ledger.close()
     (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
     home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
-    assert "cannot be made: Not a directory" in refused("snapshot", *home, "--to", file / "taken")
+    assert "cannot be created: Not a directory" in refused(
+        "snapshot", *home, "--to", file / "taken"
+    )
 
 
 def test_a_snapshot_overwrites_nothing(tmp_path):

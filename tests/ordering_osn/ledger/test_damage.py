@@ -47,7 +47,7 @@ def test_a_newest_segment_cut_off_anywhere_ends_with_its_last_whole_block(tmp_pa
             ledger.append(first + whole, b"after")
         assert reopened(folder)[first + whole :] == [b"after"]
         shutil.rmtree(folder)
-    assert "which a crash left unfinished" in caplog.text
+    assert "left by a crash" in caplog.text
 
 
 @pytest.mark.parametrize("zeros", [1, 36, 5000])
@@ -181,7 +181,7 @@ def test_damage_with_intact_blocks_behind_it_is_no_torn_tail(tmp_path):
     written = bytearray(path.read_bytes())
     written[segments.HEADER_BYTES + 18] ^= 1  # in the length of block 0
     path.write_bytes(written)
-    with pytest.raises(LedgerDamaged, match="block 0, but block 1 stands intact"):
+    with pytest.raises(LedgerDamaged, match="block 0, but block 1 behind it is intact"):
         open_small(tmp_path)
     assert path.read_bytes() == written
 
@@ -191,7 +191,7 @@ def test_a_block_that_stands_there_twice_is_damage(tmp_path):
     path = newest(tmp_path)
     written = path.read_bytes()
     path.write_bytes(written + written[segments.HEADER_BYTES :])
-    with pytest.raises(LedgerDamaged, match="block 1, but block 0 stands intact"):
+    with pytest.raises(LedgerDamaged, match="block 1, but block 0 behind it is intact"):
         open_small(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_a_cut_off_full_segment_is_damage(tmp_path):
     fill(tmp_path, 9)
     first = segments.listed(tmp_path)[0]
     first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(LedgerDamaged, match="and there are later ones"):
+    with pytest.raises(LedgerDamaged, match="but there are later segments"):
         open_small(tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_a_missing_segment_is_damage(tmp_path, which):
     fill(tmp_path, 20)
     missing = segments.listed(tmp_path)[which]
     missing.unlink()
-    with pytest.raises(LedgerDamaged, match=r"missing|should stand before"):
+    with pytest.raises(LedgerDamaged, match="missing"):
         open_small(tmp_path)
 
 
@@ -253,7 +253,7 @@ def test_an_index_is_made_anew_from_its_segment(tmp_path, harm, caplog):
         assert ledger.indexes_rebuilt == 1
         assert contents(ledger) == [block(number) for number in range(20)]
     assert files(tmp_path) == before
-    assert "made anew" in caplog.text
+    assert "writing a new one" in caplog.text
 
 
 def test_bytes_behind_the_base_are_damage(tmp_path):

@@ -107,7 +107,7 @@ CREATIONS = {
     "application version 2": ({"change": set_application_version(2)}, "to version 1, not 2"),
     "no application group": ({"change": no_application}, "no application group"),
     "no consortium named": ({"change": no_consortium}, "names no consortium"),
-    "a member from outside": ({"members": ["Org9MSP"]}, "no member of the consortium"),
+    "a member from outside": ({"members": ["Org9MSP"]}, "not a member of the consortium"),
     "no members": ({"members": []}, "no members"),
     "signed by nobody": ({"signers": []}, "is not met"),
     "signed by no admin": ({"signers": [org_user()]}, "is not met"),

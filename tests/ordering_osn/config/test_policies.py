@@ -177,8 +177,8 @@ def test_a_bad_signature_does_not_spoil_the_good_ones_and_is_named():
     assert "does not fit" in refusal(WRITERS, path, [signed("a"), bad[0]])
     assert "and 2 more" in refusal(WRITERS, path, bad)
     assert f"the policy {path} is not met" in refusal(WRITERS, path, bad)
-    assert "no signature counts" in refusal(WRITERS, path, bad)
-    assert "no signature counts" in refusal(WRITERS, path, [])
+    assert "there is no valid signature" in refusal(WRITERS, path, bad)
+    assert "there is no valid signature" in refusal(WRITERS, path, [])
 
 
 def test_one_certificate_in_two_spellings_counts_once():
@@ -301,7 +301,7 @@ def test_a_mod_policy_is_relative_to_its_group_unless_it_begins_with_a_slash(at,
         (Policy(type=Policy.SIGNATURE, value=b"\xff"), "cannot be read"),
         (Policy(type=Policy.IMPLICIT_META, value=b"\xff"), "cannot be read"),
         (Policy(type=Policy.SIGNATURE), "an empty rule"),
-        (signature_policy(by(1), MEMBER), "names principal 1, and there are 1"),
+        (signature_policy(by(1), MEMBER), "names principal 1, but has 1"),
         (signature_policy(by(-1), MEMBER), "names principal -1"),
         (signature_policy(out_of(1, by(0), out_of(1, by(7))), MEMBER), "names principal 7"),
         (signature_policy(out_of(1, by(0)), MEMBER, version=1), "version 1"),

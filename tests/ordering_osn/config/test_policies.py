@@ -211,7 +211,7 @@ def test_each_signature_is_over_its_own_data():
 
 
 def test_a_refusal_names_the_signers_and_why_one_is_no_member():
-    assert "signed by x of Org1 (it must have one of the units" in refusal(
+    assert "signed by x of Org1 (it must have exactly one of the units" in refusal(
         WRITERS, "/Channel/Writers", [signed("x")]
     )
 

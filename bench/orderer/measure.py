@@ -42,7 +42,7 @@ _BATCH_TRANSACTIONS = 500  # appended in one call: a block's, so few calls even 
 _ACCEPTED_S = 60.0  # for each batch to be acknowledged by a loaded broker
 _DRAIN_S = 120.0  # `latency`: for blocks to arrive after the last was sent
 _LATENCY_WINDOW = 10_000  # so large that a slow answer never delays the intended times
-_NS = 10**9
+_NS_PER_S = 10**9
 _MIB = 2**20
 
 
@@ -127,12 +127,12 @@ def broadcast(
         reached = received(nodes, chain, result.last)
         costs = cost.figures(transactions)
     blocks = verify(deployment, {chain: warm_up + transactions})
-    began = result.began_ns / _NS
+    began = result.began_ns / _NS_PER_S
     rates = [transactions / (time_s - began) for time_s in reached]
     return {
         "broadcast_per_s": round(min(rates), 1),
         **{f"broadcast_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
-        "acknowledged_per_s": round(transactions / (result.ended_ns / _NS - began), 1),
+        "acknowledged_per_s": round(transactions / (result.ended_ns / _NS_PER_S - began), 1),
         **_latencies("acknowledged", result),
         "transactions": transactions,
         "blocks": blocks[chain],
@@ -189,7 +189,7 @@ def latency(
         "broadcast_to_block_p999_ms": p999,
         **_latencies("acknowledged", result),
         "rate": rate,
-        "reached_rate": round(total / ((result.ended_ns - result.began_ns) / _NS), 1),
+        "reached_rate": round(total / ((result.ended_ns - result.began_ns) / _NS_PER_S), 1),
         "transactions": transactions,
         "retried": result.retried,
         **costs,
@@ -229,7 +229,7 @@ def deliver(
         peak = _peak_mib(nodes.pids[0])
     began = min(result.began_ns for result in results)
     ended = sorted(time_ns for result in results for time_ns in result.ended_ns)
-    took = (ended[-1] - began) / _NS
+    took = (ended[-1] - began) / _NS_PER_S
     blocks, size = (
         sum(result.blocks for result in results),
         sum(result.payload_bytes for result in results),

@@ -37,7 +37,7 @@ from ordering_osn.node.joining import join, ledger_folder
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-NODES = 3
+NODES = 3  # as in docs/benchmarks.md
 HEALTHY_S = 240.0  # a restarted node reads what it missed, under a profiler perhaps
 _ORDERER = Path("crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp")
 _MSP_ID = "OrdererMSP"

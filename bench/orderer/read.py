@@ -30,7 +30,7 @@ from ordering_osn.chain.blocks import check_next, header_hash
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Block, BlockHeader
 
-_RECONNECT_S = 0.2  # between attempts to reach a node that is down: short beside a restart
+_RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
 
 
 @dataclass(frozen=True, slots=True)

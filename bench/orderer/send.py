@@ -29,8 +29,8 @@ from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import NodeClient
 
-_NS = 10**9
-_RECONNECT_S = 0.2  # between attempts to reach a node that is down: short beside a restart
+_NS_PER_S = 10**9
+_RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
 _PROGRESS_S = 0.2  # between progress messages: `many` kills nodes by them
 
 
@@ -118,7 +118,7 @@ class Supply:
         return None
 
     async def _wait_for_turn(self, pending: Pending) -> None:
-        wait_s = (pending.intended_ns - time.monotonic_ns()) / _NS
+        wait_s = (pending.intended_ns - time.monotonic_ns()) / _NS_PER_S
         if wait_s <= 0:
             return
         try:
@@ -149,7 +149,7 @@ class Supply:
             return None
         intended = time.monotonic_ns()
         if self._rate is not None:
-            intended = self._began_ns + int(self._next / self._rate * _NS)
+            intended = self._began_ns + int(self._next / self._rate * _NS_PER_S)
         self._next += 1
         return Pending(fresh[1], fresh[0], intended)
 
@@ -243,7 +243,7 @@ class Sending:
 
 
 class _Attempt:
-    """One stream's life: what it takes is in `unanswered` until it is answered."""
+    """One stream from opening to end: what it takes is in `unanswered` until answered."""
 
     def __init__(self, supply: Supply, unanswered: deque[Pending], window: int) -> None:
         self._supply = supply
@@ -258,7 +258,7 @@ class _Attempt:
             pending = await self._supply.take()
             if pending is None:
                 return
-            if self.over:  # the stream ended while this waited: nobody would look at `unanswered`
+            if self.over:  # the stream ended meanwhile: `unanswered` was given back already
                 self._supply.give_back([pending])
                 return
             self._unanswered.append(pending)

@@ -41,7 +41,7 @@ FOLDER = Path(__file__).resolve().parent / "fabric"
 _USER = Path("crypto/peerOrganizations/org1.example.com/users/User1@org1.example.com/msp")
 _MSP_ID = "Org1MSP"
 _LENGTH = struct.Struct(">I")
-_S_TO_NS = 10**9
+_NS_PER_S = 10**9
 
 
 class Made(NamedTuple):
@@ -76,7 +76,7 @@ class Maker:
         signature_header = SignatureHeader(creator=signer.creator, nonce=nonce).SerializeToString()
         header.channel_id = channel
         header.tx_id = sha256(nonce + signer.creator).hexdigest()
-        header.timestamp.seconds, header.timestamp.nanos = divmod(time.time_ns(), _S_TO_NS)
+        header.timestamp.seconds, header.timestamp.nanos = divmod(time.time_ns(), _NS_PER_S)
         for action in self._data.actions:
             action.header = signature_header
         payload = Payload(

@@ -29,7 +29,7 @@ DELAY = "10 minutes"  # longer than a round and the writing of its events
 # smaller ones each add the fixed cost of planning and committing.
 _OFFSETS_MAX = 500_000
 _PASS_S = 3600.0  # ten million events took 524 s (docs/pipeline.md)
-_PAUSE_S = 1.0  # between passes; each starts two queries anew
+_PAUSE_S = 1.0  # between passes: short, because each pass starts two queries
 _COUNTS = ("n", "total", "greatest")
 _pause = threading.Event()  # never set: used to sleep
 

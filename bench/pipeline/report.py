@@ -27,7 +27,7 @@ from bench.pipeline.rule import PlannedOrder, Statement, read_control
 from bench.pipeline.sources import RecordedArm, RunSource, arms, order_records, statements, typed
 from multicast.errors import AmcastError, ClusterUnreachable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the document that `-o json` prints
 
 
 @dataclass(frozen=True, slots=True)

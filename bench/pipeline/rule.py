@@ -32,7 +32,7 @@ _ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, "
 _LEAD = struct.Struct(">2sB16s")
 _REST = struct.Struct(">BQQQQH")
 _RUN = struct.Struct(">IQI")
-_OWN, _PARENT, _FREEZE = 1, 2, 3
+_OWN, _PARENT, _FREEZE = 1, 2, 3  # kinds of order records (docs/protocol.md)
 
 FOREIGN, FROZEN, STALE = "foreign", "frozen", "stale"
 MALFORMED, IMPOSSIBLE, UNKNOWN_VERSION = "malformed", "impossible", "unknown version"

@@ -40,6 +40,10 @@ _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
 _INFO = "amcast-info-bin"  # the trailer with the reason why a request for blocks ended
 _CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # the largest message that a gRPC client accepts by default
+# A node waits up to 30 s for a chain to accept envelopes (`node.ingress.READY_S`), then for Kafka.
+ANSWER_S = 60.0
+# Calls that end in time get their answer; SIGTERM must stop a node within seconds.
+_STOP_GRACE_S = 1.0
 # A node of ours ends the call with its status, so the trailer arrives at once. Another server may
 # keep the call open; then the client waits so long and reports the status without a reason.
 _TRAILER_S = 5.0
@@ -245,7 +249,7 @@ class Server:
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"cannot listen on {address}: {error}") from error
 
-    async def stop(self, grace_s: float = 1.0) -> None:
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
         """End the Deliver streams (503), give calls `grace_s` to end, then cancel the others."""
         self._deliver.close()
         await self._server.stop(grace_s)
@@ -375,7 +379,7 @@ class NodeClient:
         await self._channel.close()
 
     async def broadcast(
-        self, envelopes: Iterable[bytes] | AsyncIterable[bytes], *, timeout_s: float = 60.0
+        self, envelopes: Iterable[bytes] | AsyncIterable[bytes], *, timeout_s: float = ANSWER_S
     ) -> AsyncIterator[tuple[int, str]]:
         """Send envelopes as they arrive; yields (status, info) for each, in the same order.
 
@@ -424,7 +428,7 @@ class NodeClient:
             sender.cancel()
             call.cancel()
 
-    async def wait(self, request: bytes, *, timeout_s: float = 60.0) -> dict[str, Any]:
+    async def wait(self, request: bytes, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """Wait for a receipt (`receipt_request.receipt_envelope`), at most `timeout_s`."""
         try:
             answer: dict[str, Any] = json.loads(await self._wait(request, timeout=timeout_s))

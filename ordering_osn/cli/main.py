@@ -21,7 +21,7 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import settings
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient, StatusAnswer, TlsFiles
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient, StatusAnswer, TlsFiles
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
@@ -202,7 +202,7 @@ def broadcast(
     tls_name: ServerName = "",
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for an answer.")
-    ] = 60,
+    ] = ANSWER_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Send signed envelopes to a node, which orders them.

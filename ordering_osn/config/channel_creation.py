@@ -77,19 +77,19 @@ def check_creation(system: ChannelConfig, envelope: bytes) -> None:
         raise InvalidUpdate("the channel's config is not the one that its update leads to")
 
 
-def _template(system: ChannelConfig, wanted: Any) -> Any:
-    if "Application" not in wanted.groups:
+def _template(system: ChannelConfig, write_set: Any) -> Any:
+    if "Application" not in write_set.groups:
         raise InvalidUpdate("the update that creates a channel has no application group")
-    application = wanted.groups["Application"]
+    application = write_set.groups["Application"]
     if application.version != 1:
         raise InvalidUpdate(
             f"the update that creates a channel sets its application group to version 1, "
             f"not {application.version}"
         )
-    if "Consortium" not in wanted.values:
+    if "Consortium" not in write_set.values:
         raise InvalidUpdate("the update that creates a channel names no consortium")
     try:
-        name = decoded(Consortium, wanted.values["Consortium"].value, "the consortium").name
+        name = decoded(Consortium, write_set.values["Consortium"].value, "the consortium").name
     except BadEnvelope as error:
         raise InvalidUpdate(str(error)) from error
     if name not in system.consortiums:
@@ -111,21 +111,21 @@ def _template(system: ChannelConfig, wanted: Any) -> Any:
     return group
 
 
-def _application(system: ChannelConfig, consortium: Any, wanted: Any) -> Any:
+def _application(system: ChannelConfig, consortium: Any, written: Any) -> Any:
     """Make the template's application group: its members, and the policy that governs it."""
     governed_by = "ChannelCreationPolicy"
-    if system.capabilities.creation_policy_as_admins and len(wanted.policies):
+    if system.capabilities.creation_policy_as_admins and len(written.policies):
         # Old clients send `Admins` at version 0, as a new policy: the template must not have it.
-        admins_new = "Admins" in wanted.policies and wanted.policies["Admins"].version == 0
+        admins_new = "Admins" in written.policies and written.policies["Admins"].version == 0
         governed_by = governed_by if admins_new else "Admins"
     group = ConfigGroup(mod_policy=governed_by)
     policy = Policy.FromString(consortium.values["ChannelCreationPolicy"].value)
     group.policies[governed_by].CopyFrom(ConfigPolicy(policy=policy, mod_policy=governed_by))
     if not len(consortium.groups):
         return group
-    if not len(wanted.groups):
+    if not len(written.groups):
         raise InvalidUpdate("the channel would have no members, but its consortium has some")
-    for name in sorted(wanted.groups):
+    for name in sorted(written.groups):
         if name not in consortium.groups:
             raise InvalidUpdate(f"{name} is not a member of the consortium")
         group.groups[name].CopyFrom(consortium.groups[name])

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from multicast.errors import UnknownVersion
 from ordering_osn.ledger.errors import LedgerDamaged
 
-VERSION = 1
+VERSION = 1  # of the file format
 BLOCKS, INDEX, DRAFT = ".blocks", ".index", ".draft"
 BASE_FILE = "base"
 

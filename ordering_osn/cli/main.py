@@ -71,6 +71,30 @@ ServerName = Annotated[
     str,
     typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
 ]
+Listen = Annotated[
+    str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
+]
+OperationsAddress = Annotated[
+    str, typer.Option("--operations", help="/healthz, /metrics, /logspec: HOST:PORT, or 'off'.")
+]
+ClientAuthority = Annotated[
+    list[Path] | None,
+    typer.Option("--client-ca", help="Require client certificates of this CA (PEM); repeatable."),
+]
+OperationsTls = Annotated[
+    bool, typer.Option("--operations-tls", help="Serve operations over TLS, with the same files.")
+]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", help="Another node, for blocks that left the log; repeatable."),
+]
+FsyncMode = Annotated[
+    Fsync,
+    typer.Option(
+        "--fsync", help="block: written blocks survive power cuts; never: process crashes only."
+    ),
+]
+LogLevel = Annotated[str, typer.Option("--log-level", help="error, warning, info or debug")]
 
 
 @app.command()
@@ -79,47 +103,20 @@ def run(
     folder: Folder,
     msp: Msp,
     msp_id: MspID,
-    listen: Annotated[
-        str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
-    ] = "127.0.0.1:7050",
-    operations: Annotated[
-        str,
-        typer.Option("--operations", help="/healthz, /metrics, /logspec: HOST:PORT, or 'off'."),
-    ] = "127.0.0.1:8443",
+    listen: Listen = "127.0.0.1:7050",
+    operations: OperationsAddress = "127.0.0.1:8443",
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
-    client_ca: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--client-ca", help="Require client certificates of this CA (PEM); repeatable."
-        ),
-    ] = None,
-    operations_tls: Annotated[
-        bool,
-        typer.Option("--operations-tls", help="Serve operations over TLS, with the same files."),
-    ] = False,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer",
-            help="Another node, which has blocks that the log no longer holds; repeatable.",
-        ),
-    ] = None,
+    client_ca: ClientAuthority = None,
+    operations_tls: OperationsTls = False,
+    peer: Peers = None,
     tls_ca: Authority = None,
     tls_name: ServerName = "",
-    fsync: Annotated[
-        Fsync,
-        typer.Option(
-            "--fsync",
-            help="block: written blocks survive a power cut; never: a crash of the process.",
-        ),
-    ] = Fsync.BLOCK,
-    log_level: Annotated[
-        str, typer.Option("--log-level", help="error, warning, info or debug")
-    ] = "warning",
+    fsync: FsyncMode = Fsync.BLOCK,
+    log_level: LogLevel = "warning",
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 

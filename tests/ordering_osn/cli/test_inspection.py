@@ -103,27 +103,27 @@ def written(folder, blocks):
 
 @pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])
 def test_a_real_genesis_block_is_described(channel):
-    said = json.loads(json.dumps(describe(configs.block(channel))))
-    assert said["problems"] == []
-    assert (said["number"], said["previous_hash"]) == (0, "")
-    assert said["hash"] == header_hash(Block.FromString(configs.block(channel)).header).hex()
-    config, [transaction] = said["config"], said["transactions"]
+    description = json.loads(json.dumps(describe(configs.block(channel))))
+    assert description["problems"] == []
+    assert (description["number"], description["previous_hash"]) == (0, "")
+    assert description["hash"] == header_hash(Block.FromString(configs.block(channel)).header).hex()
+    config, [transaction] = description["config"], description["transactions"]
     assert (transaction["type"], transaction["channel"]) == ("CONFIG", channel)
     assert (config["channel"], config["sequence"], config["messages_max"]) == (channel, 0, 10)
     assert (config["timeout_s"], config["bytes_preferred"]) == (2.0, 2 << 20)
     assert config["orderer_addresses"] == ["127.0.0.1:17050"]
     assert sorted(config["organisations"].values()) == ["OrdererMSP", "Org1MSP"]
     assert config["capabilities"]["channel"] == ["V2_0"]
-    assert said["metadata"]["position"] == -3
-    assert said["metadata"]["signers"] == []
+    assert description["metadata"]["position"] == -3
+    assert description["metadata"]["signers"] == []
 
 
 def test_a_block_of_transactions_is_described(chain):
-    said = describe(chain[1].SerializeToString())
-    assert said["problems"] == []
-    assert said["config"] is None
-    assert [each["index"] for each in said["transactions"]] == list(range(10))
-    first = said["transactions"][0]
+    description = describe(chain[1].SerializeToString())
+    assert description["problems"] == []
+    assert description["config"] is None
+    assert [each["index"] for each in description["transactions"]] == list(range(10))
+    first = description["transactions"][0]
     assert first["type"] == "ENDORSER_TRANSACTION"
     assert first["channel"] == "chain-a"
     assert len(bytes.fromhex(first["transaction"])) == 32
@@ -131,7 +131,7 @@ def test_a_block_of_transactions_is_described(chain):
     assert "Admin@org1.example.com" in first["creator"]["certificate"]
     assert first["bytes"] == len(real_envelopes()[0])
     assert first["time"].startswith("20")
-    metadata = said["metadata"]
+    metadata = description["metadata"]
     assert (metadata["position"], metadata["cursor"], metadata["last_config"]) == (10, "1:K1:10", 0)
     assert (metadata["last_original"], metadata["last_resubmitted_config"]) == (0, 0)
     [signer] = metadata["signers"]

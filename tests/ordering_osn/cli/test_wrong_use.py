@@ -187,12 +187,12 @@ def test_a_snapshot_overwrites_nothing(tmp_path):
 
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
     file = tmp_path / "envelopes"
-    raw = b"".join(len(one).to_bytes(4, "big") + one for one in envelopes()[:3])
+    raw = b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in envelopes()[:3])
     for cut, text in ((5, "ends within frame 3"), (len(envelopes()[2]) + 2, "no length")):
         file.write_bytes(raw[:-cut])
-        said = refused("broadcast", "--node", "127.0.0.1:1", file)
-        assert said.startswith(str(file))
-        assert text in said
+        sentence = refused("broadcast", "--node", "127.0.0.1:1", file)
+        assert sentence.startswith(str(file))
+        assert text in sentence
     file.write_bytes(raw)
     check_frames(file)
 
@@ -202,16 +202,16 @@ def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_
         yield from envelopes()[:3]
         raise UsageError("standard input ends within frame 4")
 
-    found = []
+    statuses = []
 
     async def ask():
         async with served(channels) as client:
             async for status, _ in client.broadcast(torn(), timeout_s=60):
-                found.append(status)
+                statuses.append(status)
 
     with pytest.raises(UsageError, match="standard input ends"):
         asyncio.run(ask())
-    assert found == [200] * 3
+    assert statuses == [200] * 3
 
 
 # What a node answers, in words.
@@ -228,20 +228,20 @@ def at_a_node(channels, call):
 
 
 @pytest.mark.parametrize(
-    ("channel", "start", "said"),
+    ("channel", "start", "answer"),
     [
         ("chain-x", "oldest", "404 (NOT_FOUND): this node has no channel 'chain-x'"),
         ("chain-a", "7", "404 (NOT_FOUND): there is no block 7: the next one is 1"),
     ],
 )
-def test_deliver_says_what_is_missing(channels, channel, start, said):
+def test_deliver_says_what_is_missing(channels, channel, start, answer):
     def ask(address):
         with pytest.raises(AmcastError) as caught:
             amcast("osn", "deliver", "-n", address, "-c", channel, *READER, "--start", start)
         return caught.value
 
     error = at_a_node(channels, ask)
-    assert str(error) == f"the node answered {said}"
+    assert str(error) == f"the node answered {answer}"
     assert error.exit_code == 1
 
 
@@ -260,7 +260,7 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
     channel = SmallChannel(tmp_path / "ledgers")
     file = tmp_path / "envelopes"
     sent = envelopes()[:2]
-    file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+    file.write_bytes(b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in sent))
 
     def ask(address):
         with pytest.raises(TimedOut) as caught:
@@ -277,8 +277,8 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
 
 def test_who_may_not_read_gets_no_receipt_and_ends_with_1(channels, tmp_path):
     file = tmp_path / "envelopes"
-    one = transaction()
-    file.write_bytes(len(one).to_bytes(4, "big") + one)
+    envelope = transaction()
+    file.write_bytes(len(envelope).to_bytes(4, "big") + envelope)
     stranger = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
 
     def ask(address):
@@ -302,15 +302,19 @@ def test_a_client_that_cannot_take_a_large_block_leaves_a_sentence_and_no_traceb
         for _ in range(30):
             with grpc.insecure_channel(address) as raw:
                 call = raw.stream_stream("/orderer.AtomicBroadcast/Deliver")
-                asked = iter([seek_envelope(USER, "chain-a", 1, 4)])
+                requests = iter([seek_envelope(USER, "chain-a", 1, 4)])
                 with pytest.raises(grpc.RpcError, match="larger than max"):
-                    list(call(asked, timeout=60))
+                    list(call(requests, timeout=60))
 
     at_a_node(channels, read)
-    tracebacks = [one for one in caplog.records if one.exc_info and one.name.startswith("grpc")]
+    tracebacks = [
+        record for record in caplog.records if record.exc_info and record.name.startswith("grpc")
+    ]
     assert tracebacks == []
-    said = [record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"]
-    for line in said:
+    sentences = [
+        record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"
+    ]
+    for line in sentences:
         assert "gRPC clients accept 4194304 bytes by default" in line
 
 

@@ -205,8 +205,8 @@ INVALID = {
 
 @pytest.mark.parametrize("case", INVALID)
 def test_a_config_that_no_node_may_run_is_refused(config, case):
-    change, said = INVALID[case]
-    with pytest.raises(InvalidConfig, match=said) as error:
+    change, sentence = INVALID[case]
+    with pytest.raises(InvalidConfig, match=sentence) as error:
         ChannelConfig("chain-a", changed(config, change))
     assert_one_sentence(error.value)
 

@@ -118,8 +118,8 @@ CREATIONS = {
 
 @pytest.mark.parametrize("case", CREATIONS)
 def test_a_channel_that_may_not_be_made_is_a_bad_request(case):
-    named, said = CREATIONS[case]
-    with pytest.raises(Refusal, match=said) as caught:
+    named, sentence = CREATIONS[case]
+    with pytest.raises(Refusal, match=sentence) as caught:
         admit_creation(system_channel(), creation(**named), now=NOW, signer=orderer(), channels=1)
     assert caught.value.status == 400
     assert_one_sentence(caught.value)

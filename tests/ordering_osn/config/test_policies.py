@@ -279,7 +279,7 @@ def test_implicit_policies_stand_on_implicit_policies():
 
 
 @pytest.mark.parametrize(
-    ("at", "mod_policy", "path"),
+    ("group_path", "mod_policy", "path"),
     [
         ("/Channel", "Admins", "/Channel/Admins"),
         ("/Channel/Application", "Admins", "/Channel/Application/Admins"),
@@ -289,8 +289,10 @@ def test_implicit_policies_stand_on_implicit_policies():
         ("/Channel/Application", "", ""),
     ],
 )
-def test_a_mod_policy_is_relative_to_its_group_unless_it_begins_with_a_slash(at, mod_policy, path):
-    assert resolve(at, mod_policy) == path
+def test_a_mod_policy_is_relative_to_its_group_unless_it_begins_with_a_slash(
+    group_path, mod_policy, path
+):
+    assert resolve(group_path, mod_policy) == path
 
 
 @pytest.mark.parametrize(

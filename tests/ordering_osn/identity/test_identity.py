@@ -414,18 +414,18 @@ def test_a_chain_is_digested_with_low_s_signatures_as_fabric_spells_them():
             assert identity.chain_id == hashlib.sha256(low.der).digest()
 
 
-def signature_s(one):
-    return decode_dss_signature(one.certificate.signature)[1]
+def signature_s(member):
+    return decode_dss_signature(member.certificate.signature)[1]
 
 
 def test_an_identity_principal_asks_for_the_very_certificate(authority):
     member, other = (authority.issue("a", units=["client"]) for _ in range(2))
     invalid = authority.issue("a")
     identity = Msps([node_msp(authority)]).identity
-    asked = principal(MSPPrincipal.IDENTITY, member.creator())
-    assert identity(member.creator()).satisfies(asked)
-    assert identity(member.respelled().creator()).satisfies(asked)
-    assert not identity(other.creator()).satisfies(asked)
+    wanted = principal(MSPPrincipal.IDENTITY, member.creator())
+    assert identity(member.creator()).satisfies(wanted)
+    assert identity(member.respelled().creator()).satisfies(wanted)
+    assert not identity(other.creator()).satisfies(wanted)
     assert not identity(member.creator()).satisfies(
         principal(MSPPrincipal.IDENTITY, member.creator("Org2"))
     )
@@ -453,7 +453,7 @@ def test_a_combined_principal_asks_for_all_of_its_parts(authority):
 
 
 @pytest.mark.parametrize(
-    ("asked", "met"),
+    ("wanted", "met"),
     [
         (principal(MSPPrincipal.ANONYMITY, MSPIdentityAnonymity(anonymity_type=0)), True),
         (principal(MSPPrincipal.ANONYMITY, MSPIdentityAnonymity(anonymity_type=1)), False),
@@ -466,8 +466,8 @@ def test_a_combined_principal_asks_for_all_of_its_parts(authority):
         (role(MSPRole.MEMBER, "Org2"), False),
     ],
 )
-def test_principals_that_are_anonymous_damaged_or_unknown(authority, asked, met):
+def test_principals_that_are_anonymous_damaged_or_unknown(authority, wanted, met):
     identity = Msps([node_msp(authority)]).identity(
         authority.issue("a", units=["client"]).creator()
     )
-    assert identity.satisfies(asked) is met
+    assert identity.satisfies(wanted) is met

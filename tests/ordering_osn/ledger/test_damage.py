@@ -128,17 +128,17 @@ def test_a_killed_writer_loses_nothing_that_was_appended(tmp_path, fsync):
 
 def open_and_read(folder):
     """Give height and blocks of a ledger that may be damaged, and what is said of it."""
-    said, found = [], {}
+    damage, contents = [], {}
     try:
         ledger = Ledger.open(folder, read_only=True)
     except (LedgerDamaged, UnknownVersion) as error:
-        return None, found, [str(error)]
+        return None, contents, [str(error)]
     for number in range(ledger.base, ledger.height):
         try:
-            found[number] = ledger.read(number)
+            contents[number] = ledger.read(number)
         except LedgerDamaged as error:
-            said.append(str(error))
-    return ledger.height, found, said
+            damage.append(str(error))
+    return ledger.height, contents, damage
 
 
 @pytest.mark.slow
@@ -157,21 +157,21 @@ def test_a_flipped_bit_anywhere_is_found_and_said(tmp_path):
             live[segment.path.name] = segment.next - max(segment.first, ledger.base)
     record = segments.RECORD_BYTES + len(real_block(12))
     for name, written in whole.items():
-        for at in range(len(written)):
+        for offset in range(len(written)):
             flipped = bytearray(written)
-            flipped[at] ^= 1 << chance.randrange(8)
+            flipped[offset] ^= 1 << chance.randrange(8)
             (tmp_path / name).write_bytes(flipped)
-            height, found, said = open_and_read(tmp_path)
-            assert all(raw == real_block(number) for number, raw in found.items())
+            height, contents, damage = open_and_read(tmp_path)
+            assert all(raw == real_block(number) for number, raw in contents.items())
             if name.endswith(".index"):
-                assert (height, len(found), said) == (13, 6, [])
-            elif name == last.name and at >= len(written) - record:  # as a torn tail looks
-                assert (height, len(found), said) == (12, 5, [])
-            elif name not in ("base", last.name) and at < len(written) - live[name] * record:
-                assert (height, len(found), said) == (13, 6, [])
+                assert (height, len(contents), damage) == (13, 6, [])
+            elif name == last.name and offset >= len(written) - record:  # as a torn tail looks
+                assert (height, len(contents), damage) == (12, 5, [])
+            elif name not in ("base", last.name) and offset < len(written) - live[name] * record:
+                assert (height, len(contents), damage) == (13, 6, [])
             else:
-                assert len(said) == 1
-                assert name in said[0]
+                assert len(damage) == 1
+                assert name in damage[0]
         (tmp_path / name).write_bytes(written)
 
 

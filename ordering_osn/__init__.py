@@ -1,1 +1,1 @@
-"""The ordering service for blockchains, on top of `multicast`."""
+"""The ordering service: Hyperledger Fabric's orderer on top of `multicast`."""

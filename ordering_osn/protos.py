@@ -1,7 +1,7 @@
-"""Fabric's messages: the published stubs, and the two of its Kafka orderer that they lack.
+"""Fabric's protobuf messages: the published stubs, and two of its Kafka orderer that they lack.
 
-The only door to `fabric_protos`. `KafkaMessage` and `KafkaMetadata` are Fabric v1.4's
-protos/orderer/kafka.proto, field for field; `KafkaMetadata.cursor` (field 15) is ours.
+No other module imports `fabric_protos`. `KafkaMessage` and `KafkaMetadata` have the fields of
+Fabric v1.4's protos/orderer/kafka.proto; only `KafkaMetadata.cursor` (field 15) is ours.
 """
 
 from __future__ import annotations

@@ -104,13 +104,13 @@ def _routed(raw: bytes) -> None:
 
 
 def _requested(raw: bytes) -> None:
-    request = seek.opened(raw, now=_NOW, tls_hash=None)
+    request = seek.read_request(raw, now=_NOW, tls_hash=None)
     requested = seek.Seek(seek.seek_info(request.data), base=0, height=5)
     requested.next(5)
 
 
 def _awaited(raw: bytes) -> None:
-    receipt_request._asked(seek.opened(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
+    receipt_request._wanted(seek.read_request(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
 
 
 def _stepped(world: _World, raw: bytes) -> None:
@@ -124,8 +124,8 @@ def _stepped(world: _World, raw: bytes) -> None:
         core.step(StreamPosition(position, "1/@P1/0/0/1"), each)
 
 
-def _listed_pieces(file: Path) -> None:
-    list(length_prefixed.pieces(file))
+def _listed_frames(file: Path) -> None:
+    list(length_prefixed.frames(file))
 
 
 class _File:
@@ -153,7 +153,7 @@ def _ledger_files(world: _World) -> tuple[bytes, bytes, bytes]:
         scanned = segments.scan(path)
         assert scanned.segment is not None
         segments.write_index(scanned.segment)
-        segments.write_base(folder, segments.Base(3, segments.Kept(0, world.block[:200])))
+        segments.write_base(folder, segments.Base(3, segments.KeptConfig(0, world.block[:200])))
         index = path.with_suffix(segments.INDEX).read_bytes()
         return path.read_bytes(), index, (folder / segments.BASE_FILE).read_bytes()
 
@@ -223,9 +223,9 @@ def _of_files(world: _World) -> list[FuzzTarget]:
     of_index = _File(f"{name}{segments.INDEX}", lambda path: segments.read_index(_blocks_of(path)))
     _blocks_of(of_index.path).write_bytes(segment)
     of_base = _File(segments.BASE_FILE, lambda path: segments.read_base(path.parent))
-    of_rest, of_pieces = (
+    of_rest, of_frames = (
         _File("rest.json", checkpoint.read_checkpoint),
-        _File("pieces", _listed_pieces),
+        _File("frames", _listed_frames),
     )
     damaged = (LedgerDamaged, UnknownVersion)
     return [
@@ -233,7 +233,7 @@ def _of_files(world: _World) -> list[FuzzTarget]:
         FuzzTarget("ledger index", of_index, (), [index], _BYTES, 3),
         FuzzTarget("ledger base", of_base, damaged, [base], _BYTES, 3),
         FuzzTarget("rest of a chain", of_rest, (), [rest], _TEXT, 3),
-        FuzzTarget("file of envelopes", of_pieces, (UsageError,), [torn], _BYTES, 3),
+        FuzzTarget("file of envelopes", of_frames, (UsageError,), [torn], _BYTES, 3),
     ]
 
 

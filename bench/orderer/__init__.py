@@ -1,1 +1,1 @@
-"""Benchmarks of the ordering service."""
+"""Benchmarks of the ordering service: speed, and a long run with kills."""

@@ -1,4 +1,4 @@
-"""The clients' processes, from outside: who sends (`send`), and who reads (`read`)."""
+"""Start and control the client processes: senders (`send.py`) and readers (`read.py`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Self
 from bench.harness.hosts import ClientProcess
 from bench.orderer import read, send
 
-_READY_S = 120.0
-_MORE_S = 30.0
+_READY_S = 120.0  # a sender makes and signs all its transactions first
+_ANSWER_S = 30.0  # beyond the process's own time-out, for its message about it
 
 
 class BenchProcess(ClientProcess):
-    """A process of one of the two modules; ready once it is entered. `go` lets it begin."""
+    """A process of one of the two modules; ready when the context is entered. `go` starts it."""
 
     def __init__(
         self, name: str, order: send.SendOrder | read.ReadOrder, folder: Path, number: int = 0
@@ -45,48 +45,48 @@ class BenchProcess(ClientProcess):
         return self
 
     def go(self) -> None:
-        """Let it begin."""
+        """Start the work."""
         self.tell({"go": True})
 
     def progress(self, timeout_s: float) -> Iterator[dict[str, Any]]:
-        """Give what it says on its way, until it has told what came of it."""
-        while "told" not in (found := self.answer(timeout_s + _MORE_S)):
-            yield found
-        self.found: dict[str, Any] = found["told"]
+        """Yield its progress messages, until it has sent its result."""
+        while "result" not in (answer := self.answer(timeout_s + _ANSWER_S)):
+            yield answer
+        self._result: dict[str, Any] = answer["result"]
 
 
 class SenderProcess(BenchProcess):
-    """Sends what its order says."""
+    """A process that sends what its `SendOrder` says."""
 
     def __init__(self, order: send.SendOrder, folder: Path, number: int = 0) -> None:
         super().__init__("send", order, folder, number)
         self._timeout_s = order.timeout_s
 
     def acknowledged(self) -> Iterator[int]:
-        """Give how many are acknowledged, some times a second, until all are answered."""
-        for said in self.progress(self._timeout_s):
-            yield said["acknowledged"]
+        """Yield the number acknowledged, a few times a second, until all are answered."""
+        for status in self.progress(self._timeout_s):
+            yield status["acknowledged"]
 
-    def told(self) -> send.SendResult:
-        """Give what came of it, once all is answered."""
+    def wait_result(self) -> send.SendResult:
+        """Wait until all is answered; returns the result."""
         for _ in self.acknowledged():
             pass
-        return self.outcome()
+        return self.result()
 
-    def outcome(self) -> send.SendResult:
-        """Give what came of it, AFTER `acknowledged` has ended."""
-        return send.SendResult(**self.found)
+    def result(self) -> send.SendResult:
+        """Return the result, AFTER `acknowledged` has ended."""
+        return send.SendResult(**self._result)
 
 
 class ReaderProcess(BenchProcess):
-    """Reads what its order says."""
+    """A process that reads what its `ReadOrder` says."""
 
     def __init__(self, order: read.ReadOrder, folder: Path, number: int = 0) -> None:
         super().__init__("read", order, folder, number)
         self._timeout_s = order.timeout_s
 
-    def told(self) -> read.ReadResult:
-        """Wait until all is read."""
+    def wait_result(self) -> read.ReadResult:
+        """Wait until all is read; returns the result."""
         for _ in self.progress(self._timeout_s):
             pass
-        return read.ReadResult(**self.found)
+        return read.ReadResult(**self._result)

@@ -1,13 +1,13 @@
-"""The ordering service's speed: each function gives the figures of one run, by their names.
+"""Measure the ordering service: each function makes one run and returns its figures by name.
 
-    ordered      a log that holds all transactions is released to all nodes at once
-    broadcast    envelopes that are signed and ready go to all nodes as fast as they answer
-    latency      at a fixed rate, from when a transaction was to be sent to when its block came
+    ordered      frozen nodes are released, and order a log that already holds all transactions
+    broadcast    signed envelopes are sent to all nodes as fast as these answer
+    latency      at a fixed rate, from the intended time of sending to the arrival of the block
     deliver      many readers of one chain at one node, from its first block on
 
-A node has done its part when it gives a receipt for what was sent last: then that stands in its
-ledger, and all before it. Afterwards all ledgers are opened: each must hold each
-transaction, and all the same blocks; else there are no figures.
+A node is finished when it returns a receipt for the last transaction sent: its ledger then holds
+that transaction and all before it. After the run all ledgers are checked: each must hold every
+transaction, and all must hold the same blocks; otherwise there are no figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.harness.histogram import Latencies
 from bench.harness.hosts import cpu_seconds, resident_bytes
 from bench.orderer import read, send
 from bench.orderer.clients import ReaderProcess, SenderProcess
-from bench.orderer.nodes import NodeProcesses, OrdererStage
+from bench.orderer.nodes import NodeProcesses, OrdererDeployment
 from bench.orderer.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
 from multicast.producer import Producer
@@ -37,41 +37,44 @@ from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import Block
 
 Figures = dict[str, float]
-_ANSWER_S = 10.0
-_BATCH = 500
-_NS = 10**9
+_ANSWER_S = 10.0  # beyond the time-out of the receipt itself, for the answer to arrive
+_BATCH_TRANSACTIONS = 500  # appended in one call: a block's, so few calls even for 50,000
+_ACCEPTED_S = 60.0  # for each batch to be acknowledged by a loaded broker
+_DRAIN_S = 120.0  # `latency`: for blocks to arrive after the last was sent
+_LATENCY_WINDOW = 10_000  # so large that a slow answer never delays the intended times
+_NS_PER_S = 10**9
 _MIB = 2**20
 
 
 class RunCost:
-    """The CPU seconds of the parts of a run, from here to `figures`."""
+    """The CPU time of each kind of process, from its creation to `figures`."""
 
-    def __init__(self, stage: OrdererStage, **others: Sequence[int]) -> None:
-        self._pids = {"nodes": stage.nodes.pids, **stage.pids, **others}
+    def __init__(self, deployment: OrdererDeployment, **others: Sequence[int]) -> None:
+        self._pids = {"nodes": deployment.nodes.pids, **deployment.pids, **others}
         self._before = {name: cpu_seconds(pids) for name, pids in self._pids.items()}
-        self._nodes = stage.nodes
+        self._nodes = deployment.nodes
         self._nodes.count_from_now()
         self._began = time.monotonic()
 
     def figures(self, transactions: int) -> Figures:
-        """Give what each part took, in microseconds a transaction, and the cores it kept busy."""
+        """Return for each kind the CPU time per transaction in µs, and the cores it kept busy."""
         took = time.monotonic() - self._began
         self._nodes.count_until_now()
-        found: Figures = {}
+        costs: Figures = {}
         for name, pids in self._pids.items():
             if pids:
                 used = cpu_seconds(pids) - self._before[name]
-                found[f"cpu_us_{name}"] = round(used / transactions * 1e6, 1)
-                found[f"cores_{name}"] = round(used / took, 2)
-        return found
+                costs[f"cpu_us_{name}"] = round(used / transactions * 1e6, 1)
+                costs[f"cores_{name}"] = round(used / took, 2)
+        return costs
 
 
-def ordered(stage: OrdererStage, transactions: int, *, warm_up: int) -> Figures:
-    """Release a log of so many transactions to nodes that stand frozen."""
-    nodes, chain = stage.nodes, stage.nodes.service.chains[0]
+def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -> Figures:
+    """Fill a log while the nodes are frozen; release them, and measure until all have read it."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     maker = Maker.of(nodes.service.material)
     nodes.start_all()
-    with Producer(stage.bootstrap, topic=stage.topic, announce=False) as producer:
+    with Producer(deployment.bootstrap, topic=deployment.topic, announce=False) as producer:
         if warm_up:
             progress(f"warming up with {warm_up} transactions")
             received(nodes, chain, [_append(producer, maker, chain, warm_up)])
@@ -79,12 +82,12 @@ def ordered(stage: OrdererStage, transactions: int, *, warm_up: int) -> Figures:
         progress(f"appending {transactions} transactions to the log")
         last = _append(producer, maker, chain, transactions)
     progress("releasing the nodes")
-    cost = RunCost(stage)
+    cost = RunCost(deployment)
     began = time.monotonic()
     nodes.release()
-    rates = [transactions / (when - began) for when in received(nodes, chain, [last])]
+    rates = [transactions / (time_s - began) for time_s in received(nodes, chain, [last])]
     costs = cost.figures(transactions)
-    blocks = verify(stage, {chain: warm_up + transactions})
+    blocks = verify(deployment, {chain: warm_up + transactions})
     return {
         "ordered_per_s": round(min(rates), 1),
         **{f"ordered_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
@@ -95,10 +98,10 @@ def ordered(stage: OrdererStage, transactions: int, *, warm_up: int) -> Figures:
 
 
 def broadcast(
-    stage: OrdererStage, transactions: int, *, warm_up: int, streams: int, window: int
+    deployment: OrdererDeployment, transactions: int, *, warm_up: int, streams: int, window: int
 ) -> Figures:
-    """Send prepared transactions to all nodes at once, as fast as they are answered."""
-    nodes, chain = stage.nodes, stage.nodes.service.chains[0]
+    """Send prepared transactions to all nodes, as fast as they are answered."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
 
     def order(count: int) -> send.SendOrder:
@@ -115,32 +118,34 @@ def broadcast(
         with SenderProcess(order(warm_up), nodes.folder) as sender:
             progress(f"warming up with {warm_up} transactions")
             sender.go()
-            received(nodes, chain, _whole(sender.told(), warm_up).last)
+            received(nodes, chain, _whole(sender.wait_result(), warm_up).last)
     with SenderProcess(order(transactions), nodes.folder) as sender:
         progress(f"broadcasting {transactions} transactions")
-        cost = RunCost(stage, clients=[sender.pid])
+        cost = RunCost(deployment, clients=[sender.pid])
         sender.go()
-        told = _whole(sender.told(), transactions)
-        reached = received(nodes, chain, told.last)
+        result = _whole(sender.wait_result(), transactions)
+        reached = received(nodes, chain, result.last)
         costs = cost.figures(transactions)
-    blocks = verify(stage, {chain: warm_up + transactions})
-    began = told.began_ns / _NS
-    rates = [transactions / (when - began) for when in reached]
+    blocks = verify(deployment, {chain: warm_up + transactions})
+    began = result.began_ns / _NS_PER_S
+    rates = [transactions / (time_s - began) for time_s in reached]
     return {
         "broadcast_per_s": round(min(rates), 1),
         **{f"broadcast_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
-        "acknowledged_per_s": round(transactions / (told.ended_ns / _NS - began), 1),
-        **_latencies("acknowledged", told),
+        "acknowledged_per_s": round(transactions / (result.ended_ns / _NS_PER_S - began), 1),
+        **_latencies("acknowledged", result),
         "transactions": transactions,
         "blocks": blocks[chain],
-        "retried": told.retried,
+        "retried": result.retried,
         **costs,
     }
 
 
-def latency(stage: OrdererStage, transactions: int, *, rate: float, warm_up: int) -> Figures:
-    """Send at a rate to all nodes in turns; a reader at one node notes when the blocks come."""
-    nodes, chain = stage.nodes, stage.nodes.service.chains[0]
+def latency(
+    deployment: OrdererDeployment, transactions: int, *, rate: float, warm_up: int
+) -> Figures:
+    """Send at a rate to all nodes; a reader at one node records when the blocks arrive."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
     total = warm_up + transactions
     sent = nodes.folder / "sent"
@@ -149,7 +154,7 @@ def latency(stage: OrdererStage, transactions: int, *, rate: float, warm_up: int
         chains=[chain],
         transactions=total,
         material=str(nodes.service.material),
-        window=10_000,
+        window=_LATENCY_WINDOW,
         rate=rate,
         sent=str(sent),
     )
@@ -159,44 +164,46 @@ def latency(stage: OrdererStage, transactions: int, *, rate: float, warm_up: int
         material=str(nodes.service.material),
         transactions={chain: total},
         folder=str(nodes.folder),
-        timeout_s=total / rate + 120.0,
+        timeout_s=total / rate + _DRAIN_S,
     )
     with (
         SenderProcess(sending, nodes.folder) as sender,
         ReaderProcess(reading, nodes.folder) as reader,
     ):
         progress(f"broadcasting {total} transactions at {rate:g}/s")
-        cost = RunCost(stage, clients=[sender.pid, reader.pid])
+        cost = RunCost(deployment, clients=[sender.pid, reader.pid])
         reader.go()
         sender.go()
-        told = _whole(sender.told(), total)
-        reader.told()
+        result = _whole(sender.wait_result(), total)
+        reader.wait_result()
         costs = cost.figures(total)
-    verify(stage, {chain: total})
+    verify(deployment, {chain: total})
     came, intended = _pairs(nodes.folder / "times-0", 1), _pairs(sent, 2)
     timed = sorted(intended, key=intended.__getitem__)[warm_up:]
     histogram = Latencies()
-    histogram.record(came[one] - intended[one] for one in timed)
+    histogram.record(came[transaction] - intended[transaction] for transaction in timed)
     p50, p99, p999 = histogram.percentile([50.0, 99.0, 99.9])
     return {
         "broadcast_to_block_p50_ms": p50,
         "broadcast_to_block_p99_ms": p99,
         "broadcast_to_block_p999_ms": p999,
-        **_latencies("acknowledged", told),
+        **_latencies("acknowledged", result),
         "rate": rate,
-        "reached_rate": round(total / ((told.ended_ns - told.began_ns) / _NS), 1),
+        "reached_rate": round(total / ((result.ended_ns - result.began_ns) / _NS_PER_S), 1),
         "transactions": transactions,
-        "retried": told.retried,
+        "retried": result.retried,
         **costs,
     }
 
 
-def deliver(stage: OrdererStage, transactions: int, *, readers: int, processes: int) -> Figures:
-    """Let many readers read a chain that is there, from one node, all at once."""
-    nodes, chain = stage.nodes, stage.nodes.service.chains[0]
+def deliver(
+    deployment: OrdererDeployment, transactions: int, *, readers: int, processes: int
+) -> Figures:
+    """Have many readers read a complete chain from one node, at the same time."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
     height = 1 + transactions // nodes.service.messages_max
-    with Producer(stage.bootstrap, topic=stage.topic, announce=False) as producer:
+    with Producer(deployment.bootstrap, topic=deployment.topic, announce=False) as producer:
         progress(f"ordering {transactions} transactions")
         maker = Maker.of(nodes.service.material)
         received(nodes, chain, [_append(producer, maker, chain, transactions)])
@@ -213,17 +220,20 @@ def deliver(stage: OrdererStage, transactions: int, *, readers: int, processes: 
             for number in range(processes)
         ]
         before = resident_bytes(nodes.pids) / _MIB
-        cost = RunCost(stage, clients=[client.pid for client in clients])
+        cost = RunCost(deployment, clients=[client.pid for client in clients])
         progress(f"{readers} readers of {height} blocks")
         for client in clients:
             client.go()
-        told = [client.told() for client in clients]
-        costs = cost.figures(sum(one.blocks for one in told))
+        results = [client.wait_result() for client in clients]
+        costs = cost.figures(sum(result.blocks for result in results))
         peak = _peak_mib(nodes.pids[0])
-    began = min(one.began_ns for one in told)
-    ended = sorted(when for one in told for when in one.ended_ns)
-    took = (ended[-1] - began) / _NS
-    blocks, size = sum(one.blocks for one in told), sum(one.payload_bytes for one in told)
+    began = min(result.began_ns for result in results)
+    ended = sorted(time_ns for result in results for time_ns in result.ended_ns)
+    took = (ended[-1] - began) / _NS_PER_S
+    blocks, size = (
+        sum(result.blocks for result in results),
+        sum(result.payload_bytes for result in results),
+    )
     return {
         "deliver_blocks_per_s": round(blocks / took, 1),
         "deliver_mb_per_s": round(size / took / 1e6, 1),
@@ -232,7 +242,7 @@ def deliver(stage: OrdererStage, transactions: int, *, readers: int, processes: 
         "blocks": height,
         "block_kb": round(size / blocks / 1e3, 1),
         "slowest_over_median": round((ended[-1] - began) / (ended[len(ended) // 2] - began), 3),
-        "streams_ended": sum(one.streams_ended for one in told),
+        "streams_ended": sum(result.streams_ended for result in results),
         "node_mib_before": round(before, 1),
         "node_mib_peak": round(peak, 1),
         **{name.replace("cpu_us", "cpu_us_per_block"): value for name, value in costs.items()},
@@ -240,9 +250,9 @@ def deliver(stage: OrdererStage, transactions: int, *, readers: int, processes: 
 
 
 def received(nodes: NodeProcesses, chain: str, transactions: Sequence[str]) -> list[float]:
-    """Wait at every node until it has written these transactions; give when, by `time.monotonic`.
+    """Wait until each node has written these transactions; returns each node's time of that.
 
-    Raises `TimedOut`.
+    Times are `time.monotonic`. Raises `TimedOut`.
     """
     signer = user(nodes.service.material)
 
@@ -255,7 +265,9 @@ def received(nodes: NodeProcesses, chain: str, transactions: Sequence[str]) -> l
         return time.monotonic()
 
     async def wait_all(address: str) -> float:
-        return max(await asyncio.gather(*(wait(address, one) for one in transactions)))
+        return max(
+            await asyncio.gather(*(wait(address, transaction) for transaction in transactions))
+        )
 
     async def everywhere() -> list[float]:
         return list(await asyncio.gather(*(wait_all(address) for address in nodes.addresses)))
@@ -263,18 +275,19 @@ def received(nodes: NodeProcesses, chain: str, transactions: Sequence[str]) -> l
     return asyncio.run(everywhere())
 
 
-def verify(stage: OrdererStage, transactions: Mapping[str, int]) -> dict[str, int]:
-    """Stop the nodes and read their ledgers: so many transactions a chain, the same everywhere.
+def verify(deployment: OrdererDeployment, transactions: Mapping[str, int]) -> dict[str, int]:
+    """Stop the nodes and check their ledgers: the expected transactions, the same blocks.
 
-    Gives the chains' heights; raises `AmcastError` where a ledger holds anything else.
+    `transactions` is the number for each chain. Returns the chains' heights; raises `AmcastError`
+    where a ledger holds anything else.
     """
-    nodes = stage.nodes
+    nodes = deployment.nodes
     nodes.stop()
     heights = {}
     for chain, count in transactions.items():
-        found = [_contents(nodes.ledger(n, chain)) for n in range(len(nodes.addresses))]
-        hashes, seen = found[0]
-        if any(other != hashes for other, _ in found):
+        ledgers = [_contents(nodes.ledger(n, chain)) for n in range(len(nodes.addresses))]
+        hashes, seen = ledgers[0]
+        if any(other != hashes for other, _ in ledgers):
             raise AmcastError(f"the ledgers of {chain} are not the same at all nodes")
         if seen != count:
             raise AmcastError(f"the ledgers of {chain} hold {seen} transactions, not {count}")
@@ -283,7 +296,7 @@ def verify(stage: OrdererStage, transactions: Mapping[str, int]) -> dict[str, in
 
 
 def _contents(folder: Path) -> tuple[list[bytes], int]:
-    """Read a ledger: its blocks' header hashes, and how many different transactions it holds."""
+    """Read a ledger; returns its blocks' header hashes and its number of distinct transactions."""
     hashes: list[bytes] = []
     seen: set[str] = set()
     previous = None
@@ -299,23 +312,26 @@ def _contents(folder: Path) -> tuple[list[bytes], int]:
 
 
 def _append(producer: Producer, maker: Maker, chain: str, transactions: int) -> str:
-    """Append transactions to a chain's log as a node's ingress does; give the ID of the last."""
+    """Append transactions to a chain's log, as a node's ingress does; returns the last ID."""
     receipts = []
-    for first in range(0, transactions, _BATCH):
-        some = [maker.make(chain) for _ in range(min(_BATCH, transactions - first))]
+    for first in range(0, transactions, _BATCH_TRANSACTIONS):
+        batch = [maker.make(chain) for _ in range(min(_BATCH_TRANSACTIONS, transactions - first))]
         records = [
-            encode(Regular(one.envelope, config_seq=0, kind=RegularKind.NORMAL)) for one in some
+            encode(Regular(made.envelope, config_seq=0, kind=RegularKind.NORMAL)) for made in batch
         ]
         receipts.append(producer.multicast_all(records, to=[chain]))
     for receipt in receipts:
-        receipt.accepted(60.0)
-    return some[-1].transaction
+        receipt.accepted(_ACCEPTED_S)
+    return batch[-1].transaction
 
 
 def _whole(result: send.SendResult, transactions: int) -> send.SendResult:
-    """Give it back where all were acknowledged; a run with refusals has no figures."""
+    """Return the result; raises `AmcastError` unless all were acknowledged."""
     if result.acknowledged != transactions:
-        raise AmcastError(f"of {transactions} only {result.acknowledged} went in: {result.refused}")
+        raise AmcastError(
+            f"only {result.acknowledged} of {transactions} were acknowledged; "
+            f"refused: {result.refused}"
+        )
     return result
 
 
@@ -327,12 +343,12 @@ def _latencies(name: str, result: send.SendResult) -> Figures:
 
 
 def _pairs(file: Path, value: int) -> dict[str, int]:
-    """Read lines of words: an ID first, and a number in the column `value`."""
+    """Read lines with an ID first and a number in column `value`; returns number by ID."""
     lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
     return {words[0]: int(words[value]) for words in lines}
 
 
 def _peak_mib(pid: int) -> float:
-    """Give the greatest resident size that the kernel saw of a process."""
+    """Return the largest resident size of a process so far, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

@@ -1,10 +1,10 @@
-"""An ordering service of one's own: a broker, a topic with its plan, collectors, and the nodes.
+"""Deploy an ordering service: a broker, a topic with its plan, collectors, and nodes.
 
     chain        a channel, and the partition of the same name
-    collectors   whether collectors order the chains: the plan has a log for all of them at once
-    node         a process `amcast osn run`, with a folder and addresses of its own
+    collectors   whether collectors order the chains; then the plan has a log for all of them
+    node         a process `amcast osn run`, with its own folder and addresses
 
-Everything ends with the context. A node may be killed, started again, frozen and released.
+Everything ends with the context manager. A node can be killed, restarted, frozen and released.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from ordering_osn.node.joining import join, ledger_folder
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-NODES = 3
-HEALTHY_S = 240.0
+NODES = 3  # as in docs/benchmarks.md
+HEALTHY_S = 240.0  # a restarted node reads what it missed, under a profiler perhaps
 _ORDERER = Path("crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp")
 _MSP_ID = "OrdererMSP"
 _HEIGHT = re.compile(r'^ledger_blockchain_height\{channel="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE)
-_ASK_S = 5.0
-_STOP_S = 20.0  # under a profiler, on a busy machine
-_PAUSE_S = 0.05
+_GET_S = 5.0  # an HTTP answer; a node that takes longer counts as not healthy yet
+_STOP_S = 20.0  # a node under a profiler on a busy machine; then it is killed
+_POLL_S = 0.05  # between health checks: far below the times that are measured
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is to stand: chains, and their batch settings (`timeout` as Fabric's, "2s")."""
+    """What to deploy: chains, and their batch settings (`timeout` in Fabric's form, "2s")."""
 
     chains: Sequence[str] = ("chain-a",)
     collectors: bool = False
@@ -79,10 +79,10 @@ class NodeProcesses:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # -- their lives ------------------------------------------------------------------------
+    # -- starting and stopping --------------------------------------------------------------
 
     def join(self) -> None:
-        """Make each node's folder, and let it join every chain by its genesis block."""
+        """Create each node's folder with all chains, from their genesis blocks."""
         service = self.service
         for chain in service.chains:
             source = (service.material / "chain-a.block").read_bytes()
@@ -97,8 +97,8 @@ class NodeProcesses:
                 join(self._home(number), block)
 
     def start(self, number: int) -> None:
-        """Start a node's process; it is healthy some time later."""
-        peers = [one for place, one in enumerate(self.addresses) if place != number]
+        """Start a node's process; does not wait until it is healthy."""
+        peers = [address for other, address in enumerate(self.addresses) if other != number]
         bootstrap, topic = self._cluster
         command = [
             *("osn", "run", "-b", bootstrap, "-t", topic, "--folder", str(self._home(number))),
@@ -120,31 +120,31 @@ class NodeProcesses:
         self.wait_healthy()
 
     def kill(self, number: int) -> None:
-        """End a node's process as a crash would."""
+        """Kill a node's process, as a crash would."""
         process = self._processes[number]
         process.kill()
         process.wait(10)
 
     def freeze(self) -> None:
-        """Stop all processes where they are; they go on with `release`."""
+        """Freeze all processes (SIGSTOP) until `release`."""
         for process in self._processes.values():
             process.send_signal(signal.SIGSTOP)
 
     def release(self) -> None:
-        """Let all processes go on."""
+        """Continue all frozen processes."""
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
 
     def count_from_now(self) -> None:
-        """Where the nodes run under a profiler: let it forget what was before."""
+        """Have the nodes' profilers, if any, start counting now."""
         self._signal(signal.SIGUSR1)
 
     def count_until_now(self) -> None:
-        """Where the nodes run under a profiler: let it end."""
+        """Have the nodes' profilers, if any, stop counting now."""
         self._signal(signal.SIGUSR2)
 
     def stop(self) -> None:
-        """End all, within bounded time."""
+        """Stop all nodes, in bounded time."""
         self.release()
         for process in self._processes.values():
             process.terminate()
@@ -153,39 +153,39 @@ class NodeProcesses:
                 process.wait(_STOP_S)
             end(process)
 
-    # -- what they say ----------------------------------------------------------------------
+    # -- their state ------------------------------------------------------------------------
 
     @property
     def pids(self) -> list[int]:
-        """The processes' numbers, one for each node that was started."""
+        """The process IDs, one for each node that was started."""
         return [process.pid for process in self._processes.values()]
 
     def ledger(self, number: int, chain: str) -> Path:
-        """Give the folder of a chain's ledger at a node."""
+        """Return the folder of a chain's ledger at a node."""
         return ledger_folder(self._home(number), chain)
 
     def profile(self, number: int) -> Path:
-        """Give the file that a node's profile is written to when it ends."""
+        """Return the file to which a node writes its profile when it ends."""
         return self.folder / f"node-{number}.profile.json"
 
     def healthy(self, number: int) -> bool:
         """Whether a node's health check answers 200."""
         try:
-            self._ask(number, "/healthz")
+            self._get(number, "/healthz")
         except OSError:
             return False
         return True
 
     def heights(self, number: int) -> dict[str, int]:
-        """Give the height of each of a node's chains, as its metrics say; empty while down."""
+        """Return the height of each of a node's chains, from its metrics; empty while down."""
         try:
-            told = self._ask(number, "/metrics")
+            metrics = self._get(number, "/metrics")
         except OSError:
             return {}
-        return {chain: int(float(height)) for chain, height in _HEIGHT.findall(told)}
+        return {chain: int(float(height)) for chain, height in _HEIGHT.findall(metrics)}
 
     def wait_healthy(self, timeout_s: float = HEALTHY_S) -> None:
-        """Wait until every node is healthy and has all chains; raises `TimedOut`."""
+        """Wait until all nodes are healthy and run all chains; raises `TimedOut`."""
         deadline = time.monotonic() + timeout_s
         pause = threading.Event()
         waiting = list(self._processes)
@@ -194,9 +194,9 @@ class NodeProcesses:
             if waiting and time.monotonic() > deadline:
                 raise TimedOut(
                     f"node {waiting[0]} is not healthy after {timeout_s:g} s; "
-                    f"it said: {self._said(waiting[0])}"
+                    f"the end of its log: {self._log_end(waiting[0])}"
                 )
-            pause.wait(_PAUSE_S)
+            pause.wait(_POLL_S)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.service.profile:
@@ -206,15 +206,17 @@ class NodeProcesses:
     def _ready(self, number: int) -> bool:
         status = self._processes[number].poll()
         if status is not None:
-            raise AmcastError(f"node {number} ended with {status}; it said: {self._said(number)}")
+            raise AmcastError(
+                f"node {number} ended with {status}; the end of its log: {self._log_end(number)}"
+            )
         return self.healthy(number) and set(self.heights(number)) >= set(self.service.chains)
 
-    def _ask(self, number: int, path: str) -> str:
+    def _get(self, number: int, path: str) -> str:
         address = f"http://{self._operations[number]}{path}"
-        with urllib.request.urlopen(address, timeout=_ASK_S) as answer:
+        with urllib.request.urlopen(address, timeout=_GET_S) as answer:
             return bytes(answer.read()).decode()
 
-    def _said(self, number: int) -> str:
+    def _log_end(self, number: int) -> str:
         return self._log(number).read_text(errors="replace").strip()[-1000:]
 
     def _home(self, number: int) -> Path:
@@ -225,30 +227,30 @@ class NodeProcesses:
 
 
 @dataclass(frozen=True, slots=True)
-class OrdererStage:
-    """What stands: a broker with an applied plan, and nodes that have joined but do not run."""
+class OrdererDeployment:
+    """A broker with an applied plan, and nodes that have joined the chains but do not run yet."""
 
     bootstrap: str
     kafka: str
     topic: str
     nodes: NodeProcesses
     pids: Mapping[str, Sequence[int]]
-    """The processes beside the nodes, by what they are: "broker", "collectors"."""
+    """The other processes, by role: "broker", "collectors"."""
 
 
 @contextmanager
-def staged(service: Service, bootstrap: str | None = None) -> Iterator[OrdererStage]:
-    """Set a service up, on a broker of one's own or on the cluster at `bootstrap`."""
+def deployed(service: Service, bootstrap: str | None = None) -> Iterator[OrdererDeployment]:
+    """Deploy a service, on its own broker or on the cluster at `bootstrap`."""
     with ExitStack() as stack:
         kafka, brokers = "as found", []
         if bootstrap is None:
             cluster = stack.enter_context(LocalCluster(brokers=1))
             bootstrap, kafka = cluster.bootstrap, cluster.version
-            brokers = [one.pid for one in cluster.status().brokers if one.pid is not None]
+            brokers = [broker.pid for broker in cluster.status().brokers if broker.pid is not None]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-osn-")))
         driver = open_driver("librdkafka", bootstrap)
         stack.callback(driver.close)
-        wanted = from_document(
+        interests = from_document(
             {
                 "topic": f"osn-{time.time_ns()}",
                 "partitions": list(service.chains),
@@ -257,11 +259,11 @@ def staged(service: Service, bootstrap: str | None = None) -> Iterator[OrdererSt
             }
         )
         with Admin(bootstrap) as admin:
-            plan = apply(driver, admin, solve(wanted)).plan
+            plan = apply(driver, admin, solve(interests)).plan
         collectors = CollectorProcesses(bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(collectors)
         collectors.wait_healthy(HEALTHY_S)
         nodes = stack.enter_context(NodeProcesses(service, bootstrap, plan.topic, folder))
         nodes.join()
         pids = {"broker": brokers, "collectors": collectors.pids}
-        yield OrdererStage(bootstrap, kafka, plan.topic, nodes, pids)
+        yield OrdererDeployment(bootstrap, kafka, plan.topic, nodes, pids)

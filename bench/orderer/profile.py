@@ -1,20 +1,20 @@
-"""Run `amcast` under Python's profiler, all threads of it: what their time goes to.
+"""Run `amcast` under Python's profiler, on all its threads, to see where their time goes.
 
     python -m bench.orderer.profile FILE cpu|wall osn run …
 
-What is counted is what happens between SIGUSR1 and SIGUSR2; without them, all. FILE is written
-when the command ends: JSON, seconds, the largest first. With `cpu` a function's time is its
-thread's CPU time, so what waits costs nothing; with `wall` it is the time that passed, waiting
-included: for a disk, a lock, the network, or for work.
+Counting starts at SIGUSR1 and stops at SIGUSR2; without the signals it covers the whole run. FILE
+is JSON, in seconds, the largest entries first, and is written when the command ends. With `cpu` a
+function's time is its thread's CPU time, so waiting costs nothing; with `wall` it is elapsed time,
+which includes waiting for a disk, a lock, the network, or for work.
 
-    threads     on a CPU, by thread; those that Python did not start, too, by their kernel's name
-    queued      ready to run, but others had the CPUs, by thread
-    functions   in the function itself, not in what it calls: over all threads
-    with_calls  in it and in all that it calls
-    calls       how often it was called
+    threads     time on a CPU, by thread; also threads not started by Python, by the kernel's name
+    queued      time ready to run while other threads had the CPUs, by thread
+    functions   time in the function itself, without its callees, over all threads
+    with_calls  time in the function and its callees
+    calls       number of calls
 
-The profiler makes calls of small functions look dearer than they are; shares of what is written in
-C, as hashing, verifying and sending, are too small by as much.
+The profiler adds a cost to each call. So small functions appear too expensive, and functions in C,
+such as hashing, verifying and sending, too cheap by as much.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from typing import Any
 from bench.harness.threads import accounts
 from multicast.cli.main import main as amcast
 
-_TOLD_MAX = 300
+_LINES_MAX = 300  # entries of each part in FILE: the largest; a run calls thousands of functions
 _ROOT = Path(__file__).resolve().parents[2]
 CLOCKS: Mapping[str, Callable[[], float]] = {"cpu": time.thread_time, "wall": time.perf_counter}
 PARTS = ("threads", "queued", "functions", "with_calls", "calls")
-Found = dict[str, defaultdict[str, float]]
+Sums = dict[str, defaultdict[str, float]]
 
 
 class Profiler:
@@ -49,57 +49,57 @@ class Profiler:
         self._profiles: list[cProfile.Profile] = []
         self._before = _nothing()
         self._used_before = 0.0
-        self._told: dict[str, Any] | None = None
+        self._result: dict[str, Any] | None = None
 
     def start(self) -> None:
-        """Begin to profile."""
+        """Start to profile."""
         threading.setprofile(self._enable)
         self._enable()
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was counted so far."""
+        """Count from now on."""
         self._used_before = time.process_time()
-        self._before = self._found()
+        self._before = self._sums()
 
     def stop(self) -> dict[str, Any]:
-        """End, and give what was counted since it began; a second time, what it gave before."""
-        if self._told is None:
+        """Stop, and return what was counted since `begin`; a second call returns the same."""
+        if self._result is None:
             used = time.process_time() - self._used_before
-            found = self._found()
+            sums = self._sums()
             threading.setprofile(None)
             self._profiles[0].disable()
-            self._told = {"cpu_seconds": round(used, 3)}
+            self._result = {"cpu_seconds": round(used, 3)}
             for part in PARTS:
                 before = self._before[part]
-                since = {name: amount - before[name] for name, amount in found[part].items()}
-                self._told[part] = _largest(since)
-        return self._told
+                since = {name: amount - before[name] for name, amount in sums[part].items()}
+                self._result[part] = _largest(since)
+        return self._result
 
     def _enable(self, *_: object) -> None:
-        """Profile the thread that calls; a thread's first event does, too."""
+        """Profile the calling thread; `threading.setprofile` calls it in each new thread."""
         profile = cProfile.Profile(self._clock)
         self._profiles.append(profile)
         profile.enable()
 
-    def _found(self) -> Found:
-        found = _nothing()
-        self._profiles[0].disable()  # what it costs to look is not to be seen
+    def _sums(self) -> Sums:
+        sums = _nothing()
+        self._profiles[0].disable()  # the cost of reading the profiles is not counted
         for profile in self._profiles:
             for entry in profile.getstats():
                 name = _named(entry.code)
-                found["functions"][name] += entry.inlinetime
-                found["with_calls"][name] += entry.totaltime
-                found["calls"][name] += entry.callcount
+                sums["functions"][name] += entry.inlinetime
+                sums["with_calls"][name] += entry.totaltime
+                sums["calls"][name] += entry.callcount
         for thread, used, queued in _threads():
-            found["threads"][thread] += used
-            found["queued"][thread] += queued
+            sums["threads"][thread] += used
+            sums["queued"][thread] += queued
         self._profiles[0].enable()
-        return found
+        return sums
 
 
 def merged(profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up what several processes wrote."""
+    """Add up the profiles of several processes."""
     sums = _nothing()
     for profile in profiles:
         for part in PARTS:
@@ -112,32 +112,32 @@ def merged(profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _threads() -> Iterator[tuple[str, float, float]]:
-    """Give each thread's name, and its seconds on a CPU and in the queue for one."""
+    """Yield each thread's name, and its seconds on a CPU and in the queue for one."""
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
-    for one in accounts("self"):
-        yield names.get(one.thread, f"({one.name})"), one.used, one.queued
+    for account in accounts("self"):
+        yield names.get(account.thread, f"({account.name})"), account.used, account.queued
 
 
-def _nothing() -> Found:
+def _nothing() -> Sums:
     return {part: defaultdict(float) for part in PARTS}
 
 
 def _named(code: CodeType | str) -> str:
     if isinstance(code, str):
-        return code  # of a function in C: "<built-in method posix.fsync>"
+        return code  # a function in C: "<built-in method posix.fsync>"
     path = Path(code.co_filename)
     if path.is_relative_to(_ROOT) and "site-packages" not in path.parts:
         return f"{path.relative_to(_ROOT).as_posix()}:{code.co_qualname}"
     return f"{'/'.join(path.parts[-2:])}:{code.co_qualname}"
 
 
-def _largest(found: Mapping[str, float]) -> dict[str, float]:
-    ranked = sorted(found.items(), key=lambda pair: -pair[1])[:_TOLD_MAX]
+def _largest(amounts: Mapping[str, float]) -> dict[str, float]:
+    ranked = sorted(amounts.items(), key=lambda pair: -pair[1])[:_LINES_MAX]
     return {name: round(amount, 3) for name, amount in ranked if amount >= 0.001}
 
 
 def main() -> None:
-    """Run the command under the profiler; write the file, however the command ends."""
+    """Run the command under the profiler; writes the file however the command ends."""
     file, clock, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     profiler = Profiler(clock)
     signal.signal(signal.SIGUSR1, lambda *_: profiler.begin())

@@ -1,13 +1,14 @@
-"""A process that reads chains by Deliver: `bench.orderer.clients.Reader` starts it.
+"""A process that reads chains by Deliver; `bench.orderer.clients.ReaderProcess` starts it.
 
-One JSON line comes in, what to read (`ReadOrder`); "ready" goes out, another line lets it begin,
-and a `ReadResult` goes out at the end. Each reader follows one chain at one node, and where its
-stream ends too early it opens another one at the block it needs next. All times are this machine's
-monotonic clock, in nanoseconds.
+It reads a `ReadOrder` as one JSON line from stdin, prints "ready", starts at the next line, and
+prints a `ReadResult` at the end. Each reader follows one chain at one node; where its stream ends
+too early, it opens another at the next block. All times are the machine's monotonic clock, in
+nanoseconds. The modes:
 
-    blocks     blocks and bytes are counted; nothing is looked into
-    times      when each transaction came, by its ID
-    history    each block must follow the one before it (`blocks.check_next`); IDs and hashes stay
+    blocks     counts blocks and bytes, and decodes nothing
+    times      records when each transaction arrived
+    history    checks that each block follows the one before it (`blocks.check_next`), and records
+               hashes and transaction IDs
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from ordering_osn.chain.blocks import check_next, header_hash
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Block, BlockHeader
 
-_RECONNECT_S = 0.2
+_RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """What to read, each (address, chain) by so many `copies`, from block 0 on.
+    """What to read: `copies` readers for each (address, chain), from block 0 on.
 
-    A reader ends after block `stop` (where not None), or once it has seen `transactions[chain]`
-    transactions. What `times` and `history` find goes to files in `folder`, one for each of
-    `readers`, by its place in the list.
+    A reader ends after block `stop`, or where that is None, once it has seen `transactions[chain]`
+    transactions. The modes `times` and `history` write files to `folder`, one for each entry of
+    `readers`, numbered by its index.
     """
 
     readers: Sequence[tuple[str, str]]
@@ -53,7 +54,7 @@ class ReadOrder:
 
 @dataclass(slots=True)
 class ReadResult:
-    """What came of all readers; `ended_ns` of each reader in the order of the list."""
+    """The result of all readers; `ended_ns` has each reader's end, in the order of the list."""
 
     blocks: int = 0
     payload_bytes: int = 0
@@ -63,35 +64,35 @@ class ReadResult:
 
 
 class BlockSink(Protocol):
-    """What is done with the blocks of one reader."""
+    """Processes the blocks of one reader."""
 
     def take(self, raw: bytes) -> int:
-        """Take the next block; give how many transactions are in it, as far as that matters."""
+        """Take the next block; returns its transactions that count towards the reader's end."""
 
     def finish(self) -> None:
-        """Write down what was found."""
+        """Write the file."""
 
 
 class Counted:
-    """Looks into nothing."""
+    """Ignores the content of blocks."""
 
     def take(self, raw: bytes) -> int:  # noqa: ARG002 - a sink's
         """Take the next block."""
         return 0
 
     def finish(self) -> None:
-        """Write nothing down."""
+        """Write nothing."""
 
 
 class Times:
-    """Notes when each transaction came: lines of ID and time."""
+    """Records when each transaction arrived: lines of ID and time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._blocks: list[tuple[int, bytes]] = []
 
     def take(self, raw: bytes) -> int:
-        """Take the next block; its IDs are read at the end, when nothing is timed any more."""
+        """Take the next block; its IDs are decoded at the end, after the timed part."""
         self._blocks.append((time.monotonic_ns(), raw))
         return len(Block.FromString(raw).data.data) if len(self._blocks) > 1 else 0
 
@@ -104,7 +105,7 @@ class Times:
 
 
 class ChainHistory:
-    """Checks the chain, and writes a line a block: its header's hash, and the IDs in it."""
+    """Checks the chain, and writes one line for each block: its header's hash and its IDs."""
 
     def __init__(self, file: Path) -> None:
         self._lines = file.open("w", encoding="ascii")
@@ -116,9 +117,9 @@ class ChainHistory:
         check_next(block, self._previous)
         genesis = self._previous is None
         self._previous = block.header
-        found = [] if genesis else [transaction_id(envelope) for envelope in block.data.data]
-        self._lines.write(" ".join([header_hash(block.header).hex(), *found]) + "\n")
-        return len(found)
+        transactions = [] if genesis else [transaction_id(envelope) for envelope in block.data.data]
+        self._lines.write(" ".join([header_hash(block.header).hex(), *transactions]) + "\n")
+        return len(transactions)
 
     def finish(self) -> None:
         """Close the file."""
@@ -126,17 +127,17 @@ class ChainHistory:
 
 
 class ReaderGroup:
-    """All readers of an order."""
+    """All readers of one `ReadOrder`."""
 
     def __init__(self, order: ReadOrder) -> None:
         self._order = order
         self._signer = user(Path(order.material))
-        self.told = ReadResult()
+        self.result = ReadResult()
 
     async def run(self) -> ReadResult:
-        """Read until every reader has all; raises `TimedOut`."""
-        order, told = self._order, self.told
-        told.began_ns = time.monotonic_ns()
+        """Read until all readers are at their end; raises `TimedOut`."""
+        order, result = self._order, self.result
+        result.began_ns = time.monotonic_ns()
         readers = [
             asyncio.create_task(self._follow(address, chain, self._sink(number)))
             for number, (address, chain) in enumerate(order.readers)
@@ -144,16 +145,17 @@ class ReaderGroup:
         ]
         try:
             async with asyncio.timeout(order.timeout_s):
-                told.ended_ns = list(await asyncio.gather(*readers))
+                result.ended_ns = list(await asyncio.gather(*readers))
         except TimeoutError:
-            missing = sum(not one.done() for one in readers)
+            missing = sum(not reader.done() for reader in readers)
             raise TimedOut(
-                f"{missing} of {len(readers)} readers have not all after {order.timeout_s:g} s"
+                f"{missing} of {len(readers)} readers are not at their end "
+                f"after {order.timeout_s:g} s"
             ) from None
         finally:
-            for one in readers:
-                one.cancel()
-        return told
+            for reader in readers:
+                reader.cancel()
+        return result
 
     def _sink(self, number: int) -> BlockSink:
         file = Path(self._order.folder) / f"{self._order.mode}-{number}"
@@ -165,8 +167,8 @@ class ReaderGroup:
         return Counted()
 
     async def _follow(self, address: str, chain: str, sink: BlockSink) -> int:
-        """Read one chain to its end; give the time."""
-        order, told = self._order, self.told
+        """Read one chain to its end; returns the time of the end in nanoseconds."""
+        order, result = self._order, self.result
         following, seen = 0, 0
         stop = ENDLESS if order.stop is None else order.stop
         while True:
@@ -176,8 +178,8 @@ class ReaderGroup:
                     async for raw in client.deliver(request):
                         if isinstance(raw, int):
                             continue
-                        told.blocks += 1
-                        told.payload_bytes += len(raw)
+                        result.blocks += 1
+                        result.payload_bytes += len(raw)
                         seen += sink.take(raw)
                         following += 1
                         if following > stop or (
@@ -187,24 +189,24 @@ class ReaderGroup:
                             sink.finish()
                             return ended
             except (AmcastError, OSError):
-                told.streams_ended += 1
+                result.streams_ended += 1
             await asyncio.sleep(_RECONNECT_S)
 
 
-def _say(told: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Read what to read, wait for the start, read."""
+    """Read the order, wait for the start, follow the chains."""
     order = ReadOrder(**json.loads(sys.stdin.readline()))
     reading = ReaderGroup(order)
     _say({"ready": True})
     if not sys.stdin.readline():
         return
     try:
-        _say({"told": asdict(asyncio.run(reading.run()))})
+        _say({"result": asdict(asyncio.run(reading.run()))})
     except (AmcastError, ValueError) as error:
         _say({"error": f"{type(error).__name__}: {error}"})
 

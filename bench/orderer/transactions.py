@@ -1,14 +1,14 @@
-"""Fresh endorser transactions, and genesis blocks with another channel configuration.
+"""Make fresh endorser transactions, and genesis blocks with other batch settings.
 
-Goes in: a folder as Fabric's tools leave it (`crypto/`, `chain-*.block`, `chain-*.envelopes`); by
-default the one of the tests. Comes out: envelopes that a channel's filters accept, no two with the
-same transaction ID, and genesis blocks that differ from the folder's in what was asked for.
+The material is a folder as Fabric's tools make it (`crypto/`, `chain-*.block`,
+`chain-*.envelopes`), by default the one here, which the tests use, too. A channel's filters accept
+the envelopes, and no two have the same transaction ID.
 
-    template   a real peer's transaction; its chaincode action is kept
-    fresh      new: nonce, transaction ID (SHA-256 of nonce and creator), timestamp, signature
+    template   a real peer's transaction, whose chaincode action is kept
+    fresh      new are nonce, transaction ID (SHA-256 of nonce and creator), timestamp, signature
 
-The endorsement inside stays the template's: nobody before a committing peer looks at it. So these
-transactions are for ordering, and a peer would mark them invalid.
+The endorsement is the template's. Only a committing peer checks it, and would mark these
+transactions invalid: they serve to measure ordering.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ FOLDER = Path(__file__).resolve().parent / "fabric"
 _USER = Path("crypto/peerOrganizations/org1.example.com/users/User1@org1.example.com/msp")
 _MSP_ID = "Org1MSP"
 _LENGTH = struct.Struct(">I")
-_S_TO_NS = 10**9
+_NS_PER_S = 10**9
 
 
 class Made(NamedTuple):
-    """A fresh transaction: its ID, lower-case hexadecimal, and the serialized envelope."""
+    """A fresh transaction: its ID in lower-case hexadecimal, and the serialized envelope."""
 
     transaction: str
     envelope: bytes
 
 
 class Maker:
-    """Makes fresh transactions, about 3.6 kB each, signed by one identity; one thread at a time."""
+    """Makes fresh transactions of about 3.6 kB, signed by one identity; not thread-safe."""
 
     def __init__(self, signer: Signer, template: bytes) -> None:
         payload = Payload.FromString(Envelope.FromString(template).payload)
@@ -65,18 +65,18 @@ class Maker:
 
     @classmethod
     def of(cls, folder: Path = FOLDER) -> Maker:
-        """Sign with the key of User1 of the folder, after its `chain-a.envelopes`' last one."""
+        """Sign as the folder's User1; the template is the last envelope of `chain-a.envelopes`."""
         *_, template = read_envelopes(folder / "chain-a.envelopes")
         return cls(user(folder), template)
 
     def make(self, channel: str) -> Made:
-        """Make a transaction of now, for a channel, or for chains sorted and joined by "+"."""
+        """Make a transaction for a channel, with the present time."""
         signer, header = self._signer, self._header
         nonce = signer.nonce()
         signature_header = SignatureHeader(creator=signer.creator, nonce=nonce).SerializeToString()
         header.channel_id = channel
         header.tx_id = sha256(nonce + signer.creator).hexdigest()
-        header.timestamp.seconds, header.timestamp.nanos = divmod(time.time_ns(), _S_TO_NS)
+        header.timestamp.seconds, header.timestamp.nanos = divmod(time.time_ns(), _NS_PER_S)
         for action in self._data.actions:
             action.header = signature_header
         payload = Payload(
@@ -90,7 +90,7 @@ class Maker:
 
 
 def user(folder: Path = FOLDER) -> SigningIdentity:
-    """Give the identity of the folder's User1, who may write to its channels and read them."""
+    """Return the identity of the folder's User1, a writer and reader of its channels."""
     return SigningIdentity.load(folder / _USER, _MSP_ID)
 
 
@@ -102,9 +102,9 @@ def genesis(
     bytes_preferred: int | None = None,
     timeout: str | None = None,
 ) -> bytes:
-    """Change a genesis block's channel and batch settings (`timeout` as Fabric's, "250ms").
+    """Change a genesis block's channel and batch settings (`timeout` in Fabric's form, "250ms").
 
-    What is None stays. The hash of the data follows; a genesis block carries no signature.
+    None keeps a setting. The data hash is updated; a genesis block has no signature.
     """
     changed = Block.FromString(block)
     envelope = Envelope.FromString(changed.data.data[0])
@@ -129,8 +129,8 @@ def genesis(
 
 
 def read_envelopes(file: Path) -> Iterator[bytes]:
-    """Read envelopes from a file: four bytes of length, most significant first, then the bytes."""
-    with file.open("rb") as found:
-        while start := found.read(_LENGTH.size):
+    """Yield the envelopes of a file of length-prefixed frames (4 bytes, big-endian)."""
+    with file.open("rb") as frames:
+        while start := frames.read(_LENGTH.size):
             (length,) = _LENGTH.unpack(start)
-            yield found.read(length)
+            yield frames.read(length)

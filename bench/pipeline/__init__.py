@@ -1,14 +1,15 @@
-"""The Spark pipeline: figures, losses and a second opinion on the order, from what stands in Kafka.
+"""The Spark pipeline: figures, losses and an independent check of the order, from Kafka's records.
 
-    rule.py      which order records count and where each message stands; written anew, no Spark
-    session.py   a Spark with the locked Kafka connector (`connector.lock`)
-    sources.py   what is read: events, descriptions of arms, control topics, order streams
+    rule.py      which order records are accepted, and each message's place; written independently
+                 of `multicast`, without Spark
+    session.py   a Spark session with the locked Kafka connector (`connector.lock`)
+    sources.py   reads events, descriptions of arms, control topics and order streams
     figures.py   latencies, rates and losses
-    judge.py     each message's place in the order, joined with the deliveries
+    judge.py     joins deliveries with their places in the order
     live.py      the same figures by Structured Streaming
-    report.py    all of it for some runs, as one document
+    report.py    runs all of it for some runs and returns one document
 
-This folder is the one door to pyspark. `connector.lock` holds the jars that the connector needs
-beside those that pyspark brings; connector, token provider and pyspark are of one version, the
-newest of which all three are published.
+Only this folder imports pyspark. `connector.lock` lists the jars that the connector needs in
+addition to pyspark's. Connector, token provider and pyspark have the same version, the newest that
+is published of all three.
 """

@@ -1,4 +1,4 @@
-"""Events in bulk, made by Spark and written to Kafka: for what the pipeline itself costs."""
+"""Write synthetic events to Kafka in bulk, by Spark, to measure the pipeline's own cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from bench.comparison.events import PARTITIONS
 
-_IN_A_ROW = 500
+_MESSAGES_IN_A_ROW = 500  # in one partition before the next: as a client writes a batch
 
 
 def write_events(
@@ -23,10 +23,10 @@ def write_events(
     every_ns: int,
     constants: Mapping[str, str | float],
 ) -> None:
-    """Write a producer's and a consumer's event for each message of an order that repeats.
+    """Write a producer's and a consumer's event for each message of a periodic order.
 
-    `places` are log and offset of each place of one period, in which every log gets
-    `offsets_each` offsets. Latencies spread over 0.4 to 1.4 ms, for 1 in 128 ten times that.
+    `places` gives log and offset for each place of one period, in which each log gets
+    `offsets_each` offsets. Latencies are spread over 0.4 to 1.4 ms; 1 in 128 is ten times longer.
     """
     place = F.col("id")
     period = F.expr(f"id div {len(places)}")
@@ -50,11 +50,11 @@ def write_events(
         intended.alias("intended"),
         (intended + 5_000).alias("sent"),
     ]
-    ours: list[Column] = [
+    producer_event: list[Column] = [
         F.lit("producer").alias("role"),
         (intended + latency / 2).cast("bigint").alias("accepted"),
     ]
-    theirs: list[Column] = [
+    consumer_event: list[Column] = [
         F.lit("consumer").alias("role"),
         F.lit("C1").alias("consumer"),
         F.lit("a").alias("instance"),
@@ -63,9 +63,12 @@ def write_events(
         (intended + latency).cast("bigint").alias("delivered"),
     ]
     both = F.explode(
-        F.array(F.to_json(F.struct(*shared, *ours)), F.to_json(F.struct(*shared, *theirs)))
+        F.array(
+            F.to_json(F.struct(*shared, *producer_event)),
+            F.to_json(F.struct(*shared, *consumer_event)),
+        )
     )
-    partition = (1 + F.expr(f"id div {_IN_A_ROW}") % (PARTITIONS - 1)).cast("int")
+    partition = (1 + F.expr(f"id div {_MESSAGES_IN_A_ROW}") % (PARTITIONS - 1)).cast("int")
     rows = spark.range(0, messages, numPartitions=4).select(
         both.alias("value"), partition.alias("partition")
     )

@@ -1,6 +1,6 @@
-"""`amcast bench pipeline`: what Spark makes of the events of runs, and whether the order held.
+"""`amcast bench pipeline`: compute figures of runs by Spark, and check their order independently.
 
-Exit codes: 0 all holds, 1 a message was lost, 3 the order was violated somewhere.
+Exit codes: 0 all holds, 1 a message was lost, 3 the order was violated.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
 from topology.output import Output, OutputOption
 
-_VIOLATED = 3
+_EXIT_VIOLATED = 3
 app = typer.Typer()
 
 
 @app.command()
 def pipeline(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Names that 'bench run --events' told.")
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Names of runs, as 'bench run --events' printed them."
+        ),
     ],
     *,
     bootstrap: Annotated[
@@ -35,38 +38,38 @@ def pipeline(
     ],
     out: Annotated[
         str | None,
-        typer.Option("--out", help="A folder or URL for the Parquet; default: it is not kept."),
+        typer.Option("--out", help="A folder or URL to keep the Parquet files in; default: none."),
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Structured Streaming over all there is.")
+        bool, typer.Option("--stream", help="Read by Structured Streaming, up to the present end.")
     ] = False,
     follow: Annotated[
         float | None,
-        typer.Option("--follow", min=0, help="Stream for so many seconds, then end."),
+        typer.Option("--follow", min=0, help="Read by Structured Streaming for so many seconds."),
     ] = None,
     master: Annotated[
-        str, typer.Option("--master", help="Spark's master: threads here, or a cluster's URL.")
+        str, typer.Option("--master", help="Spark's master: local threads, or a cluster's URL.")
     ] = "local[2]",
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", help="A setting of Spark, key=value; repeatable.")
+        list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; repeatable.")
     ] = None,
     kafka: Annotated[
         list[str] | None,
         typer.Option("--kafka", help="A Kafka client setting, key=value; repeatable."),
     ] = None,
     remove_topics: Annotated[
-        bool, typer.Option("--remove-topics", help="Delete the runs' topics where all holds.")
+        bool, typer.Option("--remove-topics", help="Delete the runs' topics if all holds.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compute latencies, rates and losses of runs by Spark, and judge their order anew."""
+    """Compute latencies, rates and losses of runs by Spark, and check their order."""
     _refuse_without_spark()
     from bench.pipeline.report import PipelineRequest, report  # noqa: PLC0415 - pyspark may be missing
     from bench.pipeline.session import spark  # noqa: PLC0415
     from bench.pipeline.sources import RunSource, arms  # noqa: PLC0415
 
-    if not kafka:  # what else is to be set has Java's names
-        Admin(bootstrap).close()  # raises in time where nobody answers; Spark asks for minutes
+    if not kafka:  # these settings have Java's names, which Admin does not know
+        Admin(bootstrap).close()  # fails at once where no broker answers; Spark retries for minutes
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     with ExitStack() as stack:
@@ -76,8 +79,8 @@ def pipeline(
         else:
             out, kept = str(Path(out).absolute()) if "://" not in out else out, True
         session = stack.enter_context(spark(master=master, settings=settings, progress=_say))
-        asked = PipelineRequest(out, follow if follow is not None else 0.0 if stream else None)
-        document = report(session, source, asked, progress=_say)
+        request = PipelineRequest(out, follow if follow is not None else 0.0 if stream else None)
+        document = report(session, source, request, progress=_say)
         topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()
     if not kept:
         del document["out"]
@@ -86,7 +89,7 @@ def pipeline(
     else:
         _print(document)
     if not document["order"]["holds"]:
-        raise typer.Exit(_VIOLATED)
+        raise typer.Exit(_EXIT_VIOLATED)
     if document["lost"]:
         raise typer.Exit(AmcastError.exit_code)
     if remove_topics:
@@ -105,13 +108,13 @@ def _remove(bootstrap: str, topics: list[str], runs: list[str]) -> None:
 
 
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
-    found = {}
-    for one in given or []:
-        key, equals, value = one.partition("=")
+    settings = {}
+    for text in given or []:
+        key, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"{option} {one!r} is no setting; write key=value")
-        found[key] = value
-    return found
+            raise UsageError(f"{option} {text!r} is not a setting; write key=value")
+        settings[key] = value
+    return settings
 
 
 _QUANTILES = ("p50_ms", "p99_ms", "p999_ms", "max_ms")
@@ -147,7 +150,9 @@ def _print(document: dict[str, Any]) -> None:
     for witness in order["witnesses"]:
         typer.echo(f"VIOLATED {witness}")
     if not document["complete"]:
-        typer.echo("a run is not over: what is missing may still come, and is not called lost")
+        typer.echo(
+            "a run is not complete: missing messages may still arrive, and do not count as lost"
+        )
 
 
 def _refuse_without_spark() -> None:

@@ -1,7 +1,7 @@
 """Latencies, rates and losses of runs, from their events.
 
-In two steps, so that batches and streams share the second: `counted` counts events by all that a
-figure may be asked for and by value; `latencies` and `rates` make figures of the counts.
+There are two steps, so that batches and streams share the second: `counted` counts events by
+value and by everything that figures are grouped by; `latencies` and `rates` compute the figures.
 
     end_to_end   delivered - intended, of each delivery
     ordered      ordered - intended, of each delivery for which an order was read
@@ -9,10 +9,10 @@ figure may be asked for and by value; `latencies` and `rates` make figures of th
     publish      accepted - sent, of each message
     delivered_at, accepted_at    the stamps themselves, for rates; counted by the millisecond
 
-A latency is counted in the middle of a range that is at most 2**-13 of it wide, ten times finer
-than the clients' histograms. A quantile is the value of rank floor(q n + 1/2), as HdrHistogram's.
-A rate is that of what came after the first millisecond's last stamp, as in the clients: their first
-poll brings many.
+A latency counts as the middle of a range whose width is at most 2**-13 of its value, ten times
+finer than the clients' histograms. A quantile is the value of rank floor(q n + 1/2), as in
+HdrHistogram. A rate covers the time after the last stamp of the first millisecond, as in the
+clients, because their first poll returns many messages at once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SIDES = ("run", "arm", "topology", "r", "size")
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
 _LATENCIES = ("end_to_end", "ordered", "accepted", "publish")
 _STAMPS = ("delivered_at", "accepted_at")
-_BITS = 13
-WINDOW = "10 seconds"
+_PRECISION_BITS = 13  # of a latency's value; see above
+WINDOW = "10 seconds"  # of event time: so often a stream's watermark can drop state
 
 
 def counted(events: DataFrame, *, windows: bool = False) -> DataFrame:
     """Count measured events by side, round, consumer, measure and value.
 
-    With `windows` also by the event's time, for a stream whose watermark lets old ones go.
+    With `windows` also by windows of event time, which a stream's watermark can drop.
     """
 
     def measure(name: str, value: str) -> Column:
@@ -52,8 +52,8 @@ def counted(events: DataFrame, *, windows: bool = False) -> DataFrame:
     keys = [*SIDES, "round", "consumer", "measure", "value"]
     rows = (
         events.where("measured")
-        .select(*SIDES, "round", "consumer", "at", F.explode(all_measures).alias("one"))
-        .select("*", "one.measure", "one.exact")
+        .select(*SIDES, "round", "consumer", "at", F.explode(all_measures).alias("each"))
+        .select("*", "each.measure", "each.exact")
         .where("exact is not null")
         .withColumn(
             "value", F.when(_is(_STAMPS), F.expr("exact div 1000000")).otherwise(_rounded())
@@ -70,7 +70,7 @@ def counted(events: DataFrame, *, windows: bool = False) -> DataFrame:
 
 
 def latencies(counts: DataFrame) -> DataFrame:
-    """Make a row a side and measure: how many, mean, quantiles and maximum in milliseconds."""
+    """Return one row per side and measure: count, and mean, quantiles and maximum in ms."""
     keys = [*SIDES, "measure"]
     sums = (
         counts.where(_is(_LATENCIES))
@@ -99,7 +99,7 @@ def latencies(counts: DataFrame) -> DataFrame:
 
 
 def rates(counts: DataFrame) -> DataFrame:
-    """Make a row a side: messages/s of all consumers and of all producers, the rounds' median."""
+    """Return per side the messages/s of all consumers and of all producers: the rounds' median."""
     by_round = (
         counts.where(_is(_STAMPS))
         .groupBy(*SIDES, "round", "consumer", "measure")
@@ -130,7 +130,7 @@ def rates(counts: DataFrame) -> DataFrame:
 
 
 def interests(spark: SparkSession, described: Sequence[RecordedArm]) -> DataFrame:
-    """List who was to get what: run, arm, consumer, interest."""
+    """List each consumer's interest: run, arm, consumer, interest."""
     rows = [
         (arm.run, arm.name, consumer, list(interest))
         for arm in described
@@ -142,7 +142,7 @@ def interests(spark: SparkSession, described: Sequence[RecordedArm]) -> DataFram
 
 
 def losses(events: DataFrame, addressed: DataFrame) -> DataFrame:
-    """Count by run, arm and consumer: what it was to get, and what of that it never got."""
+    """Count by run, arm and consumer the messages due, and those of them never delivered."""
     message = ["run", "arm", "consumer", "log", "offset"]
     due = (
         events.where("role = 'producer' and accepted is not null")
@@ -151,10 +151,10 @@ def losses(events: DataFrame, addressed: DataFrame) -> DataFrame:
         .where(F.arrays_overlap("to", "interest"))
         .select(*message)
     )
-    got = events.where("role = 'consumer'").select(*message).distinct()
-    found = due.join(got.withColumn("got", F.lit(1)), message, "left")
+    delivered = events.where("role = 'consumer'").select(*message).distinct()
+    joined = due.join(delivered.withColumn("got", F.lit(1)), message, "left")
     return (
-        found.groupBy("run", "arm", "consumer")
+        joined.groupBy("run", "arm", "consumer")
         .agg(F.count("*").alias("due"), F.count_if(F.col("got").isNull()).alias("lost"))
         .orderBy("run", "arm", "consumer")
     )
@@ -165,8 +165,8 @@ def _is(measures: Sequence[str]) -> Column:
 
 
 def _rounded() -> Column:
-    """Give the middle of the range that a latency falls into."""
+    """Return the middle of the range that contains a latency."""
     exact = "greatest(exact, 1)"
-    shift = f"greatest(cast(floor(log2({exact})) as int) - {_BITS}, 0)"
+    shift = f"greatest(cast(floor(log2({exact})) as int) - {_PRECISION_BITS}, 0)"
     low = f"shiftleft(shiftright({exact}, {shift}), {shift})"
     return F.expr(f"{low} + shiftright(shiftleft(1L, {shift}), 1)")

@@ -1,20 +1,18 @@
-"""The order judged a second time: places from the raw streams, held against what was delivered.
+"""Check the order independently: compare the places in the raw streams with the deliveries.
 
-    place          where a message stands in the stream that a consumer follows (`rule.py`)
-    scope          what a consumer's deliveries are in order within: all of them where it follows
-                   an order, else one log, where the place is the offset
-    inversion      two deliveries of one consumer's instance, the later with the lower place, or
-                   one twice
-    unplaced       a delivery of a message that the order does not have
-    disagreement   two streams of one epoch that order two messages differently
+    place          a message's position in the stream that a consumer follows (`rule.py`)
+    scope          the deliveries among which order is required: all of a consumer that follows an
+                   order stream, else those of one log, where the place is the offset
+    inversion      a delivery of a consumer's instance whose place is not above those before it
+    unplaced       a delivery of a message that is not in the order stream
+    disagreement   two streams of one epoch order two messages differently
 
 Invariant: places rise strictly with `sequence` within (run, arm, consumer, instance, scope).
 
-A run names offsets by their bounds, so deliveries meet runs by a range; a join by ranges alone
-would compare everything with everything. Both sides therefore meet in *buckets* of an equal number
-of offsets: a run is cut at their edges. With buckets about as long as the mean run there are at
-most three times as many pieces as runs, and three times as many pairs to compare as messages,
-however the lengths vary.
+A run is a range of offsets, and Spark can join ranges only by comparing all pairs. Therefore runs
+are split at the edges of *buckets* of equally many offsets, and the join is by bucket first. With
+buckets about as long as the mean run there are at most three times as many parts as runs, and at
+most three times as many pairs to compare as messages, however the lengths vary.
 """
 
 from __future__ import annotations
@@ -35,15 +33,15 @@ READ = """
 """
 _INSTANCE = ("run", "arm", "consumer", "instance", "scope")
 _PAIR = ("topic", "epoch", "earlier", "later")
-_BLOCK = 2**16  # rows in one sorted block; blocks are checked at once, then their edges
-_BUCKET_MAX = 2**20
-_WITNESSES = 3
+_BLOCK_ROWS = 2**16  # sorted as one; blocks are checked in parallel, then their edges
+_BUCKET_OFFSETS_MAX = 2**20  # bounds the deliveries that one bucket, so one task, compares
+_WITNESSES_MAX = 3  # of each kind, to keep the report readable
 
 
 def read_streams(records: DataFrame, rules: Sequence[StreamRule]) -> DataFrame:
-    """Read raw order records by the rule: "run" rows with places, "void" rows with a reason.
+    """Apply the rule to raw order records: "run" rows with places, "void" rows with reasons.
 
-    Each stream is read in one go and in offset order; streams are read side by side.
+    One task reads each stream, in offset order; streams are read in parallel.
     """
     in_order = records.repartition("topic", "partition").sortWithinPartitions(
         "topic", "partition", "offset"
@@ -53,22 +51,22 @@ def read_streams(records: DataFrame, rules: Sequence[StreamRule]) -> DataFrame:
 
 
 def _read(rules: Sequence[StreamRule], rows: Iterable[Row]) -> Iterator[tuple[object, ...]]:
-    """Run in Spark's workers."""
-    for kind, found in scan(rules, ((row[0], row[1], row[2], row[3]) for row in rows)):
-        yield (kind, *found, *(None,) * (6 - len(found)))
+    """Apply the rule to one partition's rows; runs in Spark's workers."""
+    for kind, fields in scan(rules, ((row[0], row[1], row[2], row[3]) for row in rows)):
+        yield (kind, *fields, *(None,) * (6 - len(fields)))
 
 
 def voids(read: DataFrame) -> dict[str, int]:
-    """Count the records that do not count, by reason; raises `UnknownVersion`."""
+    """Count the void records by reason; raises `UnknownVersion`."""
     rows = read.where("kind = 'void'").groupBy("name").count().orderBy("name").collect()
-    found = {row["name"]: int(row["count"]) for row in rows}
-    if UNKNOWN_VERSION in found:
+    counts = {row["name"]: int(row["count"]) for row in rows}
+    if UNKNOWN_VERSION in counts:
         raise UnknownVersion("an order record has a version that this program does not know")
-    return found
+    return counts
 
 
 def runs(read: DataFrame) -> DataFrame:
-    """Give the runs that count: topic, epoch, collector, log, first, next, place."""
+    """Return the accepted runs: topic, epoch, collector, log, first, next, place."""
     return read.where("kind = 'run'").select(
         "topic",
         F.expr(f"place div {EPOCH_PLACES}").alias("epoch"),
@@ -78,22 +76,22 @@ def runs(read: DataFrame) -> DataFrame:
 
 
 def bucket_of(streams: DataFrame) -> int:
-    """Choose how many offsets a bucket has: a power of two near the mean length of a run."""
+    """Return the number of offsets in a bucket: a power of two near the mean length of a run."""
     row = streams.agg(F.avg(F.col("next") - F.col("first"))).collect()[0]
     mean = int(row[0] or 1)
-    return min(_BUCKET_MAX, 1 << max(0, mean.bit_length() - 1))
+    return min(_BUCKET_OFFSETS_MAX, 1 << max(0, mean.bit_length() - 1))
 
 
-def pieces(streams: DataFrame, bucket: int) -> DataFrame:
-    """Cut runs at the edges of buckets: topic, epoch, collector, log, bucket, first, next, place.
+def split_runs(streams: DataFrame, bucket: int) -> DataFrame:
+    """Split runs at bucket edges: topic, epoch, collector, log, bucket, first, next, place.
 
-    A run is never empty (`rule.py`); else the sequence of its buckets would go backwards.
+    A run is never empty (`rule.py`); otherwise the sequence of its buckets would go backwards.
     """
     edges = F.sequence(F.expr(f"first div {bucket}"), F.expr(f"(next - 1) div {bucket}"))
-    cut = streams.withColumn("bucket", F.explode(edges))
+    parts = streams.withColumn("bucket", F.explode(edges))
     low = F.greatest(F.col("first"), F.col("bucket") * bucket)
     high = F.least(F.col("next"), (F.col("bucket") + 1) * bucket)
-    return cut.select(
+    return parts.select(
         *("topic", "epoch", "collector", "log", "bucket"),
         low.alias("first"),
         high.alias("next"),
@@ -110,34 +108,34 @@ def placed(
 ) -> DataFrame:
     """Join deliveries with their places: the columns of `_INSTANCE`, sequence, log, offset, place.
 
-    Who follows no collector is given offsets as places, log by log.
+    For a consumer that follows no collector, the places are the offsets, in each log.
     """
     spark = events.sparkSession
-    following = spark.createDataFrame(
+    readers = spark.createDataFrame(
         [list(reader) for reader in order.readers],
         "topic string, epoch bigint, collector string, consumer string",
     )
-    led = {(reader.topic, reader.consumer) for reader in order.readers}
-    led -= set(order.alone)
+    following = {(reader.topic, reader.consumer) for reader in order.readers}
+    following -= set(order.single_log)
     follows = spark.createDataFrame(
         [
-            (arm.run, arm.name, consumer, (arm.topic, consumer) in led)
+            (arm.run, arm.name, consumer, (arm.topic, consumer) in following)
             for arm in described
             for consumer in arm.interests
         ],
-        "run string, arm string, consumer string, led boolean",
+        "run string, arm string, consumer string, follows boolean",
     )
     deliveries = (
         events.where("role = 'consumer'")
         .join(F.broadcast(follows), ["run", "arm", "consumer"])
-        .withColumn("scope", F.when(F.col("led"), "").otherwise(F.col("log")))
+        .withColumn("scope", F.when(F.col("follows"), "").otherwise(F.col("log")))
         .withColumn("bucket", F.expr(f"offset div {bucket}"))
     )
-    ours = pieces(streams, bucket).join(F.broadcast(following), ["topic", "epoch", "collector"])
+    parts = split_runs(streams, bucket).join(F.broadcast(readers), ["topic", "epoch", "collector"])
     within = (
         deliveries.alias("d")
         .join(
-            ours.alias("p"),
+            parts.alias("p"),
             (F.col("d.topic") == F.col("p.topic"))
             & (F.col("d.consumer") == F.col("p.consumer"))
             & (F.col("d.log") == F.col("p.log"))
@@ -147,17 +145,17 @@ def placed(
             "left",
         )
         .select(
-            *(f"d.{name}" for name in (*_INSTANCE, "sequence", "log", "offset", "led")),
+            *(f"d.{name}" for name in (*_INSTANCE, "sequence", "log", "offset", "follows")),
             (F.col("p.place") + F.col("d.offset") - F.col("p.first")).alias("ordered_place"),
         )
     )
-    place = F.when(F.col("led"), F.col("ordered_place")).otherwise(F.col("offset"))
-    return within.withColumn("place", place).drop("led", "ordered_place")
+    place = F.when(F.col("follows"), F.col("ordered_place")).otherwise(F.col("offset"))
+    return within.withColumn("place", place).drop("follows", "ordered_place")
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineVerdict:
-    """What was found against the order; all of it is nought where the order holds."""
+    """The violations of the order; all counts are 0 where it holds."""
 
     deliveries: int
     inversions: int
@@ -167,14 +165,14 @@ class PipelineVerdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there is no violation."""
         return not (self.inversions or self.unplaced or self.disagreements)
 
 
 def verdict(
     where: DataFrame, streams: DataFrame, order: PlannedOrder, bucket: int
 ) -> PipelineVerdict:
-    """Judge what `placed` gave, and the streams against each other."""
+    """Check the result of `placed`, and the streams against each other."""
     total = where.agg(F.count("*"), F.count_if(F.col("place").isNull())).collect()[0]
     known = where.where("place is not null")
     inversions = descents(known, keys=_INSTANCE, by="sequence", low="place", high="place")
@@ -193,10 +191,11 @@ def verdict(
 
 
 def agreeing(streams: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame | None:
-    """Lay two streams over each other, for each two that share two logs; None: there are none.
+    """Join each two streams that share two logs or more; None where there are none.
 
-    A row is a stretch of messages that both have: its place in the one, low to high in the other.
-    Streams that share one log agree on it already, for in each its offsets rise (`rule.py`).
+    A row is a range of messages that both contain: its place in the earlier stream, and the places
+    low to high in the later one. Streams that share only one log always agree on it, because its
+    offsets rise in both (`rule.py`).
     """
     if not order.pairs:
         return None
@@ -204,11 +203,11 @@ def agreeing(streams: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame 
         [list(pair) for pair in order.pairs],
         "topic string, epoch bigint, earlier string, later string",
     )
-    cut = pieces(streams, bucket)
-    one = cut.withColumnRenamed("collector", "earlier").join(
+    parts = split_runs(streams, bucket)
+    earlier = parts.withColumnRenamed("collector", "earlier").join(
         F.broadcast(pairs), ["topic", "epoch", "earlier"]
     )
-    other = cut.select(
+    later = parts.select(
         *("topic", "epoch", "log", "bucket"),
         F.col("collector").alias("later"),
         F.col("first").alias("other_first"),
@@ -218,7 +217,7 @@ def agreeing(streams: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame 
     low = F.greatest("first", "other_first")
     length = F.least("next", "other_next") - low
     return (
-        one.join(other, ["topic", "epoch", "later", "log", "bucket"])
+        earlier.join(later, ["topic", "epoch", "later", "log", "bucket"])
         .where("first < other_next and other_first < next")
         .select(
             *(*_PAIR, "log", low.alias("offset")),
@@ -232,10 +231,10 @@ def agreeing(streams: DataFrame, order: PlannedOrder, bucket: int) -> DataFrame 
 def descents(frame: DataFrame, *, keys: Sequence[str], by: str, low: str, high: str) -> int:
     """Count the rows, ordered by `by` within `keys`, whose `low` is not above all `high` before.
 
-    Blocks of rows are sorted and checked side by side; then each block is held against those before
-    it, so that no sort takes in a whole run.
+    Blocks of rows are sorted and checked in parallel; then each block is compared with those before
+    it, so that no task sorts a whole run.
     """
-    block = F.expr(f"{by} div {_BLOCK}").alias("block")
+    block = F.expr(f"{by} div {_BLOCK_ROWS}").alias("block")
     blocks = (
         frame.select(*keys, by, low, high, block)
         if low != high
@@ -261,27 +260,27 @@ def descents(frame: DataFrame, *, keys: Sequence[str], by: str, low: str, high: 
     return int(total[0] or 0) + int(total[1] or 0)
 
 
-# -- witnesses, in words; asked for only where there is something to tell ------------------------
+# -- witnesses: computed only where there is a violation -----------------------------------
 
 
 def _inversions(known: DataFrame) -> Iterator[str]:
     along = Window.partitionBy(*_INSTANCE).orderBy("sequence")
     before = F.lag(F.struct("log", "offset", "place")).over(along)
-    rows = known.withColumn("before", before).where("place <= before.place").limit(_WITNESSES)
+    rows = known.withColumn("before", before).where("place <= before.place").limit(_WITNESSES_MAX)
     for row in rows.collect():
         earlier = row["before"]
         yield (
             f"{row['run']}/{row['arm']}: {row['consumer']} delivered "
             f"{earlier['log']}:{earlier['offset']}, then {row['log']}:{row['offset']}; "
-            f"the order has the second {earlier['place'] - row['place']} before the first"
+            f"in the order the second comes {earlier['place'] - row['place']} before the first"
         )
 
 
 def _unplaced(where: DataFrame) -> Iterator[str]:
-    for row in where.where("place is null").limit(_WITNESSES).collect():
+    for row in where.where("place is null").limit(_WITNESSES_MAX).collect():
         yield (
             f"{row['run']}/{row['arm']}: {row['consumer']} delivered {row['log']}:{row['offset']}, "
-            "which its order stream does not have"
+            "which is not in its order stream"
         )
 
 
@@ -289,7 +288,7 @@ def _disagreements(pairs: DataFrame) -> Iterator[str]:
     along = Window.partitionBy(*_PAIR).orderBy("place")
     last = F.expr("offset + high - low").alias("offset")
     before = F.lag(F.struct("log", last, "high")).over(along)
-    rows = pairs.withColumn("before", before).where("low <= before.high").limit(_WITNESSES)
+    rows = pairs.withColumn("before", before).where("low <= before.high").limit(_WITNESSES_MAX)
     for row in rows.collect():
         earlier = row["before"]
         yield (

@@ -1,11 +1,11 @@
-"""The same figures by Structured Streaming: while clients write, or once over all there is.
+"""The same figures by Structured Streaming: while clients write, or once up to the present end.
 
-Two queries read the topic. One keeps the events as Parquet. The other counts them in windows of
-their own time; its watermark lets go of windows that are older than DELAY, so its state does not
-grow with the run. What changed is written batch by batch; the last that was said of a window holds.
+Two queries read the topic. One stores the events as Parquet. The other counts them in windows of
+event time; its watermark drops windows older than DELAY, so its state does not grow with the run.
+Changed counts are written batch by batch; the last version of a window is valid.
 
-An event that comes more than DELAY behind the newest is too late to be counted; `late` says how
-many were, by holding the counts against the events that were kept.
+An event that arrives more than DELAY behind the newest one is not counted. `late` is the number of
+these: the stored events less the counted ones.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from bench.pipeline.sources import RecordedArm, RunSource, typed
 from multicast.errors import TimedOut
 
 DELAY = "10 minutes"  # longer than a round and the writing of its events
+# Offsets in a micro-batch. A plain choice: a larger batch costs memory and is written later, while
+# smaller ones each add the fixed cost of planning and committing.
 _OFFSETS_MAX = 500_000
-_PASS_S = 3600.0
-_EVERY_S = 1.0
+_PASS_S = 3600.0  # ten million events took 524 s (docs/pipeline.md)
+_PAUSE_S = 1.0  # between passes: short, because each pass starts two queries
 _COUNTS = ("n", "total", "greatest")
-_pause = threading.Event()  # never set: what is waited for is a time
+_pause = threading.Event()  # never set: used to sleep
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """Where the streams left what they found."""
+class StreamResult:
+    """The stored events, the counts, and the number of events that were too late to count."""
 
     events: DataFrame
     counts: DataFrame
@@ -49,11 +51,11 @@ def follow(
     *,
     seconds: float,
     offsets_max: int = _OFFSETS_MAX,
-) -> Followed:
-    """Follow the events for so many seconds, then take in what there is, and end.
+) -> StreamResult:
+    """Follow the events for `seconds`, then read up to the present end, and stop.
 
-    Each pass over what is new ends by itself, so that no micro-batch is broken off; where a pass or
-    a run before it stopped on the same `out`, the next goes on.
+    Each pass over the new events ends by itself, so no micro-batch is interrupted. Checkpoints in
+    `out` let the next pass, or the next call with the same `out`, continue where the last stopped.
     """
     ends = time.monotonic() + seconds
     last = False
@@ -61,12 +63,12 @@ def follow(
         last = time.monotonic() >= ends
         _pass(spark, source, described, out, offsets_max)
         if not last:
-            _pause.wait(_EVERY_S)
+            _pause.wait(_PAUSE_S)
     events = spark.read.parquet(f"{out}/events")
-    counts = _last_said(spark.read.parquet(f"{out}/said"))
+    counts = _last_counts(spark.read.parquet(f"{out}/said"))
     stamps = counts.where("measure in ('delivered_at', 'accepted_at')").agg(F.sum("n"))
     late = events.where("measured").count() - int(stamps.collect()[0][0] or 0)
-    return Followed(events, counts, late)
+    return StreamResult(events, counts, late)
 
 
 def _pass(
@@ -76,34 +78,36 @@ def _pass(
     out: str,
     offsets_max: int,
 ) -> None:
-    """Run both queries over what has come since the last pass."""
-    raw = source.stream(spark, source.event_places, offsets_max=offsets_max)
+    """Run both queries over the events since the last pass."""
+    raw = source.stream(spark, source.event_partitions, offsets_max=offsets_max)
     events = typed(raw, described)
     counts = counted(events.withWatermark("at", DELAY), windows=True)
     kept = events.writeStream.format("parquet").option("path", f"{out}/events")
-    said = counts.writeStream.outputMode("update").foreachBatch(partial(_say, f"{out}/said"))
+    changes = counts.writeStream.outputMode("update").foreachBatch(
+        partial(_write_batch, f"{out}/said")
+    )
     queries: list[StreamingQuery] = []
     try:
-        for writer, name in ((kept, "events"), (said, "said")):
-            at = writer.option("checkpointLocation", f"{out}/checkpoints/{name}")
-            queries.append(at.trigger(availableNow=True).start())
+        for writer, name in ((kept, "events"), (changes, "said")):
+            resumed = writer.option("checkpointLocation", f"{out}/checkpoints/{name}")
+            queries.append(resumed.trigger(availableNow=True).start())
         for query in queries:
             if not query.awaitTermination(round(_PASS_S)):
-                raise TimedOut(f"the stream did not come to its end within {_PASS_S:g} s")
+                raise TimedOut(f"the stream did not reach its end within {_PASS_S:g} s")
     finally:
         for query in queries:
             query.stop()
 
 
-def _say(path: str, changed: DataFrame, batch: int) -> None:
-    """Write what a micro-batch changed; done twice it is done once."""
+def _write_batch(path: str, changed: DataFrame, batch: int) -> None:
+    """Write the counts that a micro-batch changed; idempotent."""
     changed.write.mode("overwrite").parquet(f"{path}/batch={batch}")
 
 
-def _last_said(said: DataFrame) -> DataFrame:
-    """Keep the last that was said of each count, and add the windows up."""
+def _last_counts(changes: DataFrame) -> DataFrame:
+    """Keep the last version of each window's counts, and add the windows up."""
     keys = [*SIDES, "round", "consumer", "measure", "value"]
-    last = said.groupBy(*keys, "window").agg(
+    last = changes.groupBy(*keys, "window").agg(
         F.max_by(F.struct(*_COUNTS), "batch").alias("last"),
     )
     return last.groupBy(*keys).agg(

@@ -1,13 +1,14 @@
-"""The whole pipeline over some runs: read, kept as Parquet, figured, judged, one document.
+"""Run the whole pipeline over some runs, and return one document.
 
-Kafka is read once; all later steps read the Parquet that came of it. In a folder `out`:
+Kafka is read once; all later steps read the Parquet written from it. The folder `out` holds:
 
-    events      one row an event, typed (`sources.py`)
+    events      one typed row for each event (`sources.py`)
     counts      events by side, round, consumer, measure and value (`figures.py`)
     latencies, rates, losses
-    order       raw order records read by the rule: runs with places, void records with reasons
+    order       the result of `rule.py` on the order records: runs with places, void records with
+                reasons
     placed      deliveries with their places (`judge.py`)
-    live/       what the streams keep, where it was asked for (`live.py`)
+    live/       the files of the streaming queries, if streaming was requested (`live.py`)
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from bench.pipeline.rule import PlannedOrder, Statement, read_control
 from bench.pipeline.sources import RecordedArm, RunSource, arms, order_records, statements, typed
 from multicast.errors import AmcastError, ClusterUnreachable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the document that `-o json` prints
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRequest:
-    """What to do: `follow_s` None reads a batch, 0 streams what there is, more follows so long."""
+    """How to read: `follow_s` None as a batch, 0 as a stream to the present end, else so long."""
 
     out: str
     follow_s: float | None = None
@@ -44,15 +45,14 @@ def report(
     *,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the pipeline; give its document. Raises `AmcastError` where something cannot be read."""
+    """Run the pipeline; returns its document. Raises `AmcastError` where Spark or Kafka fails."""
     began = time.monotonic()
     try:
-        progress("reading what the runs are")
+        progress("reading the runs' descriptions")
         described = arms(spark, source)
         counts, events, late = _events(spark, source, described, request, progress)
         planned = sorted({arm.topic for arm in described if arm.planned})
-        said = statements(spark, source, planned)
-        order = read_order(said)
+        order = read_order(statements(spark, source, planned))
         progress("reading the order streams")
         records = order_records(spark, source, planned) if planned else None
         document = examine(
@@ -88,24 +88,24 @@ def examine(
     request: PipelineRequest,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Make figures and judge: events and counts as Parquet has them, raw order records."""
+    """Compute the figures and check the order, from events, counts and raw order records."""
     spark = events.sparkSession
-    progress("figures")
+    progress("computing the figures")
     latencies = _kept(figures.latencies(counts), f"{request.out}/latencies")
     rates = _kept(figures.rates(counts), f"{request.out}/rates")
     addressed = figures.interests(spark, described)
     losses = _kept(figures.losses(events, addressed), f"{request.out}/losses")
-    progress("judging the order")
+    progress("checking the order")
     if records is None:
         records = spark.createDataFrame(
             [], "topic string, partition int, offset bigint, value binary"
         )
     read = _kept(judge.read_streams(records, order.rules), f"{request.out}/order")
     void = judge.voids(read)
-    found = judge.runs(read)
-    bucket = judge.bucket_of(found)
-    where = judge.placed(events, found, order, described, bucket)
-    verdict = judge.verdict(_kept(where, f"{request.out}/placed"), found, order, bucket)
+    runs = judge.runs(read)
+    bucket = judge.bucket_of(runs)
+    placed = judge.placed(events, runs, order, described, bucket)
+    verdict = judge.verdict(_kept(placed, f"{request.out}/placed"), runs, order, bucket)
     lost = [row.asDict() for row in losses.collect()]
     complete = {(arm.run, arm.name) for arm in described if arm.complete}
     return {
@@ -113,10 +113,10 @@ def examine(
         "latencies": [row.asDict() for row in latencies.collect()],
         "rates": [row.asDict() for row in rates.collect()],
         "losses": lost,
-        # Of a run that is not over, a message may still be delivered.
+        # In a run that is not complete, a message may still be delivered.
         "lost": sum(row["lost"] for row in lost if (row["run"], row["arm"]) in complete),
         "order": {
-            "runs": found.count(),
+            "runs": runs.count(),
             "void": void,
             "deliveries": verdict.deliveries,
             "inversions": verdict.inversions,
@@ -128,11 +128,11 @@ def examine(
     }
 
 
-def read_order(said: Mapping[str, Sequence[Statement]]) -> PlannedOrder:
-    """Read control topics; what they say of who orders what, and who follows whom."""
+def read_order(statements_by_topic: Mapping[str, Sequence[Statement]]) -> PlannedOrder:
+    """Read control topics: which collector orders which logs, and which consumer follows it."""
     order = PlannedOrder()
-    for topic, of_topic in said.items():
-        read_control(topic, of_topic, order)
+    for topic, topic_statements in statements_by_topic.items():
+        read_control(topic, topic_statements, order)
     return order
 
 
@@ -143,19 +143,19 @@ def _events(
     request: PipelineRequest,
     progress: Callable[[str], None],
 ) -> tuple[DataFrame, DataFrame, int]:
-    """Give counts, events and how many came too late to be counted."""
+    """Return the counts, the events, and how many events were too late to be counted."""
     if request.follow_s is None:
         progress("reading the events")
-        raw = source.batch(spark, source.event_places)
+        raw = source.batch(spark, source.event_partitions)
         events = _kept(typed(raw, described), f"{request.out}/events")
         return _kept(figures.counted(events), f"{request.out}/counts"), events, 0
     progress("following the events")
-    found = follow(spark, source, described, f"{request.out}/live", seconds=request.follow_s)
-    return _kept(found.counts, f"{request.out}/counts"), found.events, found.late
+    result = follow(spark, source, described, f"{request.out}/live", seconds=request.follow_s)
+    return _kept(result.counts, f"{request.out}/counts"), result.events, result.late
 
 
 def _kept(frame: DataFrame, path: str) -> DataFrame:
-    """Write Parquet and read it back: what was worked out once is not worked out again."""
+    """Write a frame as Parquet and read it back, so that Spark computes it only once."""
     frame.write.mode("overwrite").parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
 

@@ -1,11 +1,11 @@
-"""Which order records count, read anew from `docs/protocol.md`: a second opinion.
+"""The acceptance rule of order records, written independently from `docs/protocol.md`.
 
-In go the raw records of a control topic and of order streams; out come epochs, and for each record
-that counts its runs with their places. Nothing of `multicast` is used here, so that a fault in its
-acceptance rule is not repeated. No Spark, no I/O; the records of one stream come in offset order.
+It reads the raw records of a control topic and of order streams, and gives the epochs, and for each
+accepted record its runs with their places. It uses nothing of `multicast`, so that it does not
+repeat a fault in that acceptance rule. No Spark, no I/O; a stream's records come in offset order.
 
-    place   how many messages the collector ordered before this one in this epoch, with the epoch
-            above it: a later epoch's places are larger
+    place   the number of messages that the collector ordered before this one in its epoch, plus
+            epoch x `EPOCH_PLACES`, so that a later epoch's places are larger
 
 Invariant: in one collector's stream places rise by one from message to message within an epoch.
 """
@@ -24,13 +24,15 @@ from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 
-EPOCH_PLACES = 2**44  # more messages than one epoch orders; 2**19 epochs fit above them
-_OFFSET_LIMIT = 2**63
-_ORDERED_LIMIT = 2**24  # offsets that one record may order
+EPOCH_PLACES = (
+    2**44
+)  # more messages than one epoch orders; 2**19 epochs fit into 63 bits above them
+_OFFSET_LIMIT = 2**63  # Kafka's offsets are signed 64-bit integers
+_ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, "Why 2^24")
 _LEAD = struct.Struct(">2sB16s")
 _REST = struct.Struct(">BQQQQH")
 _RUN = struct.Struct(">IQI")
-_OWN, _PARENT, _FREEZE = 1, 2, 3
+_OWN, _PARENT, _FREEZE = 1, 2, 3  # kinds of order records (docs/protocol.md)
 
 FOREIGN, FROZEN, STALE = "foreign", "frozen", "stale"
 MALFORMED, IMPOSSIBLE, UNKNOWN_VERSION = "malformed", "impossible", "unknown version"
@@ -44,7 +46,7 @@ class Statement(NamedTuple):
 
 
 class PlacedRun(NamedTuple):
-    """The offsets first … next-1 of a log, of which the first one has this place."""
+    """The offsets first to next - 1 of a log; `place` is that of the first."""
 
     topic: str
     collector: str
@@ -56,7 +58,7 @@ class PlacedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamRule:
-    """What the reader of one collector's stream in one epoch must know. Goes to Spark's workers."""
+    """What is needed to read one collector's stream in one epoch; sent to Spark's workers."""
 
     topic: str
     epoch: int
@@ -70,11 +72,11 @@ class StreamRule:
     starts: Mapping[int, int]
     logs: Mapping[int, str]
     owed: Mapping[int, int] = field(default_factory=dict)  # by log, after a recovery
-    stop: int | None = None  # the stream is over at this offset
+    stop: int | None = None  # the offset at which a recovery stopped the stream
 
 
 class StreamReader(NamedTuple):
-    """A consumer follows this collector in this epoch."""
+    """A consumer, and the collector that it follows in an epoch."""
 
     topic: str
     epoch: int
@@ -93,19 +95,20 @@ class Pair(NamedTuple):
 
 @dataclass(slots=True)
 class PlannedOrder:
-    """What the control topics say: whose records count where, and who reads them.
+    """The content of control topics: which collectors append where, and who follows them.
 
-    `alone` are (topic, consumer) that in some epoch read one log and follow no collector.
+    `single_log` holds each (topic, consumer) that in some epoch reads one log and follows no
+    collector.
     """
 
     rules: list[StreamRule] = field(default_factory=list)
     readers: list[StreamReader] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    alone: list[tuple[str, str]] = field(default_factory=list)
+    single_log: list[tuple[str, str]] = field(default_factory=list)
 
 
 def digest(data: bytes) -> bytes:
-    """BLAKE2b with 16 bytes of output."""
+    """Return the BLAKE2b digest, 16 bytes."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
@@ -113,48 +116,48 @@ def digest(data: bytes) -> bytes:
 
 
 def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrder) -> None:
-    """Read a control topic; add what it says of the epochs that have begun."""
-    said = Said(topic)
+    """Read a control topic; adds the epochs that have begun to `order`."""
+    control = Said(topic)
     for statement in statements:
-        said.take(statement)
+        control.take(statement)
     ended: dict[str, int] = {}
     resumed: Mapping[str, Any] = {}
-    for number, plan in enumerate(said.plans):
-        kept = said.kept[number - 1].collectors if number else frozenset()
+    for number, plan in enumerate(control.plans):
+        kept = control.kept[number - 1].collectors if number else frozenset()
         _take_plan(topic, plan, kept, (ended, resumed), order)
-        if plan["epoch"] not in said.ends:
+        if plan["epoch"] not in control.ends:
             break
-        ended |= said.ends[plan["epoch"]]
-        resumed, stopped = said.recovered[plan["epoch"]]
+        ended |= control.ends[plan["epoch"]]
+        resumed, stopped = control.recovered[plan["epoch"]]
         _stop(order, topic, plan["epoch"], stopped)
 
 
 def _stop(order: PlannedOrder, topic: str, epoch: int, stopped: Mapping[str, int]) -> None:
-    """Note where streams of the epochs so far are over without a freeze."""
+    """Record the offsets at which a recovery stopped streams without a freeze."""
     for name, offset in stopped.items():
-        place = max(
-            place
-            for place, rule in enumerate(order.rules)
+        newest = max(
+            index
+            for index, rule in enumerate(order.rules)
             if (rule.topic, rule.collector) == (topic, name) and rule.epoch <= epoch
         )
-        order.rules[place] = replace(order.rules[place], stop=offset)
+        order.rules[newest] = replace(order.rules[newest], stop=offset)
 
 
 class Said:
-    """What a control topic says so far: plans, markers and ends; the rest is skipped."""
+    """The plans, markers and ends of a control topic, as far as read; other records are skipped."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.plans: list[dict[str, Any]] = []
-        self.kept: list[Retained] = []  # by plan, what goes on from it into the next
+        self.kept: list[Retained] = []  # by plan: what the next plan retains of it
         self.markers: dict[int, dict[str, int]] = {}
         self.ends: dict[int, dict[str, int]] = {}
-        # By epoch: where streams of the next one are resumed, and where its own are stopped.
+        # By epoch: where the next epoch's streams resume, and where its own streams stop.
         self.recovered: dict[int, tuple[Mapping[str, Any], Mapping[str, int]]] = {}
         self._previous = digest(b"amcast genesis\0" + topic.encode())
 
     def take(self, statement: Statement) -> None:
-        """Take the next statement; one that says nothing sensible changes nothing."""
+        """Take the next statement; an invalid one changes nothing."""
         try:
             kind, _, rest = (statement.key or b"").decode().partition("/")
             if kind == "plan":
@@ -172,10 +175,10 @@ class Said:
             return
 
     def _take_plan(self, value: bytes) -> None:
-        said = json_object(value)
-        plan = part(said, "plan")
+        record = json_object(value)
+        plan = part(record, "plan")
         read = Plan.from_json(plan)
-        if (part(said, "previous"), read.epoch) != (self._previous.hex(), len(self.plans) + 1):
+        if (part(record, "previous"), read.epoch) != (self._previous.hex(), len(self.plans) + 1):
             return
         if read.topic != self.topic:
             return
@@ -187,7 +190,7 @@ class Said:
     def _recovered(
         self, epoch: int, document: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, int]]:
-        """Read what a recovery says of streams; it must name collectors, and logs of their bags."""
+        """Read a recovery's positions; they must name collectors, and logs in their bags."""
         resumed, stopped = document.get("resumed", {}), document.get("stopped", {})
         bags = {node["name"]: node["bag"] for node in self.plans[epoch]["collectors"]}
         names = {node["name"] for node in self.plans[epoch - 1]["collectors"]}
@@ -197,19 +200,19 @@ class Said:
         for name, begins in resumed.items():
             for log, begin in begins.items():
                 if not isinstance(begin, list) or len(begin) != 2 or log not in bags.get(name, ()):
-                    raise NotReadable("it resumes what there is not")
+                    raise NotReadable("it resumes a collector or a log that does not exist")
                 for position in begin:
                     whole(position)
             if name not in bags:
-                raise NotReadable("it resumes what there is not")
+                raise NotReadable("it resumes a collector or a log that does not exist")
         for name, offset in stopped.items():
             if name not in names:
-                raise NotReadable("it stops what there is not")
+                raise NotReadable("it stops a collector that does not exist")
             whole(offset)
         return resumed, stopped
 
     def _counts(self, kind: str, epoch: int, positions: Mapping[str, Any]) -> bool:
-        """Whether the epoch may end by now, and every log has a position that waits for one."""
+        """Whether the epoch may end now, and all logs that need a position have one."""
         for position in positions.values():
             whole(position)
         if not 0 < epoch < len(self.plans) or any(e not in self.ends for e in range(1, epoch)):
@@ -240,12 +243,12 @@ def _take_plan(
     order.rules += (rule for rule in _rules_of(topic, plan, *begins) if rule.collector not in kept)
     for entry in plan["consumers"]:
         if entry["collector"] is None:
-            order.alone.append((topic, entry["name"]))
+            order.single_log.append((topic, entry["name"]))
         elif entry["collector"] not in kept:
             order.readers.append(StreamReader(topic, epoch, entry["collector"], entry["name"]))
-    for one, other in combinations(plan["collectors"], 2):
-        if one["name"] not in kept and len(set(one["bag"]) & set(other["bag"])) > 1:
-            order.pairs.append(Pair(topic, epoch, one["name"], other["name"]))
+    for earlier, later in combinations(plan["collectors"], 2):
+        if earlier["name"] not in kept and len(set(earlier["bag"]) & set(later["bag"])) > 1:
+            order.pairs.append(Pair(topic, epoch, earlier["name"], later["name"]))
 
 
 def _rules_of(
@@ -282,7 +285,7 @@ def _rules_of(
 
 @dataclass(slots=True)
 class StreamReading:
-    """One collector's stream in one epoch, read so far."""
+    """The state of reading one collector's stream in one epoch."""
 
     rule: StreamRule
     previous: bytes = b""
@@ -293,13 +296,13 @@ class StreamReading:
     frozen: bool = False
 
     def __post_init__(self) -> None:
-        """Begin at the anchor."""
+        """Start at the epoch's anchor."""
         self.previous = self.rule.anchor
         self.positions = dict(self.rule.starts)
         self.offset = self.rule.parent_offset or 0
 
     def take(self, raw: bytes) -> str | list[PlacedRun]:
-        """Give the runs of a record that counts, or why it does not."""
+        """Return the runs of an accepted record, or the reason why it is void."""
         if len(raw) < _LEAD.size or raw[:2] != b"TO":
             return FOREIGN
         if self.frozen:
@@ -354,9 +357,11 @@ class StreamReading:
         for log, first, length in runs:
             if log not in allowed or positions[log] != first:
                 return IMPOSSIBLE
-            at = rule.epoch * EPOCH_PLACES + place
+            run_place = rule.epoch * EPOCH_PLACES + place
             placed.append(
-                PlacedRun(rule.topic, rule.collector, rule.logs[log], first, first + length, at)
+                PlacedRun(
+                    rule.topic, rule.collector, rule.logs[log], first, first + length, run_place
+                )
             )
             positions[log] = first + length
             place += length
@@ -369,10 +374,10 @@ class StreamReading:
 def scan(
     known: Sequence[StreamRule], rows: Iterable[tuple[str, int, int, bytes | None]]
 ) -> Iterator[tuple[str, PlacedRun | tuple[str, str]]]:
-    """Read streams, given as (topic, partition, offset, value) by stream and offset.
+    """Read streams, given as (topic, partition, offset, value) sorted by stream and offset.
 
-    Gives ("run", PlacedRun) for each run that counts, ("void", (topic, why)) for each record that
-    counts in no epoch.
+    Yields ("run", PlacedRun) for each accepted run, and ("void", (topic, reason)) for each record
+    that is accepted in no epoch.
     """
     for (topic, partition), of_stream in groupby(rows, key=lambda row: (row[0], row[1])):
         readings = [
@@ -387,11 +392,11 @@ def scan(
                 if reading.rule.stop is not None and offset >= reading.rule.stop:
                     why = FROZEN
                     continue
-                said = reading.take(raw)
-                if isinstance(said, str):
-                    why = said
+                result = reading.take(raw)
+                if isinstance(result, str):
+                    why = result
                     continue
-                yield from (("run", run) for run in said)
+                yield from (("run", run) for run in result)
                 break
             else:
                 yield "void", (topic, why)

@@ -1,7 +1,7 @@
-"""A Spark session with the Kafka connector, as a context manager that ends what it started.
+"""A Spark session with the Kafka connector, as a context manager that stops what it started.
 
-The connector's jars are locked (`connector.lock`) and fetched once, as a broker's are; Spark serves
-them to its executors. Workers run this interpreter: a cluster's machines need amcast installed.
+The connector's jars are locked (`connector.lock`) and fetched once, as a broker's are; Spark sends
+them to its executors. Workers run this Python interpreter, so a cluster's machines need amcast.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ except ImportError as error:
     ) from error
 
 LOCAL = "local[2]"
-_JAVA_TIMEOUT_S = 20.0
-_STOP_S = 10.0
-# Few partitions, for few cores; adaptive execution joins the small ones.
+_JAVA_TIMEOUT_S = 20.0  # for `java -version`, on a busy machine
+_STOP_S = 10.0  # for Java to end; then it is killed
+# The heap is what the figures in docs/pipeline.md were measured with, up to ten million events.
+# Eight partitions are a few for each core of `local[2]`; adaptive execution joins small ones.
 _SETTINGS = {
     "spark.driver.memory": "1500m",
     "spark.ui.enabled": "false",
@@ -51,9 +52,9 @@ def spark(
     settings: Mapping[str, str] | None = None,
     progress: Callable[[str], None],
 ) -> Iterator[SparkSession]:
-    """Open a session; `settings` are Spark's own, stronger than ours.
+    """Open a session; `settings` are Spark settings that override ours.
 
-    A session that is open already is used as it is, and left open.
+    A session that is already active is used unchanged, and left open.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -64,7 +65,7 @@ def spark(
     version = pyspark.__version__
     if f"spark-sql-kafka-0-10_2.13:{version}" not in lock:
         raise UsageError(
-            f"pyspark {version} and the locked Kafka connector differ in version; run: "
+            f"pyspark {version} and the locked Kafka connector have different versions; run: "
             "pip install 'amcast[bench]'"
         )
     jars = kept_jars(
@@ -74,9 +75,9 @@ def spark(
         java=java,
         progress=progress,
     )
-    _whole(os.fspath(java.executable))
+    _check_java(os.fspath(java.executable))
     os.environ["JAVA_HOME"] = os.fspath(java.home)
-    # Else the workers take PATH's python3, which knows none of our packages.
+    # By default workers run the python3 on PATH, which lacks our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("amcast bench pipeline").master(master)
     chosen = {**_SETTINGS, "spark.jars": ",".join(map(os.fspath, jars))}
@@ -95,7 +96,7 @@ def spark(
 
 
 def _end(session: SparkSession) -> None:
-    """Stop Spark, and the Java process where pyspark started one: it would last as long as we."""
+    """Stop Spark, and pyspark's Java process if any, which would otherwise live as long as ours."""
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way
     session.stop()
     process = getattr(gateway, "proc", None)
@@ -111,8 +112,8 @@ def _end(session: SparkSession) -> None:
         process.wait()
 
 
-def _whole(java: str) -> None:
-    """Refuse a Java that lacks a module of Spark's, which would fail with a long trace."""
+def _check_java(java: str) -> None:
+    """Raise `UsageError` where Java lacks a module that Spark needs; Spark's own error is long."""
     command = [java, "--add-modules", "jdk.incubator.vector", "-version"]
     try:
         code, _ = run_bounded(command, timeout_s=_JAVA_TIMEOUT_S)
@@ -121,5 +122,5 @@ def _whole(java: str) -> None:
     if code != 0:
         raise UsageError(
             f"{java} lacks the module jdk.incubator.vector, which Spark needs; set JAVA_HOME to "
-            "a whole JDK 17 or 21"
+            "a full JDK 17 or 21"
         )

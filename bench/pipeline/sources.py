@@ -1,11 +1,11 @@
-"""What the pipeline reads of Kafka, by Spark's connector, read_committed.
+"""Read the pipeline's input from Kafka, with Spark's connector, as read_committed.
 
-    descriptions   one row an arm of a run: the sides of every figure, and where its topics are
-    events         one typed row a message event; `at` is its wall-clock time
-    statements     the records of control topics; small, so they come to the driver
+    descriptions   one row for each arm of a run: the sides of each figure, and its topics
+    events         one typed row for each message event; `at` is its wall-clock time
+    statements     the records of control topics; few, so they are collected to the driver
     order records  the raw records of order streams
 
-Offsets of a Kafka partition may have gaps; nothing is counted by their difference.
+Offsets of a Kafka partition may have gaps, so offsets are never subtracted to count records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVENT = """
 
 @dataclass(frozen=True, slots=True)
 class RecordedArm:
-    """One arm of a run, as it was described. `complete`: all its events are there."""
+    """The description of one arm of a run. `complete`: all its events were written."""
 
     run: str
     name: str
@@ -45,34 +45,37 @@ class RecordedArm:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A cluster and the runs on it that are looked at."""
+    """A cluster, and the runs on it to examine."""
 
     bootstrap: str
     runs: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def batch(self, spark: SparkSession, places: Mapping[str, Sequence[int] | None]) -> DataFrame:
-        """Read Kafka topics as they are now, whole or some partitions of each."""
-        reader = spark.read.format("kafka").options(**self._options(places))
+    def batch(
+        self, spark: SparkSession, partitions: Mapping[str, Sequence[int] | None]
+    ) -> DataFrame:
+        """Read Kafka topics up to their present end; None means all partitions of a topic."""
+        reader = spark.read.format("kafka").options(**self._options(partitions))
         return reader.option("endingOffsets", "latest").load()
 
     def stream(
         self,
         spark: SparkSession,
-        places: Mapping[str, Sequence[int] | None],
+        partitions: Mapping[str, Sequence[int] | None],
         *,
         offsets_max: int,
     ) -> DataFrame:
-        """Read Kafka topics from their start on, so many offsets in one micro-batch."""
-        reader = spark.readStream.format("kafka").options(**self._options(places))
+        """Read Kafka topics from their start, at most `offsets_max` offsets in a micro-batch."""
+        reader = spark.readStream.format("kafka").options(**self._options(partitions))
         return reader.option("maxOffsetsPerTrigger", str(offsets_max)).load()
 
-    def _options(self, places: Mapping[str, Sequence[int] | None]) -> dict[str, str]:
-        wholes = [topic for topic, partitions in places.items() if partitions is None]
-        if len(wholes) == len(places):
-            chosen = {"subscribe": ",".join(wholes)}
+    def _options(self, partitions: Mapping[str, Sequence[int] | None]) -> dict[str, str]:
+        whole_topics = [topic for topic, numbers in partitions.items() if numbers is None]
+        if len(whole_topics) == len(partitions):
+            chosen = {"subscribe": ",".join(whole_topics)}
         else:
-            chosen = {"assign": json.dumps({topic: list(at or ()) for topic, at in places.items()})}
+            assigned = {topic: list(numbers or ()) for topic, numbers in partitions.items()}
+            chosen = {"assign": json.dumps(assigned)}
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             "startingOffsets": "earliest",
@@ -83,40 +86,42 @@ class RunSource:
         }
 
     @property
-    def event_places(self) -> dict[str, Sequence[int] | None]:
-        """The Kafka partitions that hold events, without the descriptions."""
+    def event_partitions(self) -> dict[str, Sequence[int] | None]:
+        """The Kafka partitions with events, without those of the descriptions."""
         return {events_topic(run): range(1, PARTITIONS) for run in self.runs}
 
 
 def arms(spark: SparkSession, source: RunSource) -> list[RecordedArm]:
-    """Read the descriptions; raises `UsageError` for a run that nobody described."""
+    """Read the descriptions; raises `UsageError` where a run has none."""
     frame = source.batch(spark, {events_topic(run): [DESCRIBED] for run in source.runs})
-    said = [json.loads(row["value"]) for row in frame.select("value").collect()]
-    over = {(one["run"], one["arm"]) for one in said if one["kind"] == "end"}
-    found = [_arm(one, over) for one in said if one["kind"] == "arm"]
-    missing = sorted(set(source.runs) - {arm.run for arm in found})
+    records = [json.loads(row["value"]) for row in frame.select("value").collect()]
+    ended = {(record["run"], record["arm"]) for record in records if record["kind"] == "end"}
+    described = [_arm(record, ended) for record in records if record["kind"] == "arm"]
+    missing = sorted(set(source.runs) - {arm.run for arm in described})
     if missing:
         raise UsageError(
             f"topic {events_topic(missing[0])} describes no arm of run {missing[0]}; "
-            "'amcast bench run … --events' tells the runs it makes"
+            "'amcast bench run … --events' prints the names of its runs"
         )
-    return sorted(found, key=lambda arm: (arm.run, arm.name))
+    return sorted(described, key=lambda arm: (arm.run, arm.name))
 
 
-def _arm(said: Mapping[str, Any], over: set[tuple[str, str]]) -> RecordedArm:
+def _arm(record: Mapping[str, Any], ended: set[tuple[str, str]]) -> RecordedArm:
     return RecordedArm(
-        run=said["run"],
-        name=said["arm"],
-        topic=said["topic"],
-        planned=said["planned"],
-        clock_offset_ns=said["clock_offset_ns"],
-        interests={one["name"]: tuple(one["interest"]) for one in said["consumers"]},
-        complete=(said["run"], said["arm"]) in over,
+        run=record["run"],
+        name=record["arm"],
+        topic=record["topic"],
+        planned=record["planned"],
+        clock_offset_ns=record["clock_offset_ns"],
+        interests={
+            consumer["name"]: tuple(consumer["interest"]) for consumer in record["consumers"]
+        },
+        complete=(record["run"], record["arm"]) in ended,
     )
 
 
 def typed(raw: DataFrame, described: Sequence[RecordedArm]) -> DataFrame:
-    """Turn records of events into rows; what is no event of a described arm is left out."""
+    """Parse records to event rows; drops all that are not events of a described arm."""
     offsets = F.broadcast(
         raw.sparkSession.createDataFrame(
             [(arm.run, arm.name, arm.topic, arm.clock_offset_ns) for arm in described],
@@ -128,7 +133,7 @@ def typed(raw: DataFrame, described: Sequence[RecordedArm]) -> DataFrame:
     stamp = F.coalesce("delivered", "accepted")
     return (
         rows.join(offsets, ["run", "arm"])
-        # A timestamp has microseconds; the stamps stay as they are.
+        # Spark's timestamps have microseconds; the stamps keep their nanoseconds.
         .withColumn("at", F.timestamp_micros(F.floor((stamp + F.col("clock_offset_ns")) / 1000)))
         .drop("clock_offset_ns")
         .where("at is not null")
@@ -138,23 +143,23 @@ def typed(raw: DataFrame, described: Sequence[RecordedArm]) -> DataFrame:
 def statements(
     spark: SparkSession, source: RunSource, topics: Iterable[str]
 ) -> dict[str, list[Statement]]:
-    """Read the control topics of these topics, checkpoints left out; by topic, in order."""
-    found: dict[str, list[Statement]] = {topic: [] for topic in topics}
-    if not found:
-        return found
-    frame = source.batch(spark, {f"{topic}.topology": None for topic in found})
+    """Read these topics' control topics, without checkpoints; by topic, in offset order."""
+    by_topic: dict[str, list[Statement]] = {topic: [] for topic in topics}
+    if not by_topic:
+        return by_topic
+    frame = source.batch(spark, {f"{topic}.topology": None for topic in by_topic})
     kept = frame.select("topic", "offset", "key", "value").where(
         "cast(key as string) not like 'checkpoint/%'"
     )
     rows = kept.collect()
     for row in sorted(rows, key=lambda row: (row["topic"], row["offset"])):
         topic = row["topic"].removesuffix(".topology")
-        found[topic].append(Statement(_bytes(row["key"]), _bytes(row["value"])))
-    return found
+        by_topic[topic].append(Statement(_bytes(row["key"]), _bytes(row["value"])))
+    return by_topic
 
 
 def order_records(spark: SparkSession, source: RunSource, topics: Iterable[str]) -> DataFrame:
-    """Read the raw order streams of these topics: topic, partition, offset, value."""
+    """Read these topics' raw order streams: topic, partition, offset, value."""
     frame = source.batch(spark, {f"{topic}.Msg-TO": None for topic in topics})
     return frame.select(
         F.regexp_replace("topic", r"\.Msg-TO$", "").alias("topic"), "partition", "offset", "value"

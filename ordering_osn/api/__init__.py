@@ -1,1 +1,1 @@
-"""What clients reach: gRPC, and operations over HTTP."""
+"""The interfaces of a node: gRPC for clients, HTTP for operations."""

@@ -1,9 +1,8 @@
-"""What the wire asks of a node's chains: the protocols that a node fulfils.
+"""The protocols between the API and a node: what gRPC and HTTP need of its chains.
 
-In: what arrives over gRPC or HTTP, as bytes. Out: statuses, blocks, and what is wrong with the
-node. No gRPC and no log here, so that the API can be tried against chains held in memory.
-`submit` and `receipt` run on the server's event loop and must not block it; everything else may
-be called from any thread and returns at once.
+No gRPC and no Kafka here, so that tests can serve chains held in memory. `submit` and `receipt`
+run on the server's event loop and must not block it; everything else may be called from any
+thread and returns at once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ordering_osn.config.policies import SignedData
 
 
 class Status(enum.IntEnum):
-    """Fabric's common.Status, as far as an orderer answers with it."""
+    """The values of Fabric's common.Status that an orderer answers with."""
 
     SUCCESS = 200
     BAD_REQUEST = 400
@@ -27,7 +26,7 @@ class Status(enum.IntEnum):
 
 
 class Blocks(Protocol):
-    """The part of `ledger.Ledger` that readers use."""
+    """A chain's blocks, for readers: the part of `ledger.Ledger` that they use."""
 
     @property
     def height(self) -> int:
@@ -35,21 +34,21 @@ class Blocks(Protocol):
 
     @property
     def base(self) -> int:
-        """The number of the oldest block that is kept."""
+        """The number of the oldest block not pruned; `height` where there is none."""
 
     def read(self, number: int) -> bytes:
-        """Give the serialized block; raises `ledger.Pruned` or `ledger.NotYet`."""
+        """Return the serialized block; raises `ledger.Pruned` or `ledger.NotYet`."""
 
 
 class ReaderPolicies(Protocol):
-    """`policies.Policies`, as far as readers are judged."""
+    """The part of `policies.Policies` that decides who may read."""
 
     def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
-        """Return where the policy at `path` is met; raises `policies.PolicyNotMet`."""
+        """Raise `policies.PolicyNotMet` unless the signatures meet the policy at `path`."""
 
 
 class Configuration(Protocol):
-    """`channel_config.ChannelConfig`, as far as readers are judged."""
+    """The part of `channel_config.ChannelConfig` that decides who may read."""
 
     @property
     def sequence(self) -> int:
@@ -65,7 +64,7 @@ class Configuration(Protocol):
 
 
 class Channel(Protocol):
-    """One chain of this node. Values change under the reader's feet; each is read in one go."""
+    """One chain of this node. Its values change at any time; each read returns one whole value."""
 
     @property
     def name(self) -> str:
@@ -77,44 +76,44 @@ class Channel(Protocol):
 
     @property
     def config(self) -> Configuration:
-        """The configuration now in force."""
+        """The configuration in force."""
 
     @property
     def errored(self) -> bool:
-        """Whether its loop died or its log cannot be reached: strict readers are sent away."""
+        """Whether its loop has ended or its log cannot be reached: strict readers get a 503."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called, from any thread, AFTER each change of what stands above.
+        """Call `callback`, from any thread, AFTER each change of one of the values above.
 
-        The callback does not block. Gives the call that ends it.
+        The callback must not block. Returns the function that ends the watch.
         """
 
 
 class Channels(Protocol):
-    """The chains of a node, and what only the node as a whole can do."""
+    """The chains of a node, and the calls that concern the whole node."""
 
     def get(self, name: str) -> Channel | None:
-        """Give the chain of that name, or None."""
+        """Return the chain of that name; None where the node does not run it."""
 
     def names(self) -> list[str]:
-        """Give the chains' names, sorted."""
+        """Return the chains' names, sorted."""
 
     async def submit(self, envelope: bytes) -> tuple[int, str]:
-        """Do all that Broadcast does with one envelope: gives status and info, bounded in time.
+        """Order one envelope as Broadcast demands; returns status and info, in bounded time.
 
-        Filters, waiting until the chain takes it, multicast, acknowledgement by all in-sync
-        replicas. Calls overlap; the envelopes of overlapping calls are ordered as the calls
-        began, as far as they go to the same chain. A call that refuses an envelope for what it is
-        (not 503) does so before it first waits, so that nothing behind it is let in.
+        Filters it, waits until its chain accepts envelopes, multicasts it, and waits for the
+        acknowledgement by all in-sync replicas. Calls may overlap: envelopes for the same chain
+        are ordered as their calls began. An envelope that is refused for its content (any status
+        but 503) is refused before the call first waits, so that the caller submits no later one.
         """
 
     async def receipt(
         self, channel: str, transaction: str, timeout_s: float
     ) -> tuple[int, int] | None:
-        """In which block a transaction stands, and where in it: (number, index).
+        """Wait until a transaction is in a block; returns (block number, index in the block).
 
-        None where it stood in none before the time was over.
+        None where it is in no block within `timeout_s`.
         """
 
     def health(self) -> list[tuple[str, str]]:
-        """Say what is wrong, as (component, reason); empty where nothing is. Writes nothing."""
+        """Return each problem as (component, reason); empty where healthy. Writes no record."""

@@ -1,16 +1,15 @@
-"""Deliver streams: requests in, blocks and a status out; thousands of them, as tails of a chain.
+"""Deliver streams: send the requested blocks of a chain, then a status, to thousands of readers.
 
-`seek.py` decides what is sent; here it is read, shared and written.
+`seek.py` decides which blocks are sent; this module reads them, shares them between streams and
+writes them. No gRPC here: a stream is a `Stream` of bytes.
 
-    tail     what all streams of one chain wait on: woken once for each change of the chain
-    shelf    blocks read lately, ready to send: the tails of a chain share one copy
-    room     how much is being sent at once (`send_window.py`)
+    tail           wakes all streams that wait for the end of one chain, once for each change
+    cache          the answers sent lately: streams of the same chain share one copy of a block
+    send window    limits how many bytes are being sent at once (`send_window.py`)
 
-A stream holds no block but the one it writes, and reads the next when the client took that one
-(gRPC's flow control): a client that stops reading costs one block and one coroutine, and slows
-nobody. The shelf holds `SHELF_BYTES_MAX` at most, or one block.
-
-In: `Channels` and streams of bytes. No gRPC here.
+A stream holds only the block that it writes, and reads the next one when the client has taken that
+one (gRPC's flow control). So a client that stops reading costs one block and one coroutine, and
+delays no other. The cache holds at most `CACHE_BYTES_MAX`, or one block.
 """
 
 from __future__ import annotations
@@ -28,53 +27,65 @@ from ordering_osn.api.broadcast import Stream
 from ordering_osn.api.channels import Channel, Channels, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import block_answer, read_answer, status_answer
-from ordering_osn.api.seek import Refused, Seek, SeekAccess, SeekRequest, found, opened, seek_info
-from ordering_osn.api.send_window import Room
+from ordering_osn.api.seek import (
+    Refused,
+    Seek,
+    SeekAccess,
+    SeekRequest,
+    channel_of,
+    read_request,
+    seek_info,
+)
+from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.blocks import is_config
 from ordering_osn.ledger.ledger import Pruned
 from ordering_osn.protos import Block, SeekInfo
 
-SHELF_BYTES_MAX = 64 << 20
-_READERS = 2  # threads that read ledgers
+# About 30 blocks of 2 MB (PreferredMaxBytes in docs/ordering.md). Streams at a chain's end need its
+# newest block only; with ten times less, a few streams that read old blocks would push it out.
+CACHE_BYTES_MAX = 64 << 20
+# Threads that read ledgers: while one waits for the disk, the other serves the remaining chains.
+# A block is read once, however many streams wait for it, so few reads run at the same time.
+_READER_THREADS = 2
 _log = logging.getLogger("amcast.osn.deliver")
 
 
 class _Tail:
-    """Tells the event loop that a chain changed, whichever thread changed it."""
+    """Wakes streams on the event loop when a chain changes, in whichever thread it changed."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self._loop = asyncio.get_running_loop()
-        self._told = False
+        self._wake_is_due = False
         self._event = asyncio.Event()
-        self.unwatch = channel.watch(self._tell)
+        self.unwatch = channel.watch(self._schedule_wake)
 
     def next_change(self) -> asyncio.Event:
-        """Give what is set at the next change. Take it BEFORE looking at the chain."""
+        """Return the event that the next change sets. Take it BEFORE reading the chain."""
         return self._event
 
     def wake(self) -> None:
-        """Set it, on the event loop."""
-        self._told = False
+        """Wake all waiting streams; on the event loop."""
+        self._wake_is_due = False
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    def _tell(self) -> None:
-        if not self._told and not self._loop.is_closed():
-            self._told = True
+    def _schedule_wake(self) -> None:
+        if not self._wake_is_due and not self._loop.is_closed():
+            self._wake_is_due = True
             self._loop.call_soon_threadsafe(self.wake)
 
 
-class _Shelf:
-    """The newest answers, by (chain, number); one read serves all who wait for it."""
+class _Cache:
+    """Answers by (chain, block number), least recently used first; one read serves all waiters."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[tuple[str, int], asyncio.Future[bytes]] = OrderedDict()
         self._bytes = 0
-        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="amcast-deliver")
+        self._threads = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="amcast-deliver")
 
     async def answer(self, channel: Channel, number: int) -> bytes:
-        """Give the answer that holds the block; raises what `ledger.read` raises."""
+        """Return the answer that holds the block; raises what `ledger.read` raises."""
         key = (channel.name, number)
         read = self._answers.get(key)
         if read is None:
@@ -93,13 +104,13 @@ class _Shelf:
             return
         self._bytes += len(read.result())
         for old in list(self._answers):
-            if self._bytes <= SHELF_BYTES_MAX or len(self._answers) == 1:
+            if self._bytes <= CACHE_BYTES_MAX or len(self._answers) == 1:
                 break
             if self._answers[old].done():
                 self._bytes -= len(self._answers.pop(old).result())
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let the reader threads end; does not wait for them."""
         self._threads.shutdown(wait=False)
 
 
@@ -113,14 +124,14 @@ class Deliver:
         self._metrics = metrics
         self._clock = clock
         self._tails: dict[str, _Tail] = {}
-        self._shelf = _Shelf()
-        self._room = Room()
+        self._cache = _Cache()
+        self._send_window = SendWindow()
         self._closing = False
 
     async def serve(self, stream: Stream, tls_hash: bytes | None) -> str:
-        """Answer one request after another, until the client ends or one ends in no SUCCESS.
+        """Answer one request after another, until the client ends or a status is not SUCCESS.
 
-        Gives why the last one ended so; the answer itself has no room for it.
+        Returns the reason for that status: Fabric's answer has no field for it.
         """
         self._metrics.deliver_streams_opened.add()
         try:
@@ -134,24 +145,27 @@ class Deliver:
         return ""
 
     def close(self) -> None:
-        """Send the waiting streams away (503)."""
+        """End all streams with 503."""
         self._closing = True
         for tail in self._tails.values():
             tail.unwatch()
             tail.wake()
-        self._shelf.close()
+        self._cache.close()
 
     async def _request(
         self, stream: Stream, raw: bytes, tls_hash: bytes | None
     ) -> tuple[Status, str]:
         try:
-            request = opened(raw, now=self._clock(), tls_hash=tls_hash)
-            channel = found(self._channels, request)
+            request = read_request(raw, now=self._clock(), tls_hash=tls_hash)
+            channel = channel_of(self._channels, request)
         except Refused as refused:
             return _refusal("a request", refused)
         labels = (channel.name, "false", "block")
         self._metrics.deliver_requests_received.add(*labels)
-        status, why = Status.INTERNAL_SERVER_ERROR, ""  # where the client leaves while it waits
+        status, why = (
+            Status.INTERNAL_SERVER_ERROR,
+            "",
+        )  # the result where the client leaves while its stream waits
         try:
             status = await self._blocks(stream, channel, request)
         except Refused as refused:
@@ -180,7 +194,7 @@ class Deliver:
                 continue
             answer = await self._read(channel, number)
             access.check(self._clock())
-            await self._room.send(stream, _without_data(answer) if bare else answer)
+            await self._send_window.send(stream, _without_data(answer) if bare else answer)
             self._metrics.deliver_blocks_sent.add(channel.name, "false", "block")
             if seek.delivered():
                 return Status.SUCCESS
@@ -189,11 +203,14 @@ class Deliver:
         if self._closing:
             raise Refused(Status.SERVICE_UNAVAILABLE, "this node is stopping")
         if strict and channel.errored:
-            raise Refused(Status.SERVICE_UNAVAILABLE, "the chain's loop or its log has failed")
+            raise Refused(
+                Status.SERVICE_UNAVAILABLE,
+                "the chain's loop has ended, or its log cannot be reached",
+            )
 
     async def _read(self, channel: Channel, number: int) -> bytes:
         try:
-            return await self._shelf.answer(channel, number)
+            return await self._cache.answer(channel, number)
         except Pruned as error:
             raise Refused(Status.NOT_FOUND, str(error)) from error
         except (AmcastError, OSError, RuntimeError) as error:
@@ -214,7 +231,7 @@ def _refusal(what: str, refused: Refused) -> tuple[Status, str]:
 
 
 def _without_data(answer: bytes) -> bytes:
-    """Give header and metadata alone, as light readers ask; a config block stays whole."""
+    """Return the answer without the block's data; a config block stays whole."""
     block: Any = Block.FromString(read_answer(answer))
     if is_config(block):
         return answer

@@ -1,13 +1,13 @@
-"""gRPC: Fabric's `orderer.AtomicBroadcast`, and our `amcast.osn.Receipts`; the server and a client.
+"""gRPC server and client of Fabric's `orderer.AtomicBroadcast` and our `amcast.osn.Receipts`.
 
-The only door to `grpc`. Messages pass as bytes: an envelope is ordered with the very bytes that
-came, a block is sent with the very bytes that stand in the ledger.
+No other module imports `grpc`. Messages pass as bytes: an envelope is ordered with exactly the
+bytes that were received, and a block is sent with exactly the bytes of the ledger.
 
     /orderer.AtomicBroadcast/Broadcast   stream of Envelope → stream of BroadcastResponse
     /orderer.AtomicBroadcast/Deliver     stream of Envelope → stream of DeliverResponse
     /amcast.osn.Receipts/Wait            Envelope → JSON (`receipt_request.py`)
 
-Everything runs on the event loop that started it; what blocks does so elsewhere.
+Everything runs on the event loop that started it; blocking calls run in other threads.
 """
 
 from __future__ import annotations
@@ -37,42 +37,53 @@ from ordering_osn.api.responses import read_answer, read_status
 from ordering_osn.identity import fingerprint
 
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
-MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, each way
-_INFO = "amcast-info-bin"  # the trailer that says why a request for blocks ended
-_USUAL_BYTES_MAX = 4 << 20  # what a client of gRPC accepts by default
+MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
+_INFO = "amcast-info-bin"  # the trailer with the reason why a request for blocks ended
+_CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # the largest message that a gRPC client accepts by default
+# A node waits up to 30 s for a chain to accept envelopes (`node.ingress.READY_S`), then for Kafka.
+ANSWER_S = 60.0
+# Calls that end in time get their answer; SIGTERM must stop a node within seconds.
+_STOP_GRACE_S = 1.0
+# A node of ours ends the call with its status, so the trailer arrives at once. Another server may
+# keep the call open; then the client waits so long and reports the status without a reason.
 _TRAILER_S = 5.0
-_SENDER_S = 1.0
+# The sender ends when the call does, unless the caller's own iterator of envelopes is still busy;
+# its error is then not reported.
+_SENDER_ERROR_S = 1.0
 _log = logging.getLogger("amcast.osn.wire")
+# Each stream costs a coroutine and at most one block. 2,000 are tested (test_deliver_streams.py);
+# with ten times less, the peers and clients of a large network would be refused.
 STREAMS_MAX = 10_000
 _SIZES = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
 ]
-# Fabric's defaults: a ping after two hours of silence, 20 s for its answer, and no client may ping
-# more often than once a minute.
+# Fabric's defaults: a ping after two hours of silence, 20 s for its answer; a client may ping at
+# most once a minute.
 _SERVER_OPTIONS = [
     *_SIZES,
     ("grpc.keepalive_time_ms", 2 * 60 * 60 * 1000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
-    ("grpc.so_reuseport", 0),  # a second node on the same port is an error, not a lottery
+    # A second node on the same port is an error; gRPC would else share the port between both.
+    ("grpc.so_reuseport", 0),
 ]
 _CLIENT_OPTIONS = [
     *_SIZES,
-    # A client of its own tries at once, also where another of this process was refused just now.
+    # Each client has its own connection, so that none inherits the back-off of another client that
+    # was refused just before.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.keepalive_time_ms", 120_000),  # well above what servers allow
+    ("grpc.keepalive_time_ms", 120_000),  # twice the interval that servers allow
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM bytes of one side of TLS. `authorities`: who signs the other side's certificates.
+    """PEM bytes for one side of TLS. `authorities` are the CAs of the other side's certificates.
 
-    A server with authorities demands a certificate of every client (mutual TLS); a client with a
-    certificate has one to show.
+    A server with authorities requires a certificate of every client (mutual TLS).
     """
 
     certificate: bytes = b""
@@ -86,7 +97,7 @@ class TlsFiles:
         key: Path | None = None,
         authorities: Iterable[Path] = (),
     ) -> Self:
-        """Read the files that are named; raises `UsageError`, which names the file."""
+        """Read and check the given files; raises `UsageError`, which names the file."""
         signers = list(authorities)
         try:
             read = cls(
@@ -104,12 +115,12 @@ class TlsFiles:
 
     @property
     def tls_hash(self) -> bytes:
-        """What a client under mutual TLS writes into its requests' channel headers."""
+        """SHA-256 of the certificate, for a client's channel headers under mutual TLS."""
         return fingerprint(self.certificate) if self.certificate else b""
 
 
 def _check_pair(certificate: Path, key: Path) -> None:
-    """Raise `UsageError` where the key is not that of the certificate; gRPC would not say why."""
+    """Raise `UsageError` unless the key fits the certificate; gRPC would give no reason."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")
@@ -119,13 +130,13 @@ def _check_pair(certificate: Path, key: Path) -> None:
                 f"TLS: {key} is not the key of the certificate {certificate}"
             ) from error
         raise UsageError(
-            f"TLS: {certificate} and {key} are no certificate and its key without a password, "
+            f"TLS: {certificate} and {key} must be a certificate and its key without a password, "
             f"in PEM: {error.reason or error}"
         ) from error
 
 
 def _check_authority(path: Path) -> None:
-    """Raise `UsageError` where a file holds no certificates."""
+    """Raise `UsageError` unless the file holds certificates in PEM."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError as error:
@@ -135,11 +146,11 @@ def _check_authority(path: Path) -> None:
 
 
 class ConnectionLost(ClusterUnreachable):
-    """The node cannot be reached, or ended the stream without a word."""
+    """The node cannot be reached, or broke the call off; a request may have taken effect."""
 
 
 class StatusAnswer(int):
-    """A status that ended a request for blocks; `info` says why, where the node said it."""
+    """The status that ended a request for blocks; `info` is the reason, empty if none was sent."""
 
     info: str = ""
 
@@ -148,11 +159,14 @@ class _ClientLeft(Exception):
     """The call ended while a message was written to it."""
 
     def __init__(self, peer: str, size: int) -> None:
-        text = f"client {peer} left while {size} bytes were sent to it"
+        text = f"client {peer} ended the call while {size} bytes were sent to it"
         self.level = logging.INFO
-        if size > _USUAL_BYTES_MAX:
+        if size > _CLIENT_DEFAULT_BYTES_MAX:
             self.level = logging.WARNING
-            text += f"; clients of gRPC accept {_USUAL_BYTES_MAX} unless they are told otherwise"
+            text += (
+                f"; gRPC clients accept {_CLIENT_DEFAULT_BYTES_MAX} bytes by default: "
+                "raise the client's maximum receive message length"
+            )
         super().__init__(text)
 
 
@@ -161,7 +175,7 @@ class _Stream:
 
     def __init__(self, context: Any, count: Callable[[str], None]) -> None:
         self._context, self._count = context, count
-        self._peer = context.peer()  # nobody knows it after the call has ended
+        self._peer = context.peer()  # gRPC no longer knows it after the call has ended
 
     async def read(self) -> bytes | None:
         message = await self._context.read()
@@ -200,13 +214,13 @@ class Server:
         self._mutual = bool(tls and tls.authorities)
 
     async def start(self) -> None:
-        """Listen; raises `UsageError` where the address or the TLS material cannot be used."""
+        """Listen; raises `UsageError` where the address or the TLS files cannot be used."""
         self._deliver = Deliver(self._channels, metrics=self._metrics, clock=self._clock)
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
-                # Streams that come all at once wait for their turn; gRPC would refuse some of them
-                # by chance from the thousandth on.
+                # Streams that arrive all at once wait for their turn; by default gRPC refuses some
+                # of them at random above one thousand.
                 ("grpc.server.max_pending_requests", self._streams_max),
                 ("grpc.server.max_pending_requests_hard_limit", self._streams_max),
             ],
@@ -235,8 +249,8 @@ class Server:
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"cannot listen on {address}: {error}") from error
 
-    async def stop(self, grace_s: float = 1.0) -> None:
-        """Send waiting readers away, let calls end for `grace_s`, then cancel what is left."""
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """End the Deliver streams (503), give calls `grace_s` to end, then cancel the others."""
         self._deliver.close()
         await self._server.stop(grace_s)
 
@@ -260,7 +274,9 @@ class Server:
         try:
             await Broadcast(self._channels, stream).serve()
         except Panicked:
-            await context.abort(grpc.StatusCode.INTERNAL, "the envelope could not be handled")
+            await context.abort(
+                grpc.StatusCode.INTERNAL, "an unexpected error occurred; see the node's log"
+            )
 
     async def _deliver_stream(self, stream: _Stream, context: Any) -> None:
         why = await self._deliver.serve(stream, self._tls_hash(context))
@@ -284,7 +300,7 @@ class Server:
         except _ClientLeft as left:
             code = "Canceled"
             _log.log(left.level, "%s: %s", method, left)
-            # As gRPC says it where it notices itself; else it would try to send a status.
+            # gRPC raises the same where it notices first; any other error makes it send a status.
             raise asyncio.CancelledError from left
         finally:
             metrics.grpc_server_stream_requests_completed.add(*name, code)
@@ -309,15 +325,17 @@ class Server:
 
 
 def _check_address(host: str, port: int) -> None:
-    """Raise `UsageError` where nothing can listen there; gRPC would not say why."""
+    """Raise `UsageError` where nobody can listen there; gRPC would give no reason."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        candidates = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         refused: OSError | None = None
-        for family, kind, protocol, _, at in found:
+        for family, kind, protocol, _, address in candidates:
             with socket.socket(family, kind, protocol) as tried:
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
-                    tried.bind(at)
+                    tried.bind(address)
                     tried.listen(1)
                 except OSError as error:
                     refused = error
@@ -330,10 +348,10 @@ def _check_address(host: str, port: int) -> None:
 
 
 class NodeClient:
-    """A client of one node: `async with Client("host:port") as client`.
+    """A client of one node: `async with NodeClient("host:port") as client`.
 
-    `name`: what the server's certificate is to say, where that is not the address's host. Every
-    error of gRPC becomes `ConnectionLost`; what it was about may have happened.
+    `name` is the name in the server's certificate, where that is not the address's host. Every
+    error of gRPC is raised as `ConnectionLost`; the request may have taken effect.
     """
 
     def __init__(self, address: str, *, tls: TlsFiles | None = None, name: str = "") -> None:
@@ -361,12 +379,12 @@ class NodeClient:
         await self._channel.close()
 
     async def broadcast(
-        self, envelopes: Iterable[bytes] | AsyncIterable[bytes], *, timeout_s: float = 60.0
+        self, envelopes: Iterable[bytes] | AsyncIterable[bytes], *, timeout_s: float = ANSWER_S
     ) -> AsyncIterator[tuple[int, str]]:
-        """Send envelopes as they come; gives (status, info) of each, in their order.
+        """Send envelopes as they arrive; yields (status, info) for each, in the same order.
 
-        Ends after the first status that is not 200. `timeout_s` bounds the wait for each answer,
-        from when the one before it came.
+        Ends after the first status that is not 200. Raises `TimedOut` where an answer does not
+        come within `timeout_s` of the one before it.
         """
         call = self._broadcast()
         answers = aiter(call)
@@ -375,9 +393,9 @@ class NodeClient:
             while True:
                 answer = await self._read(answers, timeout_s)
                 if answer is None:
-                    await asyncio.wait({sender}, timeout=_SENDER_S)
+                    await asyncio.wait({sender}, timeout=_SENDER_ERROR_S)
                     if sender.done() and (error := sender.exception()) is not None:
-                        raise error  # the caller's own: of its envelopes
+                        raise error  # raised by the caller's iterator of envelopes
                     return
                 status, info = read_status(answer)
                 yield status, info
@@ -390,27 +408,28 @@ class NodeClient:
     async def deliver(
         self, *requests: bytes, timeout_s: float | None = None
     ) -> AsyncIterator[bytes | int]:
-        """Ask one after another (`seek.seek_envelope`); gives blocks, as bytes, and statuses.
+        """Send requests for blocks (`seek.seek_envelope`); yields blocks (bytes) and statuses.
 
-        A request's blocks come before its status. Ends after the last status, or the first that
-        is not 200. `timeout_s` bounds the wait for each; None waits for as long as it takes.
+        A request's blocks come before its status. Ends after the last status, or after the first
+        that is not 200. Raises `TimedOut` where the next answer takes longer than `timeout_s`;
+        None waits without limit.
         """
         call = self._deliver()
         answers = aiter(call)
         sender = asyncio.create_task(_send(call, requests))
         try:
             while (answer := await self._read(answers, timeout_s)) is not None:
-                found = read_answer(answer)
-                if isinstance(found, int) and found != Status.SUCCESS:
-                    found = StatusAnswer(found)
-                    found.info = await _info(call)
-                yield found
+                block_or_status = read_answer(answer)
+                if isinstance(block_or_status, int) and block_or_status != Status.SUCCESS:
+                    block_or_status = StatusAnswer(block_or_status)
+                    block_or_status.info = await _info(call)
+                yield block_or_status
         finally:
             sender.cancel()
             call.cancel()
 
-    async def wait(self, request: bytes, *, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Wait for a receipt (`receipt_request.receipt_envelope`), for `timeout_s` at most."""
+    async def wait(self, request: bytes, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+        """Wait for a receipt (`receipt_request.receipt_envelope`), at most `timeout_s`."""
         try:
             answer: dict[str, Any] = json.loads(await self._wait(request, timeout=timeout_s))
         except aio.AioRpcError as error:
@@ -418,22 +437,22 @@ class NodeClient:
         return answer
 
     async def _read(self, answers: AsyncIterator[bytes], timeout_s: float | None) -> bytes | None:
-        # An iterator gives all that came, also where writing to the call has failed since: a
-        # server that refuses an envelope ends the stream while others are being sent.
+        # The iterator yields every answer received, even if writing to the call has failed since:
+        # a server that refuses an envelope ends the stream while others are being sent.
         try:
             async with asyncio.timeout(timeout_s):
                 return await anext(answers, None)
         except aio.AioRpcError as error:
             raise self._lost(error) from error
         except TimeoutError as error:
-            raise TimedOut(f"{self._address} gave no answer within {timeout_s} s") from error
+            raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
         return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
 
 
 async def _info(call: Any) -> str:
-    """Give why a node ended a call, where it says so; Fabric's orderer does not."""
+    """Return the node's reason for ending a call; empty where it sent none, as Fabric's orderer."""
     with contextlib.suppress(aio.AioRpcError, TimeoutError):
         async with asyncio.timeout(_TRAILER_S):
             for name, value in await call.trailing_metadata() or ():
@@ -443,9 +462,10 @@ async def _info(call: Any) -> str:
 
 
 async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> None:
-    """Write as flow control lets; the reader hears of a broken stream.
+    """Write messages as flow control allows. A broken stream is reported by the reading side.
 
-    Where the messages end in an error, what was sent before is answered first.
+    An error of the `messages` iterator is raised after the call's sending side was closed, so that
+    the envelopes sent before it are still answered.
     """
     failed = None
     try:
@@ -457,7 +477,7 @@ async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> 
                 await call.write(message)
     except (aio.AioRpcError, asyncio.InvalidStateError):
         return
-    except Exception as error:  # noqa: BLE001 - of the messages: raised below
+    except Exception as error:  # noqa: BLE001 - of the iterator; raised below
         failed = error
     with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
         await call.done_writing()

@@ -1,8 +1,8 @@
-"""Log levels by a spec, in Fabric's grammar: `LEVEL`, `LOGGER[,LOGGER…]=LEVEL`, joined by ":".
+"""Log levels by a spec in Fabric's grammar: `LEVEL` and `LOGGER[,LOGGER…]=LEVEL`, joined by ":".
 
-"info:amcast.osn.deliver,amcast.osn.wire=debug" sets the level of all of this project's loggers,
-and of two of them another. A spec replaces the one before it. Fabric's levels that Python does not
-know (`dpanic`, `panic`) mean the same as `critical`, as does `fatal`.
+"info:amcast.osn.deliver,amcast.osn.wire=debug" sets this project's loggers to info, and two of
+them to debug. A spec replaces the one before it. Fabric's levels that Python does not have
+(`dpanic`, `panic`, `fatal`) set Python's `critical`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ _LEVELS = {
     "fatal": logging.CRITICAL,
 }
 _LOGGER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-_FIELDS_MAX = 200  # Python keeps a logger for ever once it is named
+# Python never frees a logger once it is named, so each spec may name only so many. The project has
+# fewer than twenty.
+_FIELDS_MAX = 200
 
 
 class MalformedSpec(ValueError):
-    """The spec cannot be read; the text says which part."""
+    """The spec cannot be parsed; the text names the wrong part."""
 
 
 class LogLevels:
-    """The spec in force. `set` and `spec` from any thread."""
+    """The spec in force. `set` and `spec` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,15 +44,15 @@ class LogLevels:
 
     @property
     def spec(self) -> str:
-        """The spec in force, in its one spelling."""
+        """The spec in force, in canonical form: loggers sorted, the default level last."""
         with self._lock:
             named = [f"{name}={level}" for name, level in sorted(self._levels.items())]
             return ":".join([*named, self._default])
 
     def set(self, spec: object) -> None:
-        """Put a spec in force; raises `MalformedSpec`, and nothing changed then."""
+        """Put a spec in force; raises `MalformedSpec`, and then changes nothing."""
         if not isinstance(spec, str):
-            raise MalformedSpec("the spec is no text")
+            raise MalformedSpec("the spec is not a string")
         default, levels = _parsed(spec)
         with self._lock:
             for name in self._levels:

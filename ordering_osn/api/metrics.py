@@ -1,8 +1,8 @@
-"""A node's numbers for Prometheus, under the names of Fabric's orderer where it has one.
+"""A node's metrics for Prometheus, under the names of Fabric's orderer where it has the metric.
 
-The only door to `prometheus_client`. Names of our own begin with `amcast_osn_`. Durations are in
-seconds. Fabric's `grpc_comm_conn_*` and `consensus_kafka_*{broker_id}` have no counterpart here.
-Everything may be called from any thread.
+No other module imports `prometheus_client`. Metrics that Fabric does not have begin with
+`amcast_osn_`. Durations are in seconds. Fabric's `grpc_comm_conn_*` and
+`consensus_kafka_*{broker_id}` have no counterpart here. All calls are thread-safe.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# The default buckets of Prometheus' Go client, which Fabric's orderer uses.
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class LabelledCounter(Collector):
-    """A counter with labels. Its name is as it stands: Fabric's do not end in `_total`."""
+    """A counter with labels. Nothing is appended to its name: Fabric's do not end in `_total`."""
 
     def __init__(self, name: str, text: str, *labels: str, registry: CollectorRegistry) -> None:
         self.name = name
@@ -31,18 +32,18 @@ class LabelledCounter(Collector):
         registry.register(self)
 
     def add(self, *values: str, amount: float = 1.0) -> None:
-        """Count `amount` more under these label values, one for each label."""
+        """Add `amount` under these label values, one for each label."""
         assert len(values) == len(self._labels), (self.name, values)
         with self._lock:
             self._counts[values] = self._counts.get(values, 0.0) + amount
 
     def value(self, *values: str) -> float:
-        """Give what was counted under these label values."""
+        """Return the count under these label values."""
         with self._lock:
             return self._counts.get(values, 0.0)
 
     def collect(self) -> Iterable[Metric]:
-        """Give the registry what it exposes."""
+        """Yield the metric, for the registry."""
         metric = Metric(self.name, self._text, "counter")
         with self._lock:
             counts = sorted(self._counts.items())
@@ -51,12 +52,12 @@ class LabelledCounter(Collector):
         yield metric
 
     def describe(self) -> Iterable[Metric]:
-        """Name it, so that no second one is registered."""
+        """Yield the name, so that the registry refuses a second metric of that name."""
         yield Metric(self.name, self._text, "counter")
 
 
 class Metrics:
-    """All numbers of one node."""
+    """All metrics of one node."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -88,46 +89,59 @@ class Metrics:
             "deliver_requests_received", "The number of Deliver requests received", *request
         )
         self.deliver_requests_completed = self._tally(
-            "deliver_requests_completed", "How Deliver requests ended", *request, "success"
+            "deliver_requests_completed",
+            "The number of Deliver requests completed",
+            *request,
+            "success",
         )
         self.deliver_blocks_sent = self._tally(
             "deliver_blocks_sent", "The number of blocks sent by Deliver", *request
         )
         method = ("service", "method")
         self.grpc_server_stream_requests_received = self._tally(
-            "grpc_server_stream_requests_received", "Streams begun", *method
+            "grpc_server_stream_requests_received",
+            "The number of stream requests received",
+            *method,
         )
         self.grpc_server_stream_requests_completed = self._tally(
-            "grpc_server_stream_requests_completed", "Streams ended", *method, "code"
+            "grpc_server_stream_requests_completed",
+            "The number of stream requests completed",
+            *method,
+            "code",
         )
         self.grpc_server_stream_messages_received = self._tally(
-            "grpc_server_stream_messages_received", "Messages received on streams", *method
+            "grpc_server_stream_messages_received",
+            "The number of stream messages received",
+            *method,
         )
         self.grpc_server_stream_messages_sent = self._tally(
-            "grpc_server_stream_messages_sent", "Messages sent on streams", *method
+            "grpc_server_stream_messages_sent", "The number of stream messages sent", *method
         )
         self.grpc_server_unary_requests_received = self._tally(
-            "grpc_server_unary_requests_received", "Unary calls begun", *method
+            "grpc_server_unary_requests_received", "The number of unary requests received", *method
         )
         self.grpc_server_unary_requests_completed = self._tally(
-            "grpc_server_unary_requests_completed", "Unary calls ended", *method, "code"
+            "grpc_server_unary_requests_completed",
+            "The number of unary requests completed",
+            *method,
+            "code",
         )
 
     def _fabric_chain(self) -> None:
         self.blockcutter_block_fill_duration = self._histogram(
             "blockcutter_block_fill_duration",
-            "From the first transaction enqueued to the block being cut",
+            "The time from the first transaction of a block to its cut",
             "channel",
         )
         self.ledger_blockchain_height = self._gauge(
-            "ledger_blockchain_height", "Height of the chain in blocks", "channel"
+            "ledger_blockchain_height", "The height of the chain in blocks", "channel"
         )
         self.ledger_blockstorage_commit_time = self._histogram(
-            "ledger_blockstorage_commit_time", "Time to write a block", "channel"
+            "ledger_blockstorage_commit_time", "The time to write a block", "channel"
         )
         self.consensus_kafka_last_offset_persisted = self._gauge(
             "consensus_kafka_last_offset_persisted",
-            "The position, in the newest block's metadata, of the last record taken into a block",
+            "The position in the order stream that the newest block's metadata hold",
             "channel",
         )
 
@@ -135,7 +149,7 @@ class Metrics:
         self.fabric_version = self._gauge("fabric_version", "The running version", "version")
         self.fabric_version.labels(version=f"amcast-{version('amcast')}").set(1)
         self.logging_entries_written = self._tally(
-            "logging_entries_written", "Number of log entries that are written", "level"
+            "logging_entries_written", "The number of log entries written", "level"
         )
 
     def _own(self) -> None:
@@ -143,24 +157,24 @@ class Metrics:
             "amcast_osn_records_ignored", "Records of the log without effect", "channel", "reason"
         )
         self.records_reposted = self._tally(
-            "amcast_osn_records_reposted", "Records judged again and posted again", "channel"
+            "amcast_osn_records_reposted", "Records validated and posted again", "channel"
         )
         self.transactions_refused = self._tally(
-            "amcast_osn_transactions_refused", "Transactions refused at ordering",
+            "amcast_osn_transactions_refused", "Transactions refused when read from the log",
             "channel", "reason",
         )  # fmt: skip
         self.timers_posted = self._tally(
             "amcast_osn_timers_posted", "Time-to-cut records posted", "channel", "outcome"
         )
         self.torn_tails = self._tally(
-            "amcast_osn_ledger_torn_tails", "Torn ends of the ledger cut off at start", "channel"
+            "amcast_osn_ledger_torn_tails", "Torn tails of the ledger cut off at start", "channel"
         )
 
     def expose(self) -> bytes:
-        """Everything, in Prometheus' text format 0.0.4 (`CONTENT_TYPE`)."""
+        """Return all metrics in Prometheus' text format 0.0.4 (`CONTENT_TYPE`)."""
         text = generate_latest(self.registry).decode()
         for tally in self._tallies:
-            # The library writes a counter's head with the ending that its samples do not have.
+            # The library appends `_total` to a counter's name in its HELP and TYPE lines.
             for head in ("HELP", "TYPE"):
                 text = text.replace(f"# {head} {tally.name}_total ", f"# {head} {tally.name} ")
         return text.encode()
@@ -174,7 +188,7 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS)
+        return Histogram(name, text, labels, registry=self.registry, buckets=_BUCKETS_S)
 
 
 class CountingHandler(logging.Handler):
@@ -185,5 +199,5 @@ class CountingHandler(logging.Handler):
         self._metrics = metrics
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count one."""
+        """Count one entry."""
         self._metrics.logging_entries_written.add(record.levelname.lower())

@@ -2,15 +2,16 @@
 
     GET /healthz             200 {"status": "OK", "time": …}, or 503 with
                              "failed_checks": [{"component", "reason"}]; 405 for other methods;
-                             408 where the checks take longer than `CHECK_S`. Writes nothing.
+                             408 where the checks take longer than `HEALTH_CHECK_S`.
+                             Writes no record.
     GET /metrics             Prometheus' text format
     GET, PUT /logspec        {"spec": "info:amcast.osn.deliver=debug"}: 200, 204, or 400 {"error"}
     GET /version             {"Version": …}
 
-With TLS, `/metrics` and `/logspec` want a client certificate (401 without), or every path does
-(`client_required`). The answers come from threads of their own: a stuck event loop does not hide.
-At most `CONNECTIONS_MAX` clients are served at a time. Each must have sent its whole request within
-`CLIENT_S`, and have taken the answer within as long.
+With TLS, `/metrics` and `/logspec` require a client certificate (401 without one); with
+`client_required` every path does. Requests are answered in separate threads, so they are answered
+even if the node's event loop hangs. At most `CONNECTIONS_MAX` clients are served at a time; each
+must send its whole request within `CLIENT_S`, and take the answer within as long.
 """
 
 from __future__ import annotations
@@ -39,10 +40,14 @@ from ordering_osn.api.grpc_server import TlsFiles
 from ordering_osn.api.log_levels import ROOT, LogLevels, MalformedSpec
 from ordering_osn.api.metrics import CONTENT_TYPE, CountingHandler, Metrics
 
-CHECK_S = 30.0
-CLIENT_S = 10.0
+HEALTH_CHECK_S = 30.0  # as in Fabric's health handler
+CLIENT_S = 10.0  # as Fabric's operations server reads a request
+# Each connection is a thread. A few scrapers and operators ask at the same time; with ten times
+# more, connections that send nothing could hold 640 threads for `CLIENT_S`.
 CONNECTIONS_MAX = 64
-_BODY_BYTES_MAX = 64 << 10
+_BODY_BYTES_MAX = 64 << 10  # far more than a spec of 200 fields, the most that `LogLevels` accepts
+_LISTEN_BACKLOG_MAX = 128  # above socketserver's 5, so that a burst of connections is not refused
+_STOP_POLL_S = 0.1  # how long `stop` waits at most for the accepting thread: short for a human
 _JSON = "application/json"
 _log = logging.getLogger("amcast.osn.operations")
 
@@ -59,7 +64,7 @@ class Operations:
         port: int = 0,
         tls: TlsFiles | None = None,
         client_required: bool = False,
-        check_s: float = CHECK_S,
+        check_s: float = HEALTH_CHECK_S,
     ) -> None:
         self.host, self.port = host, port
         self.tls = tls is not None
@@ -73,7 +78,7 @@ class Operations:
         self._context = _context(tls, client_required=client_required) if tls else None
 
     def start(self) -> None:
-        """Listen, in threads; raises `UsageError`."""
+        """Listen, in threads; raises `UsageError` where the address cannot be used."""
         try:
             self._server = _Server((self.host, self.port), self, self._context)
         except OSError as error:
@@ -82,13 +87,13 @@ class Operations:
             ) from error
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": _STOP_POLL_S}, daemon=True
         )
         self._thread.start()
         logging.getLogger(ROOT).addHandler(self._counting)
 
     def stop(self) -> None:
-        """Listen no longer; answers that are being written may be cut off."""
+        """Stop listening; answers that are being written may be cut off."""
         logging.getLogger(ROOT).removeHandler(self._counting)
         self._server.shutdown()
         self._server.server_close()
@@ -96,7 +101,10 @@ class Operations:
         self._checks.shutdown(wait=False, cancel_futures=True)
 
     def failed_checks(self) -> list[tuple[str, str]]:
-        """Give what is wrong; raises `TimeoutError`. One check runs at a time, and serves all."""
+        """Return the problems as (component, reason); raises `TimeoutError`.
+
+        One check runs at a time; all clients that ask meanwhile get its result.
+        """
         checking = self._checking
         if checking is None or checking.done():
             checking = self._checking = self._checks.submit(self._channels.health)
@@ -106,19 +114,19 @@ class Operations:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128
+    request_queue_size = _LISTEN_BACKLOG_MAX
 
     def __init__(
         self, address: tuple[str, int], operations: Operations, context: ssl.SSLContext | None
     ) -> None:
         self.operations = operations
         self._tls = context
-        self._room = threading.Semaphore(CONNECTIONS_MAX)
+        self._free_connections = threading.Semaphore(CONNECTIONS_MAX)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._free_connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -129,18 +137,18 @@ class _Server(ThreadingHTTPServer):
             if self._tls is not None:
                 request = self._tls.wrap_socket(request, server_side=True)
             super().process_request_thread(request, client_address)
-        except OSError as error:  # of TLS, too: a client that is none of ours
+        except OSError as error:  # includes a failed TLS handshake
             _log.info("operations: %s: %s", client_address, error)
             self.shutdown_request(request)
         finally:
-            self._room.release()
+            self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        _log.info("operations: a client went away", exc_info=True)
+        _log.info("operations: a client closed its connection", exc_info=True)
 
 
 class _Request(io.RawIOBase):
-    """A request as it comes in; raises `TimeoutError` where that takes longer than `CLIENT_S`."""
+    """The bytes of a request; raises `TimeoutError` where they take longer than `CLIENT_S`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -152,7 +160,7 @@ class _Request(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("the request did not come in time")
+            raise TimeoutError(f"the request did not arrive within {CLIENT_S:g} s")
         self._connection.settimeout(left_s)
         try:
             return self._connection.recv_into(buffer)
@@ -202,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.METHOD_NOT_ALLOWED)
 
     def _allowed(self) -> bool:
-        """Say whether this client may see the path, and tell it where not."""
+        """Return whether this client may have the path; answers 401 where it may not."""
         if self.path in ("/healthz", "/version") or not self.server.operations.tls:
             return True
         if self.connection.getpeercert():
@@ -216,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         except NotInTime:
             self._answer(HTTPStatus.REQUEST_TIMEOUT)
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not well
+        except Exception as error:  # noqa: BLE001 - any error means unhealthy
             _log.exception("the health check failed")
             failed = [("health", f"{type(error).__name__}: {error}")]
         status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
@@ -244,7 +252,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             length = int(self.headers.get("Content-Length") or 0)
             if not 0 <= length <= _BODY_BYTES_MAX:
-                raise MalformedSpec(f"a spec has at most {_BODY_BYTES_MAX} bytes")
+                raise MalformedSpec(
+                    f"the request has {length} bytes; at most {_BODY_BYTES_MAX} are allowed"
+                )
             spec = json.loads(self.rfile.read(length))["spec"]
             self.server.operations.log_levels.set(spec)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -269,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _context(tls: TlsFiles, *, client_required: bool) -> ssl.SSLContext:
-    """Make the context: TLS 1.2 at least; `ssl` reads keys from files only."""
+    """Make the TLS context, for TLS 1.2 and later; `ssl` reads keys from files only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -284,5 +294,8 @@ def _context(tls: TlsFiles, *, client_required: bool) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise UsageError(f"TLS of the operations server: {error}") from error
     if client_required and not tls.authorities:
-        raise UsageError("TLS of the operations server: clients are required, but no authorities")
+        raise UsageError(
+            "TLS of the operations server: client certificates are required, "
+            "but no authorities are given to check them"
+        )
     return context

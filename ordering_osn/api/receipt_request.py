@@ -1,16 +1,16 @@
-"""A wait for a transaction's receipt: a signed request in, JSON out.
+"""Wait for a transaction's receipt: which block holds it, and at which index.
 
-Fabric's clients learn from a peer that their transaction stands in a block. Here the orderer says
-so: `/amcast.osn.Receipts/Wait` takes an envelope as Deliver does (header type MESSAGE, the channel
-in its header, Readers policy), whose data is
+Fabric's clients learn from a peer that their transaction is in a block. Here a node tells them:
+`/amcast.osn.Receipts/Wait` takes a signed envelope, as Deliver does (header type MESSAGE, the
+channel in its header, signed by one of the channel's Readers), with the data
 
     {"transaction": ID, "timeout_ms": at most WAIT_MS_MAX}
 
-and answers {"status", "chain", "block", "index"}: `index` counts the block's transactions from 0.
-Where it stands in no block in time, the status is 404 and block and index are null; other statuses
-are Deliver's, with a sentence in "info".
+and answers {"status", "chain", "block", "index"}; `index` counts the block's transactions from 0.
+Where the transaction is in no block in time, the status is 404, and block and index are null. All
+other statuses are Deliver's; "info" gives the reason.
 
-No gRPC here, and no clock but the caller's.
+No gRPC here, and no clock in answering; only `receipt_envelope`, for clients, reads it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ordering_osn.api.channels import Channels, Status
-from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, found, opened
+from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, channel_of, read_request
 from ordering_osn.chain.blocks import Signer
 from ordering_osn.chain.envelopes import signed_envelope
 from ordering_osn.protos import HeaderType
 
-WAIT_MS_MAX = 300_000
+WAIT_MS_MAX = 300_000  # as long as Fabric's Node SDK waits for a commit by default
+# Our IDs are 64 hexadecimal digits; the limit keeps a request's memory small, not IDs short.
 _ID_LENGTH_MAX = 1024
 
 
@@ -38,7 +39,10 @@ def receipt_envelope(
     tls_hash: bytes = b"",
     now: datetime | None = None,
 ) -> bytes:
-    """Make a signed request to wait for `transaction`."""
+    """Make a signed request to wait at most `timeout_ms` for `transaction`.
+
+    `tls_hash` is the SHA-256 of the client's own TLS certificate, under mutual TLS.
+    """
     return signed_envelope(
         HeaderType.MESSAGE,
         channel,
@@ -50,30 +54,37 @@ def receipt_envelope(
 
 
 async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes | None) -> bytes:
-    """Answer one request, within its time-out."""
+    """Answer one request, within its time-out; a refusal is an answer, too.
+
+    `tls_hash` is None without mutual TLS.
+    """
     try:
-        request = opened(raw, now=now, tls_hash=tls_hash)
-        channel = found(channels, request)
-        transaction, timeout_s = _asked(request)
+        request = read_request(raw, now=now, tls_hash=tls_hash)
+        channel = channel_of(channels, request)
+        transaction, timeout_s = _wanted(request)
         SeekAccess(channel, request).check(now)
     except Refused as refused:
         return _answer(refused.status, info=str(refused))
     place = await channels.receipt(channel.name, transaction, timeout_s)
     if place is None:
-        return _answer(Status.NOT_FOUND, channel.name, info="it stood in no block in time")
+        return _answer(Status.NOT_FOUND, channel.name, info="it was in no block in time")
     return _answer(Status.SUCCESS, channel.name, *place)
 
 
-def _asked(request: SeekRequest) -> tuple[str, float]:
+def _wanted(request: SeekRequest) -> tuple[str, float]:
     try:
-        asked: Any = json.loads(request.data)
-        transaction, timeout_ms = asked["transaction"], asked["timeout_ms"]
+        wanted: Any = json.loads(request.data)
+        transaction, timeout_ms = wanted["transaction"], wanted["timeout_ms"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refused(Status.BAD_REQUEST, "the data is not the JSON of a wait") from error
+        raise Refused(
+            Status.BAD_REQUEST, "the data is not JSON with transaction and timeout_ms"
+        ) from error
     if not isinstance(transaction, str) or not 0 < len(transaction) <= _ID_LENGTH_MAX:
-        raise Refused(Status.BAD_REQUEST, "the transaction is no ID")
+        raise Refused(
+            Status.BAD_REQUEST, f"transaction is not a string of 1 to {_ID_LENGTH_MAX} characters"
+        )
     if type(timeout_ms) is not int or not 0 <= timeout_ms <= WAIT_MS_MAX:
-        raise Refused(Status.BAD_REQUEST, f"timeout_ms is no number from 0 to {WAIT_MS_MAX}")
+        raise Refused(Status.BAD_REQUEST, f"timeout_ms is not an integer from 0 to {WAIT_MS_MAX}")
     return transaction, timeout_ms / 1000
 
 

@@ -1,7 +1,7 @@
-"""The bytes of answers: BroadcastResponse and DeliverResponse, written and read without a copy.
+"""Encode and decode BroadcastResponse and DeliverResponse around a serialized block.
 
-A block is sent as the bytes that stand in the ledger: nothing is parsed and serialized again. Both
-messages have the status in field 1 (a varint); in field 2 stand the info, or the block.
+A block is sent with the bytes of the ledger, not parsed and serialized again. Both messages have
+the status in field 1 (a varint); field 2 holds the info (Broadcast) or the block (Deliver).
 
 No I/O, no clock.
 """
@@ -23,53 +23,55 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
     number = shift = 0
     while True:
-        byte = raw[at]
+        byte = raw[position]
         number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 0x80:
-            return number, at
+            return number, position
 
 
 def status_answer(status: int, info: str = "") -> bytes:
-    """Broadcast's answer; without info also Deliver's last one to a request."""
+    """Encode Broadcast's answer; without info also the one that ends a Deliver request."""
     text = info.encode()
     answer = _STATUS + _varint(status)
     return answer + _SECOND + _varint(len(text)) + text if text else answer
 
 
 def block_answer(block: bytes) -> bytes:
-    """Deliver's answer that holds a serialized block."""
+    """Encode Deliver's answer that holds a serialized block."""
     return b"".join((_SECOND, _varint(len(block)), block))
 
 
 def read_status(answer: bytes) -> tuple[int, str]:
-    """Give the status and info of a BroadcastResponse; raises `ValueError`."""
-    status, at, info = 0, 0, b""
+    """Return the status and info of a BroadcastResponse; raises `ValueError`."""
+    status, position, info = 0, 0, b""
     try:
         if answer[:1] == _STATUS:
-            status, at = _read_varint(answer, 1)
-        if answer[at : at + 1] == _SECOND:
-            length, at = _read_varint(answer, at + 1)
-            info = answer[at : at + length]
+            status, position = _read_varint(answer, 1)
+        if answer[position : position + 1] == _SECOND:
+            length, position = _read_varint(answer, position + 1)
+            info = answer[position : position + length]
     except IndexError as error:
-        raise ValueError("the answer ends in the middle of a number") from error
+        raise ValueError("the answer ends within a varint") from error
     return status, info.decode(errors="replace")
 
 
 def read_answer(answer: bytes) -> bytes | int:
-    """Give the block (as bytes) or the status of a DeliverResponse; raises `ValueError`."""
+    """Return the block (bytes) or the status (int) of a DeliverResponse; raises `ValueError`."""
     if answer[:1] != _SECOND:
         return read_status(answer)[0]
     try:
-        length, at = _read_varint(answer, 1)
+        length, position = _read_varint(answer, 1)
     except IndexError as error:
-        raise ValueError("the answer ends in the middle of a number") from error
-    if len(answer) - at != length:
-        raise ValueError(f"the answer says {length} bytes of block and has {len(answer) - at}")
-    return answer[at:]
+        raise ValueError("the answer ends within a varint") from error
+    if len(answer) - position != length:
+        raise ValueError(
+            f"the answer declares a block of {length} bytes and holds {len(answer) - position}"
+        )
+    return answer[position:]
 
 
 SUCCESS = status_answer(Status.SUCCESS)

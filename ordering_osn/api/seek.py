@@ -1,17 +1,23 @@
-"""What a reader asks for, judged: request bytes, the time and a chain in; block numbers out.
+"""Judge a Deliver request: whether its signer may read the chain, and which blocks come next.
 
-Fabric's rules for Deliver (its common/deliver and file ledger). No I/O, no gRPC; no clock, but
-where a client's own request is made.
+The input is the request's bytes, the time and a chain. The rules are Fabric's (its common/deliver
+and file ledger). No I/O and no gRPC; only `seek_envelope`, which makes a client's request, reads a
+clock.
 
-    request   a signed envelope; its header names the channel, its data says what is asked for
-    start     the first block that is wanted, resolved once, when the request comes
-    stop      the last one; a stop below the next block is never met: an endless tail
-    height    the number of the next block of the chain
+    request   a signed envelope; its header names the channel, its data is a SeekInfo
+    start     the first block wanted, resolved once, when the request arrives
+    stop      the last block wanted; where it resolves below the start ("newest" from a start at
+              "next"), it is never reached, and the stream is endless
+    height    the number of the chain's next block
 
-Checks, in this order: the envelope can be read, its time is near, it is bound to its TLS client
-(`opened`) · the channel exists, the data can be read, the chain is not errored (the caller's) ·
-Readers policy (in maintenance mode that of the orderer group) and expiry (`SeekAccess`) · start and
-stop (`Seek`).
+Checks, in this order:
+
+    1. `read_request`: the envelope can be decoded, its timestamp is near the node's time, and it
+       is bound to the TLS client
+    2. the caller: the channel exists, the SeekInfo can be decoded, the chain is not errored
+    3. `SeekAccess`: the signer's certificate has not expired; the Readers policy is met (in
+       maintenance mode the orderer group's)
+    4. `Seek`: start and stop exist and fit each other
 
 Invariant: start <= number; numbers are delivered without a gap, each once.
 """
@@ -44,13 +50,13 @@ from ordering_osn.protos import (
 
 READERS = "/Channel/Readers"
 READERS_IN_MAINTENANCE = "/Channel/Orderer/Readers"
-TIME_WINDOW = timedelta(minutes=15)
-ENDLESS = 2**64 - 1
+TIME_WINDOW = timedelta(minutes=15)  # Fabric's default, General.Authentication.TimeWindow
+ENDLESS = 2**64 - 1  # the largest block number: a stop that no chain reaches
 Position = int | str
 
 
 class Refused(Exception):
-    """A request ends with this status; the sentence says why."""
+    """A request ends with `status`; the text is the reason."""
 
     def __init__(self, status: Status, info: str) -> None:
         super().__init__(info)
@@ -58,7 +64,7 @@ class Refused(Exception):
 
 
 class SeekRequest(NamedTuple):
-    """A request whose envelope, time and TLS binding are in order. Nobody checked who signed it."""
+    """A request whose envelope, timestamp and TLS binding are valid; its signer is unchecked."""
 
     channel: str
     data: bytes
@@ -66,8 +72,11 @@ class SeekRequest(NamedTuple):
     expires: datetime | None  # the end of its signer's certificate, where it has one
 
 
-def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
-    """Give the request in an envelope; raises `Refused`. `tls_hash` is None without mutual TLS."""
+def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
+    """Read the request in an envelope; raises `Refused`.
+
+    `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
+    """
     try:
         envelope = ParsedEnvelope(raw)
         header = envelope.header
@@ -79,7 +88,7 @@ def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
     sent_s = header.timestamp.seconds + header.timestamp.nanos / 1e9
     if abs(now.timestamp() - sent_s) > TIME_WINDOW.total_seconds():
         raise Refused(
-            Status.BAD_REQUEST, f"its timestamp is more than {TIME_WINDOW} from this node's time"
+            Status.BAD_REQUEST, f"the timestamp is more than {TIME_WINDOW} from this node's time"
         )
     if tls_hash is not None and header.tls_cert_hash != tls_hash:
         raise Refused(
@@ -88,8 +97,8 @@ def opened(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
     return SeekRequest(header.channel_id, envelope.payload.data, signed, expires_at(signed.creator))
 
 
-def found(channels: Channels, request: SeekRequest) -> Channel:
-    """Give the channel that a request names; raises `Refused`."""
+def channel_of(channels: Channels, request: SeekRequest) -> Channel:
+    """Return the channel that a request names; raises `Refused`."""
     channel = channels.get(request.channel)
     if channel is None:
         raise Refused(Status.NOT_FOUND, f"this node has no channel {request.channel!r}")
@@ -97,7 +106,7 @@ def found(channels: Channels, request: SeekRequest) -> Channel:
 
 
 class SeekAccess:
-    """Whether a request's signer may read: asked before every block, judged once a config."""
+    """Checks before each block whether the signer may read; the policy once for each config."""
 
     def __init__(self, channel: Channel, request: SeekRequest) -> None:
         self._channel = channel
@@ -105,7 +114,7 @@ class SeekAccess:
         self._sequence = -1
 
     def check(self, now: datetime) -> None:
-        """Raise `Refused` FORBIDDEN unless the signer is a reader now."""
+        """Raise `Refused` FORBIDDEN unless the signer may read at `now`."""
         expires = self._request.expires
         if expires is not None and now > expires:
             raise Refused(Status.FORBIDDEN, "the identity has expired")
@@ -121,7 +130,7 @@ class SeekAccess:
 
 
 def seek_info(data: bytes) -> Any:
-    """Give the SeekInfo that a request holds; raises `Refused`."""
+    """Decode the SeekInfo of a request; raises `Refused`."""
     try:
         return decoded(SeekInfo, data, "the seek info")
     except BadEnvelope as error:
@@ -129,11 +138,11 @@ def seek_info(data: bytes) -> Any:
 
 
 class Seek:
-    """Which blocks are wanted, and the next of them."""
+    """The blocks of one request: `number` is the next to deliver, `stop` the last."""
 
     def __init__(self, info: Any, *, base: int, height: int) -> None:
         if not info.HasField("start") or not info.HasField("stop"):
-            raise Refused(Status.BAD_REQUEST, "the seek info lacks its start or its stop")
+            raise Refused(Status.BAD_REQUEST, "the seek info has no start or no stop")
         self.number = self._start(info.start, base, height)
         self.stop = self._stop(info, height)
         self._fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
@@ -165,16 +174,16 @@ class Seek:
         if kind is None:  # Fabric's: it means block 0, which only a start at 0 meets
             return 0
         if kind == "next_commit":
-            # Who does not wait gets what is there now. (Fabric takes such a stop for block 0, as
-            # where it names none.)
+            # A request that does not wait gets the blocks that exist now. (Fabric reads such a stop
+            # as block 0, as where it names none.)
             fail = info.behavior == SeekInfo.FAIL_IF_NOT_READY
             return height - 1 if fail and self.number < height else height
-        # As a stop, "oldest" is the start itself. Start and stop are resolved at one height: from
-        # newest to newest is one block, though another lands meanwhile.
+        # As a stop, "oldest" is the start itself. Start and stop are resolved at the same height:
+        # from newest to newest is one block, even if another is written meanwhile.
         return {"oldest": self.number, "newest": height - 1}[kind]
 
     def next(self, height: int) -> int | None:
-        """Give the number to deliver now; None: wait until the chain grows. Raises `Refused`."""
+        """Return the number to deliver now; None: wait until the chain grows. Raises `Refused`."""
         if self.number < height:
             return self.number
         if self._fail:
@@ -182,7 +191,7 @@ class Seek:
         return None
 
     def delivered(self) -> bool:
-        """Note that the block was delivered; whether it was the last one wanted."""
+        """Record that block `number` was delivered; returns whether it was the last one."""
         self.number += 1
         return self.number - 1 == self.stop
 

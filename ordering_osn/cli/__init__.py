@@ -1,1 +1,1 @@
-"""`amcast osn`."""
+"""The commands of `amcast osn`."""

@@ -1,15 +1,18 @@
-"""Blocks in words, and whether they are the chain that they say they are.
+"""Inspect blocks: print one as JSON (`describe`), and check a whole chain (`verify`).
 
-In: serialized blocks, of a ledger's folder or of a `.block` file. Out: a block as a JSON object
-(`describe`), and what is wrong with a chain, a sentence each (`verify`). Nothing is changed, and
-what cannot be decoded is said, not raised: who looks at a damaged chain wants to see the rest.
+The blocks come from a ledger's folder or from a `.block` file; nothing is changed. What cannot be
+decoded is reported in the result, not raised, so that one damaged block does not hide the others.
 
-    sound    every block can be read; numbers, previous hashes and data hashes continue the chain;
-             positions grow; each block names the config block in force, is signed as that
-             config's policy /Channel/Orderer/BlockValidation asks, and holds this channel's
-             envelopes only; each config follows from the one before it
+A chain is *sound* where
 
-A genesis block has no signature: it is trusted, or compared with the config that is given.
+    - every block can be read;
+    - numbers, previous hashes and data hashes continue from block to block, and positions grow;
+    - each block names the config block in force, and its signatures meet that config's policy
+      /Channel/Orderer/BlockValidation;
+    - each block holds envelopes of this channel only;
+    - each config follows from the one before it.
+
+A genesis block has no signature: it is trusted, or compared with a config that the caller gives.
 """
 
 from __future__ import annotations
@@ -49,20 +52,20 @@ from ordering_osn.protos import (
     SignatureHeader,
 )
 
-_OPAQUE_SLOTS = ("TRANSACTIONS_FILTER", "COMMIT_HASH")  # a peer's, or nobody's: shown as hex
+_OPAQUE_SLOTS = ("TRANSACTIONS_FILTER", "COMMIT_HASH")  # written by peers, if at all: shown as hex
 _UNDECODABLE = (DecodeError, Malformed, CorruptMetadata, InvalidConfig, Unreadable)
 
 
 class BlockFile:
-    """One block in a file of its own, as Fabric's tools write them."""
+    """A single block in a file, as Fabric's tools write it."""
 
     def __init__(self, path: Path) -> None:
-        """Raise `UsageError` where the file holds no block."""
+        """Read the file; raises `UsageError` where it holds no block."""
         self._raw = path.read_bytes()
         try:
             header = Block.FromString(self._raw).header
         except DecodeError as error:
-            raise UsageError(f"{path} holds no block: {error}") from error
+            raise UsageError(f"{path} holds no block that can be decoded: {error}") from error
         self._number = int(header.number)
 
     @property
@@ -72,26 +75,26 @@ class BlockFile:
 
     @property
     def height(self) -> int:
-        """The number after it."""
+        """The block's number + 1."""
         return self._number + 1
 
     def read(self, number: int) -> bytes:
-        """Give the block."""
+        """Return the serialized block; raises `Pruned` for any other number."""
         if number == self._number:
             return self._raw
         raise Pruned(f"block {number} is not in this file")
 
 
-def opened(path: Path) -> Blocks:
-    """Open a ledger's folder or a `.block` file for looking; raises `UsageError`."""
+def open_blocks(path: Path) -> Blocks:
+    """Open a ledger's folder or a `.block` file read-only; raises `UsageError`."""
     return BlockFile(path) if path.is_file() else Ledger.open(path, read_only=True)
 
 
-# In words
+# One block as JSON
 
 
 def describe(raw: bytes) -> dict[str, Any]:
-    """Say what a block holds; hashes and IDs in hex. "problems" says what cannot be decoded."""
+    """Return a block as a JSON object, hashes in hex; "problems" lists what cannot be decoded."""
     try:
         block = Block.FromString(raw)
     except DecodeError as error:
@@ -121,27 +124,27 @@ def describe(raw: bytes) -> dict[str, Any]:
         except _UNDECODABLE as error:
             problems.append(f"its config: {error}")
     if data_hash(block.data.data) != header.data_hash:
-        problems.append("its data does not have the data hash of its header")
+        problems.append("the data hash in its header does not match its data")
     return document
 
 
 def _transaction(envelope: bytes) -> dict[str, Any]:
-    reading = transactions.read(envelope)
+    transaction = transactions.read(envelope)
     payload = Payload.FromString(Envelope.FromString(envelope).payload)
     seconds = transactions.channel_header(envelope).timestamp.seconds
     creator = SignatureHeader.FromString(payload.header.signature_header).creator
     return {
-        "transaction": reading.transaction,
-        "channel": reading.channel,
-        "type": _type(reading.type),
+        "transaction": transaction.transaction,
+        "channel": transaction.channel,
+        "type": _type(transaction.type),
         "time": _time(seconds),
-        "creator": _person(creator),
+        "creator": _identity(creator),
         "bytes": len(envelope),
     }
 
 
 def _time(seconds: int) -> str | None:
-    """Say when a client says it was; None where it says nothing, or no time at all."""
+    """Return a client's timestamp in ISO 8601; None where it is missing or out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
     except (OSError, OverflowError, ValueError):
@@ -153,8 +156,8 @@ def _type(number: int) -> str:
     return str(HeaderType.Name(number)) if known else str(number)
 
 
-def _person(creator: bytes) -> dict[str, Any] | None:
-    """Say who a creator says it is; nothing is verified. None: nobody."""
+def _identity(creator: bytes) -> dict[str, Any] | None:
+    """Return what a creator claims to be, unverified; None where there is no creator."""
     if not creator:
         return None
     identity = SerializedIdentity.FromString(creator)
@@ -167,7 +170,7 @@ def _person(creator: bytes) -> dict[str, Any] | None:
 def _metadata(block: Any, problems: list[str]) -> dict[str, Any]:
     document: dict[str, Any] = {"signers": [], "last_config": None, "position": None}
     try:
-        document["signers"] = [_person(one.creator) for one in signed_bytes(block)]
+        document["signers"] = [_identity(signed.creator) for signed in signed_bytes(block)]
         document["last_config"] = last_config_of(block)
         consenter = consenter_of(block)
         document["position"] = consenter.last_offset_persisted
@@ -178,8 +181,8 @@ def _metadata(block: Any, problems: list[str]) -> dict[str, Any]:
         problems.append(f"its metadata: {error}")
     slots = block.metadata.metadata
     for name in _OPAQUE_SLOTS:
-        at = BlockMetadataIndex.Value(name)
-        document[name.lower()] = slots[at].hex() if at < len(slots) else None
+        slot = BlockMetadataIndex.Value(name)
+        document[name.lower()] = slots[slot].hex() if slot < len(slots) else None
     return document
 
 
@@ -196,7 +199,9 @@ def _config(config: ChannelConfig) -> dict[str, Any]:
         "max_channels": config.max_channels,
         "orderer_addresses": list(config.orderer_addresses),
         "consortiums": list(config.consortiums),
-        "organisations": {"/".join(at): msp for at, msp in sorted(config.organisations.items())},
+        "organisations": {
+            "/".join(path): msp_id for path, msp_id in sorted(config.organisations.items())
+        },
         "capabilities": {
             "channel": sorted(capabilities.channel),
             "orderer": sorted(capabilities.orderer),
@@ -205,11 +210,11 @@ def _config(config: ChannelConfig) -> dict[str, Any]:
     }
 
 
-# Verified
+# A whole chain
 
 
 class _Force(NamedTuple):
-    """The config in force, and the block it stands in."""
+    """The config in force, and the number of the block that holds it."""
 
     block: int
     config: ChannelConfig
@@ -221,12 +226,12 @@ def verify(
     config: ChannelConfig | None = None,
     seen: Callable[[Any], None] = lambda _block: None,
 ) -> Iterator[str]:
-    """Say what is wrong with a chain, a sentence for each problem; nothing where it is sound.
+    """Check a chain; yields one sentence for each problem, none where the chain is sound.
 
-    `config` is the one in force at the base, from a source that is trusted; without it the
-    ledger's own is believed (block 0's, or that of the config block kept below the base).
-    Where a config block cannot be read, signatures go unchecked to the next one, and that is said.
-    Reads every block, one at a time; `seen` is called with each that can be decoded.
+    `config` is the config in force at the base, from a trusted source. Without it the ledger's own
+    is trusted: that of block 0, or of the config block kept below the base. Behind a config block
+    that cannot be read, signatures are not checked up to the next config block, and a sentence
+    says so. Reads the blocks one at a time; `seen` is called with each that can be decoded.
     """
     check = _Check(blocks, config)
     for number in range(blocks.base, blocks.height):
@@ -242,19 +247,19 @@ def verify(
 
 
 def _in_force(blocks: Blocks, config: ChannelConfig | None) -> _Force | None:
-    """Find the config in force at the base; None where the base brings it, and none is given."""
+    """Find the config in force at the base; None where the base holds it and none is given."""
     number = last_config_of(Block.FromString(blocks.read(blocks.base)))
     if config is None and number < blocks.base:
         config = ChannelConfig.from_block(blocks.read(number))
     return _Force(number, config) if config is not None else None
 
 
-def _same(one: ChannelConfig, other: ChannelConfig) -> bool:
-    return one.channel_id == other.channel_id and bool(one.config == other.config)
+def _same(config: ChannelConfig, other: ChannelConfig) -> bool:
+    return config.channel_id == other.channel_id and bool(config.config == other.config)
 
 
 class _Check:
-    """What the blocks so far leave to be compared with."""
+    """What the blocks checked so far require of the next one."""
 
     def __init__(self, blocks: Blocks, config: ChannelConfig | None) -> None:
         self._base = blocks.base
@@ -271,78 +276,85 @@ class _Check:
                 self._why_not = str(error)
 
     def skip(self) -> None:
-        """Go on behind a block that cannot be read."""
+        """Continue after a block that cannot be read."""
         self._previous, self._position, self._missing = None, None, True
 
     def problems(self, number: int, block: Any) -> Iterator[str]:
-        """Compare one block with those before it."""
+        """Check one block against those before it."""
         yield from self._hashes(number, block)
         try:
             named = last_config_of(block)
             position = consenter_of(block).last_offset_persisted
             if number and self._position is not None and position <= self._position:
-                yield f"has position {position}, the block before it {self._position}"
+                before = self._position
+                yield f"has position {position}, which is not above {before} of the block before"
             self._position = position
             yield from self._signed(number, block, named)
             if is_config(block):
                 yield from self._configured(number, block, named)
         except CorruptMetadata as error:
-            yield f"has metadata that no orderer writes: {error}"
+            yield f"has invalid metadata: {error}"
             self._missing = self._missing or is_config(block)
         yield from self._foreign(block.data.data)
 
     def _hashes(self, number: int, block: Any) -> Iterator[str]:
         header = block.header
         if header.number != number:
-            yield f"says it is block {header.number}"
+            yield f"has the number {header.number} in its header"
         if data_hash(block.data.data) != header.data_hash:
-            yield "holds data that does not have the data hash of its header"
+            yield "has a data hash that does not match its data"
         follows = header.previous_hash
         if number == 0 and follows:
-            yield f"is the first, yet follows {follows.hex()}"
+            yield f"is the first, but has the previous hash {follows.hex()}"
         if self._previous is not None and follows != header_hash(self._previous):
             expected = header_hash(self._previous).hex()
-            yield f"follows {follows.hex() or 'nothing'}; the block before it is {expected}"
+            yield (
+                f"has the previous hash {follows.hex() or '(none)'}, "
+                f"but the hash of the block before it is {expected}"
+            )
         self._previous = header
 
     def _signed(self, number: int, block: Any, named: int) -> Iterator[str]:
-        """Check the signatures by the config in force before this block."""
+        """Check the signatures against the config in force before this block."""
         if number == 0:
             return
         force = self._force
         expected = number if is_config(block) else force.block if force else None
         if expected is not None and named != expected:
             if not self._missing:
-                yield f"names block {named} as the newest config's, which is block {expected}"
+                yield f"names block {named} as the newest config block, which is block {expected}"
             else:  # the config block was among those that could not be read
-                yield f"is signed under the config of block {named}, which is not known: unchecked"
+                yield (
+                    f"is signed under the config of block {named}, which could not be read: "
+                    "its signatures are not checked"
+                )
                 self._force = force = None
         if force is None:
             if number == self._base:
-                yield f"is the oldest one, and its signatures are unchecked: {self._why_not}"
+                yield f"is the oldest block, and its signatures are not checked: {self._why_not}"
             return
         signed = [
-            SignedData(one.message, one.creator, one.signature) for one in signed_bytes(block)
+            SignedData(each.message, each.creator, each.signature) for each in signed_bytes(block)
         ]
         try:
             force.config.policies.evaluate(POLICY, signed)
         except PolicyNotMet as error:
-            yield f"is not signed by those who may: {error}"
+            yield f"has signatures that do not meet the block validation policy: {error}"
 
     def _configured(self, number: int, block: Any, named: int) -> Iterator[str]:
         """Put a config block's config in force."""
         envelope = block.data.data[0]
         known = self._force is not None and not self._missing
         try:
-            found = ChannelConfig.from_envelope(envelope)
+            config = ChannelConfig.from_envelope(envelope)
             if self._force is not None and known:
                 self._force.config.after(envelope)
         except (InvalidConfig, Invalid) as error:
-            yield f"holds a config that cannot follow: {error}"
+            yield f"holds a config that does not follow from the one before it: {error}"
             return
-        if number == 0 and self._given is not None and not _same(found, self._given):
-            yield "holds another config than the one that is given"
-        self._force, self._missing = _Force(named, found), False
+        if number == 0 and self._given is not None and not _same(config, self._given):
+            yield "holds another config than the given one"
+        self._force, self._missing = _Force(named, config), False
 
     def _foreign(self, envelopes: Iterable[bytes]) -> Iterator[str]:
         for index, envelope in enumerate(envelopes):

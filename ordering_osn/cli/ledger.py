@@ -1,4 +1,7 @@
-"""`amcast osn inspect|prune|snapshot|restore`: a node's ledgers, without the node."""
+"""`amcast osn inspect|prune|snapshot|restore`: commands on a node's ledger files.
+
+They read and write the folder itself and connect to no node.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from multicast.errors import AmcastError, UsageError
-from ordering_osn.cli.inspection import describe, opened, verify
+from ordering_osn.cli.inspection import describe, open_blocks, verify
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
 from ordering_osn.ledger.snapshots import restore as restore_ledger
 from ordering_osn.ledger.snapshots import snapshot as take_snapshot
@@ -19,7 +22,8 @@ from ordering_osn.node.joining import joined, ledger_folder
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
-_TOLD_MAX = 50
+# A terminal shows about as many lines. `-o json` prints all; every damaged block makes a problem.
+_PROBLEMS_PRINTED_MAX = 50
 _COLUMNS = (
     "channel",
     "base",
@@ -32,74 +36,78 @@ _COLUMNS = (
 
 
 Folder = Annotated[
-    Path, typer.Option("--folder", envvar="AMCAST_OSN_FOLDER", help="Where the node's chains are.")
+    Path,
+    typer.Option(
+        "--folder", envvar="AMCAST_OSN_FOLDER", help="The node's folder, which holds its chains."
+    ),
 ]
-Channel = Annotated[str, typer.Option("--channel", "-c", help="The channel.")]
+Channel = Annotated[str, typer.Option("--channel", "-c", help="The channel's ID.")]
 
 
 class Unsound(AmcastError):
-    """A ledger's blocks are not the chain that they say they are."""
+    """A ledger does not hold a sound chain: the text names the first problem."""
 
 
 @app.command()
 def inspect(
     path: Annotated[
-        Path | None, typer.Argument(help="A ledger's folder or a .block file, without a node.")
+        Path | None, typer.Argument(help="A ledger's folder or a .block file, instead of --folder.")
     ] = None,
     *,
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--folder", envvar="AMCAST_OSN_FOLDER", help="Or a node's folder: its chains."
+            "--folder", envvar="AMCAST_OSN_FOLDER", help="A node's folder: check its chains."
         ),
     ] = None,
     channel: Annotated[
-        str | None, typer.Option("--channel", "-c", help="Only this channel; default: all.")
+        str | None,
+        typer.Option("--channel", "-c", help="Check only this channel; default: all of --folder."),
     ] = None,
     block: Annotated[
-        int | None, typer.Option("--block", help="Print this block, as JSON, and check nothing.")
+        int | None, typer.Option("--block", help="Print this block as JSON; no check.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check a node's blocks, each with its checksum, hashes, signatures and config.
+    """Check all blocks of a node: checksums, hashes, signatures and configs.
 
-    Changes nothing; the node may run. Ends with 1 where a block is not what it must be, and says
-    on stderr which and why.
+    Changes nothing; the node may run. Where a block is not what it must be, stderr names the block
+    and the reason, and the exit code is 1.
     """
     ledgers = _ledgers(path, folder, channel)
     if block is not None:
         if len(ledgers) != 1:
-            raise UsageError("--block needs --channel")
-        typer.echo(json.dumps(describe(opened(ledgers[0][1]).read(block))))
+            raise UsageError("--block needs one ledger: name it with --channel")
+        typer.echo(json.dumps(describe(open_blocks(ledgers[0][1]).read(block))))
         return
     rows = []
     problems = []
-    for name, place in ledgers:
-        row, found = _checked(name, place)
+    for name, ledger_path in ledgers:
+        row, ledger_problems = _checked(name, ledger_path)
         rows.append(row)
-        problems += [f"{name}: {problem}" for problem in found]
+        problems += [f"{name}: {problem}" for problem in ledger_problems]
     if output is Output.JSON:
         document = {"schema_version": 1, "channels": rows, "problems": problems}
         typer.echo(json.dumps(document))
     else:
         _print(rows)
-        for problem in problems[:_TOLD_MAX]:
+        for problem in problems[:_PROBLEMS_PRINTED_MAX]:
             typer.echo(problem, err=True)
     if problems:
-        raise Unsound(f"{len(problems)} problems in {len(rows)} ledgers; first: {problems[0]}")
+        raise Unsound(f"{len(problems)} problems in {len(rows)} ledgers; the first: {problems[0]}")
 
 
 def _ledgers(path: Path | None, folder: Path | None, channel: str | None) -> list[tuple[str, Path]]:
-    """Give the ledgers that are asked for, by name."""
+    """Return the name and the path of each ledger to check."""
     if path is not None:
         return [(path.name, path)]
     if folder is None:
-        raise UsageError("give a node's --folder, or the path of a ledger or a block")
+        raise UsageError("give --folder, or the path of a ledger's folder or of a .block file")
     names = joined(folder)
     if channel is not None and channel not in names:
         raise UsageError(f"{folder} has no channel {channel}")
     if not names:
-        raise UsageError(f"{folder} has no channels; 'amcast osn join' puts one there")
+        raise UsageError(f"{folder} has no channels; add one with 'amcast osn join'")
     return [(name, ledger_folder(folder, name)) for name in names if channel in (None, name)]
 
 
@@ -108,17 +116,18 @@ def prune(
     *,
     folder: Folder,
     channel: Channel,
-    below: Annotated[int, typer.Option("--below", help="The oldest block to keep.")],
+    below: Annotated[int, typer.Option("--below", help="The number of the oldest block to keep.")],
 ) -> None:
-    """Forget a chain's oldest blocks, but the config block in force; the node must not run.
+    """Remove a chain's oldest blocks. Stop the node first.
 
-    A node starts again from its newest 100,000 transactions: keep as many.
+    The config block in force at the new oldest block stays. Keep the newest 100,000 transactions:
+    a restarted node reads them to refuse replays.
     """
     if not ledger_folder(folder, channel).is_dir():
         raise UsageError(f"{folder} holds no blocks of channel {channel}")
     with Ledger.open(ledger_folder(folder, channel)) as ledger:
         ledger.prune(below)
-        typer.echo(f"{channel} begins with block {ledger.base}", err=True)
+        typer.echo(f"the oldest block of {channel} is now {ledger.base}", err=True)
 
 
 @app.command()
@@ -126,10 +135,10 @@ def snapshot(
     *,
     folder: Folder,
     channel: Channel,
-    base: Annotated[int, typer.Option("--base", help="The snapshot's oldest block.")],
-    to: Annotated[Path, typer.Option("--to", help="A folder that is not there yet.")],
+    base: Annotated[int, typer.Option("--base", help="The number of the snapshot's oldest block.")],
+    to: Annotated[Path, typer.Option("--to", help="The folder to create; it must not exist.")],
 ) -> None:
-    """Copy a chain's newest blocks for another node ('amcast osn restore'); the node may run."""
+    """Copy a chain's newest blocks, for 'amcast osn restore' on another node; the node may run."""
     take_snapshot(Ledger.open(ledger_folder(folder, channel), read_only=True), to, base=base)
 
 
@@ -138,16 +147,16 @@ def restore(
     *,
     folder: Folder,
     channel: Channel,
-    taken: Annotated[Path, typer.Option("--from", help="The snapshot.")],
+    taken: Annotated[Path, typer.Option("--from", help="The snapshot's folder.")],
 ) -> None:
-    """Give a node that joined a channel, and has not run it, the blocks of a snapshot."""
+    """Copy a snapshot into the folder of a node that has joined the channel but not yet run it."""
     if channel not in joined(folder):
-        raise UsageError(f"{folder} has no channel {channel}; join it first")
+        raise UsageError(f"{folder} has no channel {channel}; join it first with 'amcast osn join'")
     restore_ledger(taken, ledger_folder(folder, channel))
 
 
-def _checked(name: str, place: Path) -> tuple[dict[str, Any], list[str]]:
-    """Read a whole ledger; give its row and what is wrong with it."""
+def _checked(name: str, path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Check a whole ledger; returns its row of the table, and its problems."""
     row: dict[str, Any] = dict.fromkeys(_COLUMNS, 0)
     newest: list[Any] = []
 
@@ -156,7 +165,7 @@ def _checked(name: str, place: Path) -> tuple[dict[str, Any], list[str]]:
         newest[:] = [block]
 
     try:
-        ledger = opened(place)
+        ledger = open_blocks(path)
         problems = list(verify(ledger, seen=seen))
     except (LedgerDamaged, UsageError) as error:
         return {**row, "channel": name, "sound": False}, [str(error)]

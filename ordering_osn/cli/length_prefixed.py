@@ -1,6 +1,6 @@
-"""Byte strings in a file or a pipe, one after the other, each behind its length.
+"""Length-prefixed frames in a file or a pipe: 4 bytes of length, big-endian, then the content.
 
-The length is 4 bytes, the most significant first. So are envelopes and blocks read and printed.
+`amcast osn broadcast` reads envelopes in this form, and `amcast osn deliver --raw` prints blocks.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from pathlib import Path
 
 from multicast.errors import UsageError
 
-LENGTH_BYTES = 4
-PIECE_BYTES_MAX = 100 << 20
+LENGTH_BYTES = 4  # of the file format (docs/ordering.md)
+# The most that a node accepts or sends (`grpc_server.MESSAGE_BYTES_MAX`). A larger length means
+# that the file has another format; without a limit its first bytes could ask for 4 GiB of memory.
+FRAME_BYTES_MAX = 100 << 20
 
 
-def check(file: Path) -> None:
-    """Raise `UsageError` where a file does not hold whole byte strings, one after the other."""
-    for _ in pieces(file):
+def check_frames(file: Path) -> None:
+    """Read a whole file; raises `UsageError` unless it consists of complete frames."""
+    for _ in frames(file):
         pass
 
 
-def pieces(file: Path | None) -> Iterator[bytes]:
-    """Read a file's byte strings; None: standard input's. Raises `UsageError` where one is torn."""
+def frames(file: Path | None) -> Iterator[bytes]:
+    """Yield the content of each frame of a file, or of standard input (None).
+
+    Raises `UsageError` where the file cannot be opened or a frame is incomplete.
+    """
     name = str(file) if file else "standard input"
     with contextlib.ExitStack() as opened:
         try:
@@ -33,16 +38,16 @@ def pieces(file: Path | None) -> Iterator[bytes]:
         count = 0
         while head := source.read(LENGTH_BYTES):
             length = int.from_bytes(head, "big")
-            if len(head) < LENGTH_BYTES or length > PIECE_BYTES_MAX:
+            if len(head) < LENGTH_BYTES or length > FRAME_BYTES_MAX:
                 raise UsageError(
-                    f"{name} does not hold byte strings behind their lengths: what follows number "
-                    f"{count} is no length of 4 bytes up to {PIECE_BYTES_MAX}"
+                    f"{name} is not a file of length-prefixed frames: no length of {LENGTH_BYTES} "
+                    f"bytes up to {FRAME_BYTES_MAX} follows frame {count}"
                 )
-            piece = source.read(length)
-            if len(piece) < length:
+            frame = source.read(length)
+            if len(frame) < length:
                 raise UsageError(
-                    f"{name} ends within number {count + 1}: it says {length} bytes and has "
-                    f"{len(piece)}; was the file cut off?"
+                    f"{name} ends within frame {count + 1}: {len(frame)} of its {length} bytes "
+                    "are there; check whether the file was cut off"
                 )
             count += 1
-            yield piece
+            yield frame

@@ -1,7 +1,7 @@
-"""`amcast osn …`: run a node of the ordering service, and speak to one.
+"""`amcast osn …`: run a node of the ordering service, and send requests to one.
 
-stdout is data; stderr says what happens. Envelopes and blocks in files and pipes stand one after
-the other, each behind its length: 4 bytes, the most significant first.
+Data goes to stdout, messages to stderr. In files and pipes envelopes and blocks are length-prefixed
+frames (`length_prefixed.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import settings
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient, StatusAnswer, TlsFiles
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient, StatusAnswer, TlsFiles
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
 from ordering_osn.cli import ledger
 from ordering_osn.cli.inspection import describe
 from ordering_osn.cli.ledger import Channel, Folder
-from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check, pieces
+from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
 from ordering_osn.node.serving import Address, Options, serve
@@ -41,31 +41,60 @@ app.registered_commands += ledger.app.registered_commands
 
 
 _LOG_LEVELS = ("error", "warning", "info", "debug")
+# The node ends a wait for a receipt itself. The client gives its answer so much longer to arrive;
+# with ten times less a busy node's "not yet" would be reported as a node that does not answer.
+_ANSWER_S = 5.0
+_PORT_MAX = 65535  # TCP's
 
 
 class Fsync(enum.StrEnum):
-    """What a block survives once it is written."""
+    """Whether a block is synced to disk (BLOCK) or only handed to the system (NEVER)."""
 
     BLOCK = "block"
     NEVER = "never"
 
 
 Msp = Annotated[
-    Path, typer.Option("--msp", help="Who signs: an MSP folder, as Fabric's tools make.")
+    Path, typer.Option("--msp", help="The signer: an MSP folder, as Fabric's tools make it.")
 ]
-MspID = Annotated[str, typer.Option("--msp-id", help="The organisation's MSP ID, as OrdererMSP.")]
-Node = Annotated[str, typer.Option("--node", "-n", help="The node to speak to, HOST:PORT.")]
+MspID = Annotated[str, typer.Option("--msp-id", help="The signer's MSP ID, such as OrdererMSP.")]
+Node = Annotated[str, typer.Option("--node", "-n", help="The node's address, HOST:PORT.")]
 Authority = Annotated[
     list[Path] | None,
-    typer.Option("--tls-ca", help="TLS: who signs the other side's certificate (PEM); repeatable."),
+    typer.Option("--tls-ca", help="TLS: a CA of the other side's certificate (PEM); repeatable."),
 ]
 Certificate = Annotated[
-    Path | None, typer.Option("--tls-cert", help="TLS: the own certificate (PEM).")
+    Path | None, typer.Option("--tls-cert", help="TLS: this side's certificate (PEM).")
 ]
-Key = Annotated[Path | None, typer.Option("--tls-key", help="TLS: the own key (PEM).")]
+Key = Annotated[Path | None, typer.Option("--tls-key", help="TLS: this side's key (PEM).")]
 ServerName = Annotated[
-    str, typer.Option("--tls-name", help="TLS: the name in the node's certificate, if another.")
+    str,
+    typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
 ]
+Listen = Annotated[
+    str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
+]
+OperationsAddress = Annotated[
+    str, typer.Option("--operations", help="/healthz, /metrics, /logspec: HOST:PORT, or 'off'.")
+]
+ClientAuthority = Annotated[
+    list[Path] | None,
+    typer.Option("--client-ca", help="Require client certificates of this CA (PEM); repeatable."),
+]
+OperationsTls = Annotated[
+    bool, typer.Option("--operations-tls", help="Serve operations over TLS, with the same files.")
+]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", help="Another node, for blocks that left the log; repeatable."),
+]
+FsyncMode = Annotated[
+    Fsync,
+    typer.Option(
+        "--fsync", help="block: written blocks survive power cuts; never: process crashes only."
+    ),
+]
+LogLevel = Annotated[str, typer.Option("--log-level", help="error, warning, info or debug")]
 
 
 @app.command()
@@ -74,57 +103,40 @@ def run(
     folder: Folder,
     msp: Msp,
     msp_id: MspID,
-    listen: Annotated[
-        str, typer.Option("--listen", help="Where clients come, HOST:PORT; port 0: any free one.")
-    ] = "127.0.0.1:7050",
-    operations: Annotated[
-        str,
-        typer.Option("--operations", help="/healthz, /metrics, /logspec; HOST:PORT, or 'off'."),
-    ] = "127.0.0.1:8443",
+    listen: Listen = "127.0.0.1:7050",
+    operations: OperationsAddress = "127.0.0.1:8443",
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
-    client_ca: Annotated[
-        list[Path] | None,
-        typer.Option("--client-ca", help="Demand of clients certificates that this signed (PEM)."),
-    ] = None,
-    operations_tls: Annotated[
-        bool, typer.Option("--operations-tls", help="Operations speak TLS, with the same files.")
-    ] = False,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", help="Another node, for blocks the log no longer holds; repeatable."
-        ),
-    ] = None,
+    client_ca: ClientAuthority = None,
+    operations_tls: OperationsTls = False,
+    peer: Peers = None,
     tls_ca: Authority = None,
     tls_name: ServerName = "",
-    fsync: Annotated[
-        Fsync, typer.Option("--fsync", help="block: a written block survives a loss of power.")
-    ] = Fsync.BLOCK,
-    log_level: Annotated[
-        str, typer.Option("--log-level", help="error, warning, info or debug")
-    ] = "warning",
+    fsync: FsyncMode = Fsync.BLOCK,
+    log_level: LogLevel = "warning",
 ) -> None:
-    """Run a node until it is told to stop (SIGTERM, Ctrl-C).
+    """Run a node until SIGTERM or Ctrl-C.
 
-    It runs the chains of its folder ('amcast osn join'), those that are joined while it runs, and
-    those that a system channel creates. Each channel is a partition of the topic. Prints its
-    addresses on stderr.
+    The node runs all channels of its folder: those added with 'amcast osn join', also while it
+    runs, and those that a system channel creates. Each channel is the partition of the topic with
+    the same name. Prints its addresses on stderr.
     """
     if log_level not in _LOG_LEVELS:
-        raise UsageError(f"--log-level {log_level!r} is none of {', '.join(_LOG_LEVELS)}")
+        raise UsageError(
+            f"--log-level {log_level!r} is unknown; use one of {', '.join(_LOG_LEVELS)}"
+        )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    if log_level != "debug":  # the clients report each attempt to reach a broker; we say the result
+    if log_level != "debug":  # Kafka clients log each attempt to reach a broker; we log the result
         for client in ("kafka", "amcast.librdkafka"):
             logging.getLogger(client).setLevel(logging.CRITICAL)
     server_tls = None
     if tls_cert is not None or tls_key is not None:
         server_tls = TlsFiles.read(tls_cert, tls_key, client_ca or ())
     elif client_ca or operations_tls:
-        raise UsageError("TLS needs --tls-cert and --tls-key")
+        raise UsageError("--client-ca and --operations-tls need --tls-cert and --tls-key")
     options = Options(
         folder=folder,
         listen=_address(listen),
@@ -145,15 +157,16 @@ def run(
 def join(
     *,
     genesis_block: Annotated[
-        Path, typer.Option("--genesis-block", "-b", help="As configtxgen makes it.")
+        Path,
+        typer.Option("--genesis-block", "-b", help="The genesis block, as configtxgen makes it."),
     ],
     folder: Folder,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have the node of this folder run the channel of a genesis block; twice is once.
+    """Add a channel to a node's folder; again with the same genesis block does nothing.
 
-    A node that runs already begins within a second. The topic must have a partition that is called
-    as the channel is. Ends with 5 where the folder has the channel with another genesis block.
+    A running node starts the channel within a second. The topic must have a partition with the
+    channel's name. Exits with 5 where the folder has the channel with another genesis block.
     """
     try:
         raw = genesis_block.read_bytes()
@@ -169,39 +182,41 @@ def join(
 @app.command()
 def broadcast(
     file: Annotated[
-        Path | None, typer.Argument(help="Envelopes, each behind its length; default: stdin.")
+        Path | None, typer.Argument(help="Length-prefixed envelopes; default: stdin.")
     ] = None,
     *,
     node: Node,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until each stands in a block; needs --msp.")
+        bool, typer.Option("--wait", help="Wait until each is in a block; needs --msp, --msp-id.")
     ] = False,
-    msp: Annotated[Path | None, typer.Option("--msp", help="Who asks, with --wait.")] = None,
-    msp_id: Annotated[str, typer.Option("--msp-id", help="Its organisation's MSP ID.")] = "",
+    msp: Annotated[
+        Path | None, typer.Option("--msp", help="With --wait: the signer of the request.")
+    ] = None,
+    msp_id: Annotated[str, typer.Option("--msp-id", help="With --wait: the signer's MSP ID.")] = "",
     tls_ca: Authority = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
     tls_name: ServerName = "",
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for an answer.")
-    ] = 60,
+    ] = ANSWER_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Send signed envelopes to a node, to be ordered.
+    """Send signed envelopes to a node, which orders them.
 
-    With --wait prints a JSON line for each: its transaction ID, block and index. The first that is
-    refused ends it, with 1. The first that stands in no block within --timeout ends it, too, with
-    4: it may be ordered later.
+    With --wait prints a JSON line for each: its transaction ID, block and index. Stops at the first
+    envelope that is refused (exit code 1), and at the first that is in no block within --timeout
+    (exit code 4): that one may still be ordered later.
     """
-    if file is not None:  # before a node is asked
+    if file is not None:  # checked before the node is contacted
         if not file.is_file():
-            raise UsageError(f"{file} is no file")
-        check(file)
+            raise UsageError(f"{file} is not a file")
+        check_frames(file)
     tls = _client_tls(tls_ca, tls_cert, tls_key)
     asker = None
     if wait:
         if msp is None:
-            raise UsageError("--wait needs --msp and --msp-id: who may read the channel")
+            raise UsageError("--wait needs --msp and --msp-id of a reader of the channel")
         asker = SigningIdentity.load(msp, msp_id)
     client = NodeClient(node, tls=tls, name=tls_name)
     tls_hash = tls.tls_hash if tls else b""
@@ -215,7 +230,7 @@ def broadcast(
 
 
 class _Refused(AmcastError):
-    """A node did not take an envelope."""
+    """A node refused an envelope or a request; the text has its status and the reason."""
 
 
 async def _broadcast(
@@ -225,13 +240,13 @@ async def _broadcast(
     tls_hash: bytes,
     timeout_s: float,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Send all; give how many were accepted, and the answer that ended it."""
+    """Send all; returns how many were accepted, and the refusal that ended it, if any."""
     accepted = 0
     refused = None
     waits: list[tuple[str, str]] = []
 
     async def envelopes() -> AsyncIterator[bytes]:
-        for raw in pieces(file):
+        for raw in frames(file):
             if asker is not None:
                 waits.append(_named(raw))
             yield raw
@@ -248,9 +263,9 @@ async def _broadcast(
                     asker, channel, transaction, int(timeout_s * 1000),
                     tls_hash=tls_hash,
                 )  # fmt: skip
-                found = await client.wait(request, timeout_s=timeout_s + 5.0)
-                typer.echo(json.dumps({"transaction": transaction, **found}))
-                _refuse_unordered(transaction, found, timeout_s)
+                receipt = await client.wait(request, timeout_s=timeout_s + _ANSWER_S)
+                typer.echo(json.dumps({"transaction": transaction, **receipt}))
+                _refuse_unordered(transaction, receipt, timeout_s)
     return accepted, refused
 
 
@@ -259,17 +274,17 @@ def _refuse_unordered(transaction: str, receipt: dict[str, Any], timeout_s: floa
     status, channel = receipt["status"], receipt["chain"]
     if status == Status.NOT_FOUND and channel is not None:
         raise TimedOut(
-            f"transaction {transaction} was accepted, and stood in no block of {channel} within "
-            f"{timeout_s:g} s; it may be ordered later: ask again, or see the node's /healthz"
+            f"transaction {transaction} was accepted, but was in no block of {channel} within "
+            f"{timeout_s:g} s; it may be ordered later: ask again, or look at the node's /healthz"
         )
     if status != Status.SUCCESS:
-        why = receipt.get("info") or "it does not say why"
+        why = receipt.get("info") or "the node gave no reason"
         raise _Refused(f"the receipt of transaction {transaction} was refused: {status}: {why}")
 
 
 def _named_status(answer: StatusAnswer) -> str:
-    """Put a status into words."""
-    name = next((one.name for one in Status if int(one) == int(answer)), "a status of no name")
+    """Return a status as number, name and, where the node gave one, the reason."""
+    name = next((status.name for status in Status if status == int(answer)), "unknown status")
     return f"{int(answer)} ({name})" + (f": {answer.info}" if answer.info else "")
 
 
@@ -281,25 +296,25 @@ def deliver(
     msp: Msp,
     msp_id: MspID,
     start: Annotated[
-        str, typer.Option("--start", help="oldest, newest, next, or a block's number.")
+        str, typer.Option("--start", help="oldest, newest, next, or a block number.")
     ] = "oldest",
     stop: Annotated[
-        str, typer.Option("--stop", help="newest, a number, or 'never': go on as blocks come.")
+        str, typer.Option("--stop", help="newest, a block number, or never: wait for new blocks.")
     ] = "newest",
     raw: Annotated[
-        bool, typer.Option("--raw", help="Blocks as they are, each behind its length.")
+        bool, typer.Option("--raw", help="Print serialized blocks, length-prefixed.")
     ] = False,
     tls_ca: Authority = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
     tls_name: ServerName = "",
     timeout: Annotated[
-        float | None, typer.Option("--timeout", help="Seconds to wait for a block.")
+        float | None, typer.Option("--timeout", help="Seconds to wait for each block.")
     ] = None,
 ) -> None:
-    """Print a channel's blocks, as JSON lines or as they are.
+    """Print a channel's blocks, as JSON lines or serialized.
 
-    Ends with 1 where the node answers anything but SUCCESS.
+    Exits with 1 where the node's answer is not SUCCESS.
     """
     tls = _client_tls(tls_ca, tls_cert, tls_key)
     request = seek_envelope(
@@ -328,10 +343,10 @@ async def _deliver(
 
 
 def _named(envelope: bytes) -> tuple[str, str]:
-    """Give an envelope's channel and transaction ID, by which it is found in a block."""
+    """Return an envelope's channel and transaction ID, for the receipt request."""
     try:
         return channel_header(envelope).channel_id, transaction_id(envelope)
-    except Malformed:  # the node says what is wrong with it
+    except Malformed:  # the node refuses it, with the reason
         return "", ""
 
 
@@ -340,15 +355,17 @@ def _client_tls(
 ) -> TlsFiles | None:
     if not authorities:
         if certificate or key:
-            raise UsageError("TLS needs --tls-ca: who signs the node's certificate")
+            raise UsageError("TLS needs --tls-ca, a CA of the node's certificate")
         return None
     return TlsFiles.read(certificate, key, authorities)
 
 
 def _address(text: str) -> Address:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address (HOST:PORT)")
+    if not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        raise UsageError(
+            f"{text!r} is not an address; give HOST:PORT, the port at most {_PORT_MAX}"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -356,7 +373,7 @@ def _position(text: str) -> Position:
     if text in ("oldest", "newest", "next"):
         return text
     if not text.isdecimal() or int(text) > ENDLESS:
-        raise UsageError(f"{text!r} is no block: give a number, oldest, newest or next")
+        raise UsageError(f"{text!r} is not a block: give a number, oldest, newest or next")
     return int(text)
 
 

@@ -1,12 +1,11 @@
-"""A channel's config, as its config block says it: checked once, then read only.
+"""A channel's config, read from a config block and checked once; immutable.
 
-What goes in: a config block, a CONFIG envelope or a `Config`. What comes out: the numbers and
-policies that ordering needs, or `InvalidConfig` in a sentence. No I/O, no clock: whether a config
-is valid depends on its bytes and nothing else, so every node judges it alike.
+It gives the limits and policies that ordering needs. A config that no node may run raises
+`InvalidConfig`. No I/O, no clock: validity depends on the config's bytes alone, so all nodes agree.
 
-The checks are Fabric's (common/channelconfig): each group holds only the values it may hold, each
-value can be decoded, batch sizes and the batch time-out make sense, every organisation has an
-MSP, and one MSP ID means one MSP. An update may not drop a section or change an MSP ID.
+The checks are Fabric's (common/channelconfig): each group holds only allowed values, each value can
+be decoded, batch sizes and the batch time-out are in range, each organisation has an MSP, and an
+MSP ID always means the same MSP. An update may not remove a section or change an MSP ID.
 """
 
 from __future__ import annotations
@@ -65,7 +64,10 @@ _ORGANISATION_VALUES = {
     "Orderer": {"Endpoints": OrdererAddresses, "MSP": MSPConfig},
 }
 _SECTIONS = ("Application", "Consortiums", "Orderer")
-_WIDTH_MAX = 2**32 - 1
+# Fabric's Merkle tree over a block's data may have any width in the config, but only this one, a
+# plain hash, is implemented (common/channelconfig).
+_DATA_HASH_WIDTH = 2**32 - 1
+_PORT_MAX = 2**16 - 1  # TCP's
 _BROKER = re.compile(r"([a-z0-9]|[a-z0-9][a-z0-9.-]*[a-z0-9]):(\d{1,5})", re.ASCII | re.IGNORECASE)
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _NANOSECONDS = {
@@ -81,17 +83,18 @@ _NANOSECONDS = {
 
 
 class InvalidConfig(UsageError):
-    """A config that no node may run; the text says why."""
+    """A config that no node may run; the text gives the reason."""
 
 
 class ChannelConfig:
-    """One config of one channel; never changes.
+    """One config of one channel; immutable.
 
-    `config` is the proto `Config`, `organisations` gives the MSP ID of each organisation's group.
+    `config` is the proto `Config`; `organisations` maps the path of each organisation's group to
+    its MSP ID.
     """
 
     def __init__(self, channel_id: str, config: Any) -> None:
-        """Raise `InvalidConfig` where the config is none that a node may run."""
+        """Check the config; raises `InvalidConfig` where no node may run it."""
         try:
             check_channel_id(channel_id)
             group = config.channel_group
@@ -111,22 +114,24 @@ class ChannelConfig:
 
     @classmethod
     def from_block(cls, raw: bytes) -> ChannelConfig:
-        """Read the config that a serialized genesis or config block holds."""
+        """Read the config in a serialized genesis or config block; raises `InvalidConfig`."""
         try:
             block = decoded(Block, raw, "the block")
         except BadEnvelope as error:
-            raise InvalidConfig(f"no config block: {error}") from error
+            raise InvalidConfig(f"not a config block: {error}") from error
         if len(block.data.data) != 1:
-            raise InvalidConfig(f"no config block: it has {len(block.data.data)} envelopes, not 1")
+            raise InvalidConfig(
+                f"not a config block: it has {len(block.data.data)} envelopes, not 1"
+            )
         return cls.from_envelope(block.data.data[0])
 
     @classmethod
     def from_envelope(cls, raw: bytes) -> ChannelConfig:
-        """Read the config that a serialized CONFIG envelope holds."""
+        """Read the config in a serialized CONFIG envelope; raises `InvalidConfig`."""
         try:
             channel_id, envelope = config_of(raw)
         except BadEnvelope as error:
-            raise InvalidConfig(f"no config envelope: {error}") from error
+            raise InvalidConfig(f"not a config envelope: {error}") from error
         return cls(channel_id, envelope.config)
 
     @property
@@ -138,39 +143,41 @@ class ChannelConfig:
     @property
     def orderer_msp_ids(self) -> tuple[str, ...]:
         """The MSP IDs of the orderer group's organisations, sorted."""
-        return tuple(sorted({msp for at, msp in self.organisations.items() if at[0] == "Orderer"}))
+        return tuple(
+            sorted({msp_id for path, msp_id in self.organisations.items() if path[0] == "Orderer"})
+        )
 
     @property
     def orderer_addresses(self) -> tuple[str, ...]:
-        """The channel's addresses of orderers, then those of the orderer organisations."""
-        found = list(self.values["OrdererAddresses"].addresses)
+        """The orderers' addresses: the channel's, then those of the orderer organisations."""
+        addresses = list(self.values["OrdererAddresses"].addresses)
         for name in sorted(self.config.channel_group.groups["Orderer"].groups):
             organisation = self.config.channel_group.groups["Orderer"].groups[name]
             if "Endpoints" in organisation.values:
                 raw = organisation.values["Endpoints"].value
-                found += OrdererAddresses.FromString(raw).addresses
-        return tuple(dict.fromkeys(found))
+                addresses += OrdererAddresses.FromString(raw).addresses
+        return tuple(dict.fromkeys(addresses))
 
     @property
     def max_channels(self) -> int:
-        """How many channels may be created through this system channel; 0: no limit."""
+        """The number of channels that may be created through this system channel; 0: no limit."""
         count: int = self.orderer["ChannelRestrictions"].max_count
         return count
 
     @property
     def is_system(self) -> bool:
-        """Whether channels are created through this one."""
+        """Whether this is a system channel, through which others are created."""
         return "Consortiums" in self.sections
 
     @property
     def consortiums(self) -> tuple[str, ...]:
-        """The names of the consortiums, sorted; none where this is no system channel."""
+        """The names of the consortiums, sorted; empty unless this is a system channel."""
         if not self.is_system:
             return ()
         return tuple(sorted(self.config.channel_group.groups["Consortiums"].groups))
 
     def proposed(self, update: Any) -> tuple[Any, ChannelConfig]:
-        """Give the `ConfigEnvelope` that a CONFIG_UPDATE `Envelope` leads to, its config checked.
+        """Apply a CONFIG_UPDATE `Envelope`; returns the `ConfigEnvelope` and its checked config.
 
         Raises `InvalidUpdate`.
         """
@@ -179,14 +186,14 @@ class ChannelConfig:
             following = ChannelConfig(self.channel_id, envelope.config)
             self.check_next(following)
         except InvalidConfig as error:
-            raise InvalidUpdate(f"the update leads to a config that cannot be: {error}") from error
+            raise InvalidUpdate(f"the update leads to an invalid config: {error}") from error
         return envelope, following
 
     def after(self, envelope: bytes) -> ChannelConfig:
-        """Give the config once this CONFIG envelope is in a block; raises `chain.Invalid`.
+        """Return the config that this CONFIG envelope puts in force; raises `chain.Invalid`.
 
-        It must follow from its own update: sequence + 1, and all the update's signatures. So a
-        config that somebody wrote into the log past every node's filters changes nothing.
+        It must follow from the update inside it: sequence + 1, with all signatures that the update
+        needs. So a config written to the log past every node's filters changes nothing.
         """
         try:
             channel_id, proposed = config_of(envelope)
@@ -218,7 +225,7 @@ class ChannelConfig:
 
 
 def config_of(envelope: bytes) -> tuple[str, Any]:
-    """Give the channel and the `ConfigEnvelope` of a serialized CONFIG envelope, unchecked.
+    """Read the channel and the `ConfigEnvelope` of a serialized CONFIG envelope, unchecked.
 
     Raises `BadEnvelope`.
     """
@@ -230,18 +237,18 @@ def config_of(envelope: bytes) -> tuple[str, Any]:
 
 
 def duration_s(text: str) -> float:
-    """Give the seconds of a duration as Go writes it ("1m30s", "500ms"), or `InvalidConfig`."""
+    """Parse a duration in Go's form ("1m30s", "500ms") to seconds; raises `InvalidConfig`."""
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if rest == "0":
         return 0.0
     parts = list(_DURATION_PART.finditer(rest))
     if not parts or "".join(part.group() for part in parts) != rest:
-        raise InvalidConfig(f"the batch time-out {text!r} is no duration")
+        raise InvalidConfig(f"the batch time-out {text!r} is not a duration such as 500ms or 2s")
     return sign * sum(float(part[1]) * _NANOSECONDS[part[2]] for part in parts) / 10**9
 
 
 def _values(group: Any, allowed: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Decode a group's values; one that is not there is its default message."""
+    """Decode a group's values; a missing value becomes the default message."""
     for name in sorted(group.values):
         if name not in allowed:
             raise InvalidConfig(f"the group {where} may not hold a value {name}")
@@ -273,26 +280,27 @@ def _capabilities(
     if "Capabilities" not in group.groups["Orderer"].values:
         for name, values in holders.items():
             if "Capabilities" in values:
-                raise InvalidConfig(f"it enables {name} capabilities without orderer support first")
-    found = CapabilitySet(
+                raise InvalidConfig(f"it has {name} capabilities, but the orderer group has none")
+    capabilities = CapabilitySet(
         *(
             frozenset(values["Capabilities"].capabilities)
             for values in (channel, orderer, application)
         )
     )
-    if found.unknown:
-        raise InvalidConfig(f"it requires capabilities not known here: {', '.join(found.unknown)}")
-    if "ACLs" in holders.get("application", ()) and not found.acls:
+    if capabilities.unknown:
+        unknown = ", ".join(capabilities.unknown)
+        raise InvalidConfig(f"it requires capabilities that this node does not know: {unknown}")
+    if "ACLs" in holders.get("application", ()) and not capabilities.acls:
         raise InvalidConfig("it has ACLs without the capability for them")
-    return found
+    return capabilities
 
 
 def _check_channel(values: Mapping[str, Any], capabilities: CapabilitySet) -> None:
     hashing = values["HashingAlgorithm"].name
     if hashing not in ("SHA256", "SHA3_256"):
         raise InvalidConfig(f"the hashing algorithm {hashing!r} is unknown")
-    if values["BlockDataHashingStructure"].width != _WIDTH_MAX:
-        raise InvalidConfig(f"the width of the block data hash can only be {_WIDTH_MAX}")
+    if values["BlockDataHashingStructure"].width != _DATA_HASH_WIDTH:
+        raise InvalidConfig(f"the width of the block data hash must be {_DATA_HASH_WIDTH}")
     if not capabilities.channel_migration and not values["OrdererAddresses"].addresses:
         raise InvalidConfig("it has no orderer addresses")
 
@@ -314,8 +322,8 @@ def _parameters(
         raise InvalidConfig(f"the batch time-out is not positive: {timeout_s:g} s")
     for broker in orderer["KafkaBrokers"].brokers:
         match = _BROKER.fullmatch(broker)
-        if not match or int(match[2]) > 2**16 - 1:
-            raise InvalidConfig(f"{broker!r} is no Kafka broker's address")
+        if not match or int(match[2]) > _PORT_MAX:
+            raise InvalidConfig(f"{broker!r} is not the address of a Kafka broker (HOST:PORT)")
     return Parameters(
         sequence=sequence,
         messages_max=size.max_message_count,
@@ -329,8 +337,8 @@ def _parameters(
 def _organisations(
     group: Any, capabilities: CapabilitySet
 ) -> tuple[dict[tuple[str, ...], str], Msps]:
-    """Give the MSP ID of each organisation by its group's path, and the MSPs, each once."""
-    found: dict[tuple[str, ...], str] = {}
+    """Return the MSP ID of each organisation by its group's path, and the MSPs, each once."""
+    msp_ids: dict[tuple[str, ...], str] = {}
     msps: dict[str, tuple[bytes, Msp]] = {}
     for path, organisation in _organisation_groups(group):
         where = "/".join(path)
@@ -346,22 +354,22 @@ def _organisations(
         msp = Msp.from_config(raw)
         known, _ = msps.setdefault(msp.name, (raw, msp))
         if MSPConfig.FromString(known) != MSPConfig.FromString(raw):
-            raise InvalidConfig(f"there are two different MSPs of the ID {msp.name}")
-        found[path] = msp.name
-    return found, Msps(msp for _, msp in msps.values())
+            raise InvalidConfig(f"there are two different MSPs with the ID {msp.name}")
+        msp_ids[path] = msp.name
+    return msp_ids, Msps(msp for _, msp in msps.values())
 
 
 def _organisation_groups(group: Any) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+    groups: list[tuple[tuple[str, ...], Any]] = []
     for section in sorted(group.groups):
         members = group.groups[section].groups
         for name in sorted(members):
             if section != "Consortiums":
-                found.append(((section, name), members[name]))
+                groups.append(((section, name), members[name]))
                 continue
             _values(members[name], _CONSORTIUM_VALUES, f"{section}/{name}")
             inner = members[name].groups
-            found += [((section, name, each), inner[each]) for each in sorted(inner)]
+            groups += [((section, name, each), inner[each]) for each in sorted(inner)]
     if "Consortiums" in group.groups:
         _values(group.groups["Consortiums"], {}, "Consortiums")
-    return found
+    return groups

@@ -1,14 +1,14 @@
-"""A new channel, made from the system channel's config (Fabric's msgprocessor/systemchannel).
+"""Create a channel from the system channel's config (Fabric's msgprocessor/systemchannel).
 
-In: the system channel's config and a CONFIG_UPDATE for a channel that does not exist. Out: the new
-channel's first config, or `InvalidUpdate`. The same at every node: no clock, no signature of ours.
+A CONFIG_UPDATE for a channel that does not exist yet asks for it; the result is the new channel's
+first config, or `InvalidUpdate`. No clock and no signature of the node: all nodes get the same.
 
-    template    the system channel's own values, policies and orderer group, all at version 0, and
-                an application group with the asked-for members, governed by the consortium's
-                creation policy; the update must be a valid update of it
+    template    the config that the update is applied to: the system channel's own values, policies
+                and orderer group, all at version 0, and an application group with the members that
+                the update names, governed by the consortium's creation policy
 
-The new channel's first config has sequence 1. An ORDERER_TRANSACTION of the system channel carries
-it, and the CONFIG envelope inside is the data of the new channel's block 0.
+The new channel's first config has sequence 1. An ORDERER_TRANSACTION of the system channel contains
+it as a CONFIG envelope, which becomes the data of the new channel's block 0.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ from ordering_osn.protos import (
 
 
 def proposed_channel(system: ChannelConfig, update: Any) -> tuple[str, Any]:
-    """Give the name and the first `ConfigEnvelope` of the channel that a CONFIG_UPDATE asks for."""
+    """Return the name and first `ConfigEnvelope` of the channel that a CONFIG_UPDATE asks for.
+
+    Raises `InvalidUpdate`.
+    """
     try:
         name = ParsedEnvelope.of(update).header.channel_id
-        wanted = update_of(update)
+        change = update_of(update)
     except BadEnvelope as error:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
-    if wanted.channel_id != name:
+    if change.channel_id != name:
         raise InvalidUpdate(
-            f"the channel's creation names two channels: {wanted.channel_id!r} and {name!r}"
+            f"the channel's creation names two channels: {change.channel_id!r} and {name!r}"
         )
     try:
-        template = ChannelConfig(name, Config(channel_group=_template(system, wanted.write_set)))
+        template = ChannelConfig(name, Config(channel_group=_template(system, change.write_set)))
     except InvalidConfig as error:
-        raise InvalidUpdate(f"no channel can be made of this update: {error}") from error
+        raise InvalidUpdate(f"this update creates no valid channel: {error}") from error
     envelope, _ = template.proposed(update)
     return name, envelope
 
 
 def created_channel(envelope: bytes) -> tuple[str, bytes] | None:
-    """Give the new channel's name and its CONFIG envelope: the data of its block 0.
+    """Return the new channel's name and its CONFIG envelope, the data of its block 0.
 
-    None where the system channel's envelope is no ORDERER_TRANSACTION.
+    None where the system channel's envelope is not an ORDERER_TRANSACTION. Raises `BadEnvelope`.
     """
     parsed = ParsedEnvelope(envelope)
     if parsed.header.type != HeaderType.ORDERER_TRANSACTION:
@@ -60,32 +63,32 @@ def created_channel(envelope: bytes) -> tuple[str, bytes] | None:
 
 
 def check_creation(system: ChannelConfig, envelope: bytes) -> None:
-    """Raise `InvalidUpdate` unless this ORDERER_TRANSACTION carries what its update leads to."""
+    """Raise `InvalidUpdate` unless an ORDERER_TRANSACTION holds the config of its own update."""
     try:
         created = created_channel(envelope)
         if created is None:
-            raise InvalidUpdate("it creates no channel")
-        name, carried = config_of(created[1])
+            raise InvalidUpdate("the transaction creates no channel")
+        name, proposed = config_of(created[1])
     except BadEnvelope as error:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
-    name_expected, expected = proposed_channel(system, carried.last_update)
-    if name != name_expected or canonical(expected.config) != canonical(carried.config):
+    name_expected, expected = proposed_channel(system, proposed.last_update)
+    if name != name_expected or canonical(expected.config) != canonical(proposed.config):
         raise InvalidUpdate("the channel's config is not the one that its update leads to")
 
 
-def _template(system: ChannelConfig, wanted: Any) -> Any:
-    if "Application" not in wanted.groups:
+def _template(system: ChannelConfig, write_set: Any) -> Any:
+    if "Application" not in write_set.groups:
         raise InvalidUpdate("the update that creates a channel has no application group")
-    application = wanted.groups["Application"]
+    application = write_set.groups["Application"]
     if application.version != 1:
         raise InvalidUpdate(
             f"the update that creates a channel sets its application group to version 1, "
             f"not {application.version}"
         )
-    if "Consortium" not in wanted.values:
+    if "Consortium" not in write_set.values:
         raise InvalidUpdate("the update that creates a channel names no consortium")
     try:
-        name = decoded(Consortium, wanted.values["Consortium"].value, "the consortium").name
+        name = decoded(Consortium, write_set.values["Consortium"].value, "the consortium").name
     except BadEnvelope as error:
         raise InvalidUpdate(str(error)) from error
     if name not in system.consortiums:
@@ -107,23 +110,23 @@ def _template(system: ChannelConfig, wanted: Any) -> Any:
     return group
 
 
-def _application(system: ChannelConfig, consortium: Any, wanted: Any) -> Any:
-    """Make the template's application group: its members, and who may change it."""
+def _application(system: ChannelConfig, consortium: Any, written: Any) -> Any:
+    """Make the template's application group: its members, and the policy that governs it."""
     governed_by = "ChannelCreationPolicy"
-    if system.capabilities.creation_policy_as_admins and len(wanted.policies):
-        # An old client sends `Admins` at version 0, as a policy that is new beside the template's.
-        admins_new = "Admins" in wanted.policies and wanted.policies["Admins"].version == 0
+    if system.capabilities.creation_policy_as_admins and len(written.policies):
+        # Old clients send `Admins` at version 0, as a new policy: the template must not have it.
+        admins_new = "Admins" in written.policies and written.policies["Admins"].version == 0
         governed_by = governed_by if admins_new else "Admins"
     group = ConfigGroup(mod_policy=governed_by)
     policy = Policy.FromString(consortium.values["ChannelCreationPolicy"].value)
     group.policies[governed_by].CopyFrom(ConfigPolicy(policy=policy, mod_policy=governed_by))
     if not len(consortium.groups):
         return group
-    if not len(wanted.groups):
+    if not len(written.groups):
         raise InvalidUpdate("the channel would have no members, but its consortium has some")
-    for name in sorted(wanted.groups):
+    for name in sorted(written.groups):
         if name not in consortium.groups:
-            raise InvalidUpdate(f"{name} is no member of the consortium")
+            raise InvalidUpdate(f"{name} is not a member of the consortium")
         group.groups[name].CopyFrom(consortium.groups[name])
     return group
 

@@ -1,7 +1,7 @@
-"""Config updates, made: the smallest update between two configs, signed and ready to be sent.
+"""Make config updates: compute the smallest update between two configs, sign it, wrap it.
 
-In: the config as it is and as it shall be. Out: a `ConfigUpdate`, its signatures, the CONFIG_UPDATE
-envelope for Broadcast (what configtxlator and a client's tools do for Fabric).
+The result is a CONFIG_UPDATE envelope for Broadcast. For Fabric, configtxlator and the client's
+tools do this.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ class NothingChanged(UsageError):
 
 
 def copy_of(config: Any) -> Any:
-    """Copy a `Config`, to change it."""
+    """Return a copy of a `Config`, which may be changed."""
     copied = Config()
     copied.CopyFrom(config)
     return copied
 
 
 def group_at(config: Any, *path: str) -> Any:
-    """Find the group of a `Config` at a path below the root: `group_at(config, "Orderer")`."""
+    """Return the group at a path below the root, as `group_at(config, "Orderer")`.
+
+    Raises `UsageError` where there is no such group.
+    """
     group = config.channel_group
     for name in path:
         if name not in group.groups:
@@ -49,7 +52,7 @@ def group_at(config: Any, *path: str) -> Any:
 
 
 def set_value(group: Any, name: str, message: Any, *, mod_policy: str = "Admins") -> None:
-    """Set a group's value; one that is there keeps its mod_policy."""
+    """Set a group's value; an existing value keeps its mod_policy."""
     if name not in group.values:
         group.values[name].mod_policy = mod_policy
     group.values[name].value = canonical(message)
@@ -67,9 +70,10 @@ def make_update(original: Any, changed: Any, channel: str) -> Any:
 
 
 def make_creation(channel: str, consortium: str, members: Sequence[str], policies: Any) -> Any:
-    """Make the `ConfigUpdate` that asks a system channel for a new one of a consortium's members.
+    """Make the `ConfigUpdate` that asks a system channel to create `channel`.
 
-    `policies`: the new application group's policies by name (proto `ConfigPolicy`, or a group's).
+    `members` are members of the consortium; `policies` are the new application group's policies
+    by name (`ConfigPolicy` messages).
     """
     read, written = ConfigGroup(), ConfigGroup()
     for group in (read, written):
@@ -109,7 +113,7 @@ def update_envelope(
 
 
 def _compared(original: Any, changed: Any) -> tuple[Any, Any, bool]:
-    """Give read set and write set of one group, and whether it differs at all."""
+    """Return the read set and write set of one group, and whether it differs at all."""
     read = ConfigGroup(version=original.version)
     written = ConfigGroup(version=original.version)
     same: list[tuple[str, str]] = []
@@ -135,7 +139,7 @@ def _compared(original: Any, changed: Any) -> tuple[Any, Any, bool]:
 
 
 def _entered(sets: tuple[Any, Any], kind: str, name: str, before: Any, after: Any) -> bool:
-    """Enter a member of both configs into read and write set where it differs; tell if so."""
+    """Add a member of both configs to the sets if it differs; returns whether it does."""
     read, written = sets
     if kind == "groups":
         inner_read, inner_written, differs = _compared(before, after)
@@ -152,7 +156,7 @@ def _entered(sets: tuple[Any, Any], kind: str, name: str, before: Any, after: An
 
 
 def _new(kind: str, element: Any) -> Any:
-    """Copy an element as one that is new: all versions 0."""
+    """Copy an element with all versions 0, as a new one has."""
     if kind == "values":
         return ConfigValue(value=element.value, mod_policy=element.mod_policy)
     if kind == "policies":

@@ -1,18 +1,22 @@
-"""Config updates: whether one is allowed, and the config it leads to.
+"""Apply config updates: decide whether a CONFIG_UPDATE is allowed, and which config results.
 
-What goes in: the current config and a CONFIG_UPDATE envelope. What comes out: the `ConfigEnvelope`
-to be ordered, or `InvalidUpdate` in a sentence. What the config then means is `channel_config`'s.
+The result is the `ConfigEnvelope` to order, or `InvalidUpdate`. `channel_config` decides whether
+the resulting config is valid.
 
-    element    a group, a value or a policy of the config tree; each has a version and a mod_policy
-    read set   the elements an update rests on, with the versions they must have
-    write set  the elements as they shall be
-    delta      what the write set changes: all of it but what the read set names at that version
+    element    a group, value or policy of the config tree; each has a version and a mod_policy
+    read set   the elements that an update depends on, with the versions that they must have
+    write set  the elements after the update
+    delta      the write set without the elements that the read set names at the same version
 
-Rules (Fabric's common/configtx): every element of the read set has the version it names; every
-element of the delta is new and has version 0, or exists and goes up by one, and then the
-existing element's mod_policy is met by the update's signatures. A group of the delta has exactly
-the members it names: the others are removed. Elements are visited in sorted order, so that every
-node refuses with the same words. Invariant: the sequence goes up by one.
+Rules (Fabric's common/configtx):
+
+    - Each element of the read set exists, at the version given.
+    - Each element of the delta is new, at version 0; or it exists, its version grows by one, and
+      the update's signatures meet the existing element's mod_policy.
+    - A group of the delta has exactly the members that it names; others are removed.
+
+Elements are visited in sorted order, so that all nodes refuse an update with the same text.
+Invariant: the sequence grows by one.
 """
 
 from __future__ import annotations
@@ -35,17 +39,17 @@ from ordering_osn.protos import (
 )
 
 ROOT = "Channel"
-NAME_LENGTH_MAX = 249
+NAME_LENGTH_MAX = 249  # Kafka's limit for a topic name, which Fabric applies to all names
 _CHANNEL_ID = re.compile(r"[a-z][a-z0-9.-]*", re.ASCII)
 _ELEMENT_NAME = re.compile(r"[a-zA-Z0-9.-]+", re.ASCII)
 
 
 class InvalidUpdate(UsageError):
-    """A config update that is refused; the text says why."""
+    """A config update is refused; the text gives the reason."""
 
 
 class UpdatePolicies(Protocol):
-    """The channel's policies, as far as an update is judged by them (`policies.Policies`)."""
+    """The part of `policies.Policies` that decides whether an update is allowed."""
 
     def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
         """Raise `PolicyNotMet` unless the signatures satisfy the policy."""
@@ -56,7 +60,7 @@ class Current(Protocol):
 
     @property
     def channel_id(self) -> str:
-        """Which channel's."""
+        """The channel's ID."""
 
     @property
     def config(self) -> Any:
@@ -64,11 +68,11 @@ class Current(Protocol):
 
     @property
     def policies(self) -> UpdatePolicies:
-        """Its policies."""
+        """The policies of that config."""
 
 
 class Key(NamedTuple):
-    """Where an element stands: its kind ("Group", "Value", "Policy"), its path from the root."""
+    """The address of an element: its kind ("Group", "Value", "Policy") and path from the root."""
 
     kind: str
     path: tuple[str, ...]
@@ -83,14 +87,14 @@ class Key(NamedTuple):
 
 
 def check_channel_id(name: str) -> None:
-    """Raise `InvalidUpdate` unless `name` may be a channel's: what Kafka and CouchDB both allow."""
+    """Raise `InvalidUpdate` unless `name` is a valid channel ID, for Kafka and for CouchDB."""
     _check_name(name, _CHANNEL_ID, "channel ID")
 
 
 def propose(current: Current, update: Any) -> Any:
-    """Give the `ConfigEnvelope` (sequence + 1) that a CONFIG_UPDATE `Envelope` leads to.
+    """Apply a CONFIG_UPDATE `Envelope`; returns the `ConfigEnvelope`, at sequence + 1.
 
-    Raises `InvalidUpdate`; nothing else depends on when or where it is called.
+    Raises `InvalidUpdate`. The result depends on the arguments only.
     """
     try:
         group = _result(current, _update_envelope_of(update))
@@ -101,7 +105,7 @@ def propose(current: Current, update: Any) -> Any:
 
 
 def validate(current: Current, proposed: Any) -> None:
-    """Raise `InvalidUpdate` unless this `ConfigEnvelope` is what its own update leads to, now."""
+    """Raise `InvalidUpdate` unless this `ConfigEnvelope` follows from `current` by its update."""
     if not proposed.HasField("config"):
         raise InvalidUpdate("the config envelope holds no config")
     sequence = current.config.sequence
@@ -129,7 +133,7 @@ def _check_name(name: str, allowed: re.Pattern[str], what: str) -> None:
     if not name:
         raise InvalidUpdate(f"a {what} cannot be empty")
     if len(name) > NAME_LENGTH_MAX:
-        raise InvalidUpdate(f"a {what} cannot be longer than {NAME_LENGTH_MAX}")
+        raise InvalidUpdate(f"a {what} cannot be longer than {NAME_LENGTH_MAX} characters")
     if name in (".", ".."):
         raise InvalidUpdate(f"the {what} {name!r} is not allowed")
     if not allowed.fullmatch(name):
@@ -156,7 +160,7 @@ def _update_envelope_of(envelope: Any) -> Any:
 
 
 def _signed(envelope: Any) -> list[SignedData]:
-    """Read the signatures of a `ConfigUpdateEnvelope`; each signs its own header first."""
+    """Read the signatures of a `ConfigUpdateEnvelope`; each covers its own header, too."""
     signed = []
     for signature in envelope.signatures:
         header = decoded(SignatureHeader, signature.signature_header, "a signature header")
@@ -166,7 +170,7 @@ def _signed(envelope: Any) -> list[SignedData]:
 
 
 def _result(current: Current, envelope: Any) -> Any:
-    """Give the channel group once the update is applied; raises `InvalidUpdate`."""
+    """Return the channel group after the update; raises `InvalidUpdate`."""
     update = decoded(ConfigUpdate, envelope.config_update, "the config update")
     if update.channel_id != current.channel_id:
         raise InvalidUpdate(
@@ -184,7 +188,9 @@ def _result(current: Current, envelope: Any) -> Any:
     _check_delta(existing, delta, current.policies, _signed(envelope))
     group = _assembled((ROOT,), {**existing, **delta})
     if canonical(group) == canonical(current.config.channel_group):
-        raise InvalidUpdate("the update would have no effect: no group names what it adds")
+        raise InvalidUpdate(
+            "the update would have no effect: no group names the elements that it adds"
+        )
     return group
 
 
@@ -245,7 +251,7 @@ def _check_mod_policy(key: Key, mod_policy: str) -> None:
 
 
 def _assembled(path: tuple[str, ...], all_elements: Mapping[Key, Any]) -> Any:
-    """Put together the group at `path`, with the newest of each member that it names."""
+    """Build the group at `path` from the newest version of each member that it names."""
     own = all_elements[Key("Group", path)]
     group = ConfigGroup()
     group.CopyFrom(own)

@@ -1,8 +1,7 @@
-"""What a config update may change of the consensus type (Fabric's maintenance filter).
+"""The maintenance filter: how a config update may change the consensus type (Fabric's rules).
 
-In: the config as it is, the one that an update leads to, and the update. A channel goes into
-maintenance mode, and out of it, by an update that does nothing else; the consensus type changes
-inside only.
+An update that starts or ends maintenance mode may change nothing else. The consensus type may
+change in maintenance mode only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ _TYPES = ("etcdraft", "kafka", "solo")
 
 
 def check_transition(config: ChannelConfig, following: ChannelConfig, update: Any) -> None:
-    """Raise `InvalidUpdate` where a CONFIG_UPDATE `Envelope` may not lead from one to the other."""
+    """Raise `InvalidUpdate` unless a CONFIG_UPDATE may turn `config` into `following`.
+
+    `update` is the CONFIG_UPDATE `Envelope`.
+    """
     now, then = (each.orderer["ConsensusType"] for each in (config, following))
     if not config.capabilities.consensus_type_migration:
         if then.state != ConsensusType.STATE_NORMAL:
@@ -38,15 +40,17 @@ def check_transition(config: ChannelConfig, following: ChannelConfig, update: An
     if now.type != then.type:
         if not config.maintenance:
             raise InvalidUpdate(
-                f"the consensus type changes from {now.type} to {then.type}, "
-                "and that outside maintenance mode"
+                f"the update changes the consensus type from {now.type} to {then.type} "
+                "outside maintenance mode"
             )
         if then.type not in _TYPES:
-            raise InvalidUpdate(f"the consensus type cannot change to {then.type!r}")
+            raise InvalidUpdate(
+                f"the consensus type cannot change to {then.type!r}; use one of {', '.join(_TYPES)}"
+            )
 
 
 def _check_nothing_else(written: Any) -> None:
-    """Raise `InvalidUpdate` where more is written than /Channel/Orderer/ConsensusType."""
+    """Raise `InvalidUpdate` where the write set has more than /Channel/Orderer/ConsensusType."""
     orderer = written.groups.get("Orderer")
     if (
         orderer is None

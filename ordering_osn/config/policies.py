@@ -1,15 +1,15 @@
-"""Who may do what: the policies of one channel config, evaluated over signatures.
+"""The policies of one channel config: decide whether a set of signatures meets a policy.
 
-In: a channel config's root group, its organisations (`Msps`), and signatures. Out: nothing, or
-`PolicyNotMet` with one sentence. No clock and no I/O.
+`Policies.evaluate` returns, or raises `PolicyNotMet`. No clock and no I/O.
 
-    SIGNATURE       n out of these, each a principal or again n out of ...; an identity counts for
-                    one principal of an evaluation, the first that it satisfies, in order
-    IMPLICIT_META   any, a majority or all of the groups just below meet *their* policy of a name;
-                    a group without it does not meet it; where there is no group, it is met
+    SIGNATURE       a rule "n out of", nested, over principals; in one evaluation an identity
+                    counts for one principal: the first, in order, that it satisfies
+    IMPLICIT_META   any, a majority or all of the groups directly below meet *their own* policy of
+                    a given name; a group without that policy does not meet it; where there are no
+                    groups, the policy is met
 
-Signatures are checked first, once an identity; what is left decides. So what identities alone
-decide is kept, and an evaluation costs little more than the check of its signatures.
+Signatures are verified first, one for each identity. The rest of the decision depends on the
+identities alone and is cached, so an evaluation costs little more than its signature checks.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ from ordering_osn.protos import (
     SignaturePolicyEnvelope,
 )
 
-_KEPT = 4096  # outcomes kept: a policy and the identities that were judged by it
+# Cached decisions for each config: a policy with a set of identities, so about one for each client.
+# With more clients than that, each signature costs an evaluation of the policy again.
+_OUTCOMES_KEPT_MAX = 4096
 _ROOT = "/Channel"
-_MENTIONED = 3  # signatures that a sentence names at most
+_SIGNATURES_NAMED_MAX = 3  # in one error message, to keep it one readable sentence
 
-# What a policy says of identities: None where they meet it, else why not.
+# Decides whether identities meet a policy: None where they do, else the reason.
 Judge = Callable[[tuple[Identity, ...]], str | None]
-# The rule of a signature policy: takes who is still free, gives who is left, None if it fails.
+# A rule of a signature policy: takes the identities not counted yet, and returns those left after
+# it; None where it is not met.
 Rule = Callable[[tuple[Identity, ...]], tuple[Identity, ...] | None]
 
 
 class PolicyNotMet(AmcastError):
-    """The signatures do not satisfy the policy; the text says which and why."""
+    """The signatures do not meet the policy; the text names the policy and the reason."""
 
 
 class MalformedPolicy(UsageError):
-    """A policy of a channel config cannot be read."""
+    """A policy of a channel config is invalid."""
 
 
 class SignedData(NamedTuple):
@@ -64,10 +67,10 @@ class SignedData(NamedTuple):
 
 
 def resolve(group_path: str, mod_policy: str) -> str:
-    """Give the absolute path of an item's mod_policy.
+    """Return the absolute path of an element's mod_policy.
 
-    `group_path` is the group that holds the item ("/Channel/Application"); for a group itself, its
-    own path. An empty mod_policy names no policy: the result is empty.
+    `group_path` is the path of the group that holds the element ("/Channel/Application"); of a
+    group, its own path. For an empty mod_policy, which names no policy, the result is empty.
     """
     if not mod_policy or mod_policy.startswith("/"):
         return mod_policy
@@ -78,28 +81,28 @@ class Policies:
     """All policies of one channel config, by absolute path ("/Channel/Application/Writers")."""
 
     def __init__(self, channel_group: ConfigGroup, msps: Msps) -> None:
-        """Read them all; raises `MalformedPolicy` where one is unreadable."""
+        """Read all policies of a config; raises `MalformedPolicy`."""
         self._msps = msps
         self._judges: dict[str, Judge] = {}
         self._read(_ROOT, channel_group)
-        self._judged = lru_cache(maxsize=_KEPT)(self._judge)
+        self._judged = lru_cache(maxsize=_OUTCOMES_KEPT_MAX)(self._judge)
 
     def has(self, path: str) -> bool:
         """Whether there is such a policy."""
         return path in self._judges
 
     def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
-        """Raise `PolicyNotMet` unless the signatures satisfy the policy.
+        """Raise `PolicyNotMet` unless the signatures meet the policy at `path`.
 
-        What is wrong with one signature does not spoil the others; an identity counts once.
+        A wrong signature is ignored; an identity counts once.
         """
         identities: dict[tuple[str, bytes], Identity] = {}
         wrong = []
-        for one in signed:
+        for item in signed:
             try:
-                identity = self._msps.identity(one.creator)
+                identity = self._msps.identity(item.creator)
                 if identity.key not in identities:
-                    identity.verify(one.data, one.signature)
+                    identity.verify(item.data, item.signature)
                     identities[identity.key] = identity
             except (BadSignature, UntrustedIdentity) as error:
                 wrong.append(str(error))
@@ -115,8 +118,11 @@ class Policies:
         if problem is None:
             return None
         if not identities:
-            return f"{problem}; no signature counts"
-        signers = [f"{one} ({one.problem})" if one.problem else str(one) for one in identities]
+            return f"{problem}; there is no valid signature"
+        signers = [
+            f"{identity} ({identity.problem})" if identity.problem else str(identity)
+            for identity in identities
+        ]
         return f"{problem}; signed by {_listed(signers)}"
 
     def _read(self, path: str, group: ConfigGroup) -> None:
@@ -129,7 +135,7 @@ class Policies:
                 self._judges[here] = self._compiled(group.policies[name].policy, below)
             except DecodeError as error:
                 raise MalformedPolicy(f"the policy {here} cannot be read") from error
-            except _Senseless as error:
+            except _InvalidDefinition as error:
                 raise MalformedPolicy(f"the policy {here} {error}") from error
 
     def _compiled(self, policy: Policy, below: Sequence[str]) -> Judge:
@@ -137,7 +143,7 @@ class Policies:
             return self._implicit(ImplicitMetaPolicy.FromString(policy.value), below)
         if policy.type == Policy.SIGNATURE:
             return _signature(SignaturePolicyEnvelope.FromString(policy.value))
-        raise _Senseless(f"is of the unknown type {policy.type}")
+        raise _InvalidDefinition(f"is of the unknown type {policy.type}")
 
     def _implicit(self, meta: ImplicitMetaPolicy, below: Sequence[str]) -> Judge:
         needed = {
@@ -146,7 +152,7 @@ class Policies:
             ImplicitMetaPolicy.MAJORITY: len(below) // 2 + 1 if below else 0,
         }.get(meta.rule)
         if needed is None:
-            raise _Senseless(f"has the unknown rule {meta.rule}")
+            raise _InvalidDefinition(f"has the unknown rule {meta.rule}")
         subs = [f"{path}/{meta.sub_policy}" for path in below]
         judges = [self._judges[sub] for sub in subs if sub in self._judges]
 
@@ -159,17 +165,17 @@ class Policies:
         return judge
 
 
-class _Senseless(Exception):
-    """What is wrong with a policy's definition, as the end of a sentence about it."""
+class _InvalidDefinition(Exception):
+    """A policy's definition is invalid; the text completes a sentence about the policy."""
 
 
 def _signature(envelope: SignaturePolicyEnvelope) -> Judge:
     if envelope.version != 0:
-        raise _Senseless(f"is of version {envelope.version}; only version 0 is known")
+        raise _InvalidDefinition(f"is of version {envelope.version}; only version 0 is known")
     rule = _rule(envelope.rule, list(envelope.identities))
 
     def judge(identities: tuple[Identity, ...]) -> str | None:
-        return None if rule(identities) is not None else "the signers are not those it asks for"
+        return None if rule(identities) is not None else "the signers do not satisfy its rule"
 
     return judge
 
@@ -178,12 +184,14 @@ def _rule(policy: SignaturePolicy, principals: Sequence[MSPPrincipal]) -> Rule:
     kind = policy.WhichOneof("Type")
     if kind == "signed_by":
         if not 0 <= policy.signed_by < len(principals):
-            raise _Senseless(f"names principal {policy.signed_by}, and there are {len(principals)}")
+            raise _InvalidDefinition(
+                f"names principal {policy.signed_by}, but has {len(principals)}"
+            )
         return _signed_by(principals[policy.signed_by])
     if kind == "n_out_of":
-        rules = [_rule(one, principals) for one in policy.n_out_of.rules]
+        rules = [_rule(inner, principals) for inner in policy.n_out_of.rules]
         return _n_out_of(policy.n_out_of.n, rules)
-    raise _Senseless("has an empty rule")
+    raise _InvalidDefinition("has an empty rule")
 
 
 def _signed_by(principal: MSPPrincipal) -> Rule:
@@ -197,11 +205,11 @@ def _signed_by(principal: MSPPrincipal) -> Rule:
 
 
 def _n_out_of(needed: int, rules: Sequence[Rule]) -> Rule:
-    # Every rule is tried, also when enough are met, as in Fabric: each takes its identity.
+    # As in Fabric, each rule is tried even when enough are met, and uses up an identity.
     def rule(free: tuple[Identity, ...]) -> tuple[Identity, ...] | None:
         met = 0
-        for one in rules:
-            left = one(free)
+        for inner in rules:
+            left = inner(free)
             if left is not None:
                 met, free = met + 1, left
         return free if met >= needed else None
@@ -210,5 +218,5 @@ def _n_out_of(needed: int, rules: Sequence[Rule]) -> Rule:
 
 
 def _listed(what: Sequence[str]) -> str:
-    more = len(what) - _MENTIONED
-    return ", ".join(what[:_MENTIONED]) + (f" and {more} more" if more > 0 else "")
+    more = len(what) - _SIGNATURES_NAMED_MAX
+    return ", ".join(what[:_SIGNATURES_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

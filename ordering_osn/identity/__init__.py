@@ -1,10 +1,10 @@
-"""Who signed: X.509 identities of a channel's organisations, and this node's own.
+"""X.509 identities: those of a channel's organisations, and the node's own.
 
-    certificates.py  what one certificate says and checks, and chains of them (`cryptography`)
+    certificates.py  certificates, keys, revocation lists and chains; wraps `cryptography`
     msp.py           an organisation's rules: its CAs, revocations, units and roles
-    signing.py       this node's identity, from an MSP folder
+    signing.py       the node's identity, from an MSP folder
 
-Other files take from here; `cryptography` is imported in `certificates.py` alone.
+Other packages import from here; only `certificates.py` imports `cryptography`.
 """
 
 from ordering_osn.identity.certificates import fingerprint

@@ -1,16 +1,19 @@
-"""What one X.509 certificate says and checks, and the chains it has: the door to `cryptography`.
+"""X.509 certificates, keys, revocation lists and chains; the only module over `cryptography`.
 
-In: PEM or DER bytes of anybody. Out: plain values, or `Unreadable` with one sentence: no exception
-of the library leaves this file. Nothing here knows an MSP, a policy or the time of day.
+It reads untrusted PEM or DER bytes into plain values, or raises `Unreadable`; no exception of the
+library leaves this module. It knows no MSP, no policy and no clock.
 
-Rules taken from what Fabric gets from Go's crypto/x509: a parent must be a CA that may sign
-certificates, within its path length, inside its time, without a critical extension that nobody
-here understands; MD5 and SHA-1 certify nothing (the library refuses them); of the extended key
-usages, where there are any, "any" or "server" must be one (Go's default, which Fabric leaves as it
-is). Name constraints are not understood: such a CA is refused, never half obeyed.
+The rules are those that Fabric gets from Go's crypto/x509:
 
-Anybody can write a certificate's own signature in a second way (the other S) and so get other
-bytes that are as valid. So a certificate is known by its `signed` part, never by all its bytes.
+    - A parent is a CA that may sign certificates, within its path length and its validity period,
+      without a critical extension that is unknown here.
+    - Signatures over MD5 and SHA-1 do not count (the library refuses them).
+    - Extended key usages, if any, include "any" or "server": Go's default, which Fabric keeps.
+
+Stricter than Go: a CA with name constraints is refused, because they are not implemented.
+
+Anyone can rewrite the signature of a certificate with the other S and get different bytes that are
+as valid. So certificates are compared by their `signed` part, never by all their bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 from ordering_osn.identity.errors import UntrustedIdentity
 
-# Orders of the curves that Go's crypto/elliptic, hence every Fabric peer, knows.
+# The orders of the curves that Go's crypto/elliptic, and so every Fabric peer, supports.
 _ORDERS = {
     "secp224r1": 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFF16A2E0B8F03E13DD29455C5C2A3D,
     "secp256r1": 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
@@ -70,18 +73,18 @@ _WRONG = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-# As Go's crypto/x509: a mesh of CAs that certify each other must not cost without bound.
+# As in Go's crypto/x509: bounds the cost of CAs that certify each other in many ways.
 SIGNATURE_CHECKS_MAX = 100
 
 
 class Unreadable(Exception):
-    """These bytes are no usable certificate, key, revocation list or signature: one sentence."""
+    """The bytes are not a usable certificate, key, revocation list or signature."""
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """SHA-256 of a certificate's DER (given as PEM or DER): what Deliver binds a TLS client by.
+    """Return SHA-256 of a certificate's DER; Deliver binds requests to a TLS client by it.
 
-    Raises `UntrustedIdentity` where it is none.
+    `certificate` is PEM or DER. Raises `UntrustedIdentity` where it cannot be read.
     """
     try:
         return hashlib.sha256(Certificate(certificate).der).digest()
@@ -90,7 +93,7 @@ def fingerprint(certificate: bytes) -> bytes:
 
 
 class Certificate:
-    """One certificate's values. All of it is read at once, so a damaged part is found here."""
+    """One certificate. All parts are decoded at once, so a damaged part raises here."""
 
     def __init__(self, raw: bytes) -> None:
         """`raw` is PEM or DER; raises `Unreadable`."""
@@ -102,19 +105,19 @@ class Certificate:
         except _WRONG as error:
             raise Unreadable(f"no readable certificate ({_first_line(error)})") from error
 
-    def _read(self, found: x509.Certificate) -> None:
-        self.der: bytes = found.public_bytes(serialization.Encoding.DER)
-        self.signed: bytes = found.tbs_certificate_bytes
-        self.serial: int = found.serial_number
+    def _read(self, certificate: x509.Certificate) -> None:
+        self.der: bytes = certificate.public_bytes(serialization.Encoding.DER)
+        self.signed: bytes = certificate.tbs_certificate_bytes
+        self.serial: int = certificate.serial_number
         if self.serial <= 0:
             raise ValueError("its serial number is not positive")
-        self.not_before: datetime = found.not_valid_before_utc
-        self.not_after: datetime = found.not_valid_after_utc
-        names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        self.not_before: datetime = certificate.not_valid_before_utc
+        self.not_after: datetime = certificate.not_valid_after_utc
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         self.name: str = str(names[0].value) if names else f"serial number {self.serial:x}"
         self.units: tuple[str, ...] = tuple(
             str(unit.value)
-            for unit in found.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+            for unit in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         )
         self.is_ca = False
         self.path_length: int | None = None
@@ -122,7 +125,7 @@ class Certificate:
         self.usable = True
         self.key_id: bytes | None = None
         self.not_understood: str | None = None
-        for extension in found.extensions:
+        for extension in certificate.extensions:
             value = extension.value
             if isinstance(value, x509.BasicConstraints):
                 self.is_ca, self.path_length = value.ca, value.path_length
@@ -135,10 +138,10 @@ class Certificate:
             binding = extension.critical or isinstance(value, x509.NameConstraints)
             if binding and extension.oid not in _UNDERSTOOD:
                 self.not_understood = extension.oid.dotted_string
-        self._key = found.public_key()
+        self._key = certificate.public_key()
 
     def issued_by(self, parent: Certificate) -> bool:
-        """Whether `parent`'s subject and key are this certificate's issuer and signer."""
+        """Whether `parent` issued this certificate: its subject is the issuer, its key signed."""
         try:
             self._x509.verify_directly_issued_by(parent._x509)
         except _WRONG:
@@ -146,24 +149,29 @@ class Certificate:
         return True
 
     def verifier(self, hash_family: str) -> Callable[[bytes, bytes], None]:
-        """Give a check (message, signature) for this key; raise `Unreadable` where it cannot sign.
+        """Return a function that checks (message, signature) with this key.
 
-        The check itself raises `Unreadable` where the signature is not DER, not low S, or wrong.
+        Raises `Unreadable` where the key is not one that Fabric signs with. The function raises
+        `Unreadable` where the signature is not DER, not low S, or wrong.
         """
         key, algorithm = self._key, _ECDSA[hash_family]
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise Unreadable("its key is not an elliptic curve's, and no other kind signs here")
+            raise Unreadable(
+                "its key is not an elliptic-curve key, the only kind that is supported"
+            )
         if key.curve.name not in _ORDERS:
-            raise Unreadable(f"its key is on {key.curve.name}, a curve that Fabric does not know")
+            raise Unreadable(
+                f"its key is on the curve {key.curve.name}, which Fabric does not support"
+            )
         half = _ORDERS[key.curve.name] // 2
 
         def verify(message: bytes, signature: bytes) -> None:
             try:
                 s = decode_dss_signature(signature)[1]
             except _WRONG as error:
-                raise Unreadable("the signature is not a DER pair of numbers") from error
+                raise Unreadable("the signature is not a pair of numbers in DER") from error
             if s > half:
-                raise Unreadable("the signature's S is in the upper half: not the canonical form")
+                raise Unreadable("the signature is not canonical: its S is in the upper half")
             try:
                 key.verify(signature, message, algorithm)
             except _WRONG as error:
@@ -172,18 +180,18 @@ class Certificate:
         return verify
 
     def has_key_of(self, key: PrivateKey) -> bool:
-        """Whether the private key is this certificate's."""
+        """Whether `key` is this certificate's private key."""
         return key.public == _public_bytes(self._key)
 
     def low(self, signer: Certificate) -> bytes:
-        """Give its DER, an ECDSA signature in low S: how Fabric spells what it digests."""
+        """Return its DER with an ECDSA signature in low S, the form that Fabric digests."""
         key = signer._key
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _ORDERS:
             return self.der
         order = _ORDERS[key.curve.name]
         try:
             r, s = decode_dss_signature(self._x509.signature)
-        except ValueError:  # a root's own signature is never looked at otherwise
+        except ValueError:  # nothing else checks a root's own signature
             return self.der
         if s <= order // 2:
             return self.der
@@ -193,7 +201,7 @@ class Certificate:
         return _tagged(0x30, self.der[start:-tail] + signature)
 
     def pem(self) -> bytes:
-        """As PEM in its usual form."""
+        """Return the certificate as PEM."""
         return self._x509.public_bytes(serialization.Encoding.PEM)
 
     def has_signed(self, revocations: Revocations) -> bool:
@@ -208,12 +216,12 @@ class Revocations:
     """One certificate revocation list."""
 
     def __init__(self, raw: bytes) -> None:
-        """`raw` is PEM or DER; raises `Unreadable`, also where it does not name its CA's key."""
+        """`raw` is PEM or DER; raises `Unreadable`, also where it lacks its CA's key identifier."""
         try:
             pem = b"-----BEGIN" in raw
             self.crl = x509.load_pem_x509_crl(raw) if pem else x509.load_der_x509_crl(raw)
-            found = self.crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
-            self.issuer_key_id: bytes | None = found.value.key_identifier
+            issuer = self.crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
+            self.issuer_key_id: bytes | None = issuer.value.key_identifier
         except x509.ExtensionNotFound as error:
             raise Unreadable("a revocation list without an authority key identifier") from error
         except _WRONG as error:
@@ -225,7 +233,7 @@ class Revocations:
 
 
 class PrivateKey:
-    """An ECDSA key that signs as Fabric does: SHA-256, low S, DER."""
+    """An ECDSA key that signs in Fabric's form: SHA-256, low S, DER."""
 
     def __init__(self, raw: bytes) -> None:
         """`raw` is PEM without a password; raises `Unreadable`."""
@@ -234,13 +242,13 @@ class PrivateKey:
         except _WRONG as error:
             raise Unreadable(f"no readable private key ({_first_line(error)})") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name not in _ORDERS:
-            raise Unreadable("the private key is not on a curve that Fabric knows")
+            raise Unreadable("the private key is not on a curve that Fabric supports")
         self._key = key
         self._order = _ORDERS[key.curve.name]
         self.public = _public_bytes(key.public_key())
 
     def sign(self, message: bytes) -> bytes:
-        """Sign SHA-256 of `message`."""
+        """Return the signature over SHA-256 of `message`."""
         signature = self._key.sign(message, _ECDSA["SHA2"])
         r, s = decode_dss_signature(signature)
         if s <= self._order // 2:
@@ -249,57 +257,64 @@ class PrivateKey:
 
 
 class Authorities:
-    """The CAs of one organisation: `roots` are trusted as they stand, the others through them."""
+    """The CAs of one organisation: `roots` are trusted, `intermediates` only through a root."""
 
     def __init__(self, roots: Sequence[Certificate], intermediates: Sequence[Certificate]) -> None:
         self.roots, self.intermediates = tuple(roots), tuple(intermediates)
         self._trusted = {root.signed for root in roots}
 
     def chain(self, leaf: Certificate) -> tuple[Certificate, ...]:
-        """From the certificate to a root; raises `Unreadable` unless there is exactly one chain.
+        """Return the chain from the certificate to a root.
 
-        Time is that of the certificate's issue: when it ends is not a matter of its chain.
+        Raises `Unreadable` unless there is exactly one. CAs must be valid at the time of the
+        certificate's issue; its own expiry is checked elsewhere (`msp.expires_at`).
         """
         if leaf.not_understood is not None:
-            raise Unreadable(f"it has an extension ({leaf.not_understood}) that is not understood")
+            raise Unreadable(
+                f"it has a critical extension ({leaf.not_understood}) that is not supported"
+            )
         if leaf.signed in self._trusted:
             return (leaf,)
         checks = [0]
-        found: list[tuple[Certificate, ...]] = []
+        chains: list[tuple[Certificate, ...]] = []
         for chain in self._above((leaf,), leaf.not_before + timedelta(seconds=1), checks):
-            found.append(chain)
-            if len(found) > 1:
+            chains.append(chain)
+            if len(chains) > 1:
                 raise Unreadable("it has more than one chain to the organisation's roots")
-        if not found:
+        if not chains:
             raise Unreadable("no chain of valid CAs leads to the organisation's roots")
-        if not all(certificate.usable for certificate in found[0]):
-            raise Unreadable("its extended key usage, or a CA's, does not allow it")
-        return found[0]
+        if not all(certificate.usable for certificate in chains[0]):
+            raise Unreadable(
+                "its extended key usage, or a CA's, allows neither any use nor servers"
+            )
+        return chains[0]
 
     def _above(
-        self, below: tuple[Certificate, ...], at: datetime, checks: list[int]
+        self, below: tuple[Certificate, ...], time: datetime, checks: list[int]
     ) -> Iterator[tuple[Certificate, ...]]:
         for parent in (*self.roots, *self.intermediates):
-            in_chain = any(parent.signed == one.signed for one in below)
-            if in_chain or not _may_certify(parent, below, at):
+            in_chain = any(parent.signed == lower.signed for lower in below)
+            if in_chain or not _may_certify(parent, below, time):
                 continue
             checks[0] += 1
             if checks[0] > SIGNATURE_CHECKS_MAX:
-                raise Unreadable("its chain takes too many signature checks")
+                raise Unreadable(
+                    f"its chain takes too many signature checks (over {SIGNATURE_CHECKS_MAX})"
+                )
             if not below[-1].issued_by(parent):
                 continue
             if parent.signed in self._trusted:
                 yield (*below, parent)
             else:
-                yield from self._above((*below, parent), at, checks)
+                yield from self._above((*below, parent), time, checks)
 
 
-def _may_certify(parent: Certificate, below: tuple[Certificate, ...], at: datetime) -> bool:
+def _may_certify(parent: Certificate, below: tuple[Certificate, ...], time: datetime) -> bool:
     return (
         parent.is_ca
         and parent.signs_certificates
         and parent.not_understood is None
-        and parent.not_before <= at <= parent.not_after
+        and parent.not_before <= time <= parent.not_after
         and (parent.path_length is None or len(below) - 1 <= parent.path_length)
     )
 

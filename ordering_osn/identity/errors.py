@@ -1,4 +1,4 @@
-"""What is wrong with an identity, a signature or an organisation's description, in one sentence."""
+"""Errors of identities, signatures and MSP definitions; each text is one sentence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from multicast.errors import AmcastError, UsageError
 
 
 class UntrustedIdentity(AmcastError):
-    """The creator is no identity of the channel's organisations (or none at all)."""
+    """The creator is not an identity of the channel's organisations, or cannot be read."""
 
 
 class BadSignature(AmcastError):
-    """The signature is not this identity's over this message, or not in its canonical form."""
+    """The signature does not verify for this identity and message, or is not canonical (low S)."""
 
 
 class MalformedMsp(UsageError):
-    """An organisation's MSP definition, or this node's MSP folder, cannot be used."""
+    """An organisation's MSP definition, or the node's MSP folder, cannot be used."""

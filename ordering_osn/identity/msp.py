@@ -1,16 +1,17 @@
-"""An organisation's rules (its MSP): who is one of its members, and in which role.
+"""An organisation's rules (its MSP): which certificates are its members, in which roles.
 
-In: MSPConfig bytes of a channel config, creators of signature headers, principals of policies.
-Out: `Identity`, its validity and its roles. No clock: a certificate past its end still verifies
-what it once signed; to refuse it at the door is the expiration filter's business (`expires_at`).
+`Msp` reads the MSPConfig of a channel config; `Msps.identity` reads the creator of a signature
+header; an `Identity` tells whether it is valid and satisfies a policy's principal. No clock: an
+expired certificate still verifies what it signed. The expiration filter refuses new envelopes of
+expired creators (`expires_at`).
 
     unit         an organizational unit (OU) of a certificate's subject; it counts together with
                  the chain of CAs that certified it
     node unit    with NodeOUs, the unit that makes a certificate a client, peer, orderer or admin
-    inner CA     one that certified another configured CA; it may certify no members
+    inner CA     a CA that certified another configured CA; it may not certify members
 
-The rules are those of Fabric's channels from capability V1_4_3 on (every V2 channel), with one
-difference: an administrator by certificate must be a valid member at every look, not once.
+The rules are Fabric's from capability V1_4_3 on (every V2 channel), with one difference: an
+administrator listed by certificate must be a valid member at each check, not only at the first.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from ordering_osn.protos import (
     SerializedIdentity,
 )
 
-CREATOR_BYTES_MAX = 16 * 1024  # a certificate is about 1 kB; what is longer is refused unread
-_KEPT = 4096  # certificates and identities kept, so that a client's is read and judged once
-_FABRIC = 0  # MSPConfig.type of X.509; 1 is Idemix
+CREATOR_BYTES_MAX = 16 * 1024  # a certificate has about 1 kB; a longer creator is not decoded
+# Cached certificates, and identities for each config: some kB each. A client beyond that costs the
+# reading and checking of its certificate with each envelope again.
+_IDENTITIES_KEPT_MAX = 4096
+_TYPE_X509 = 0  # MSPConfig.type of X.509; 1 is Idemix
 _CHAIN_HASHES = {
     "": "sha256",
     "SHA256": "sha256",
@@ -53,9 +56,9 @@ _CHAIN_HASHES = {
 
 
 def expires_at(creator: bytes) -> datetime | None:
-    """When the creator's certificate ends (aware, UTC); None where it holds no certificate.
+    """Return when the creator's certificate expires (aware, UTC); None where it has none.
 
-    Needs no channel: Fabric's expiration filter looks at the certificate alone, before any policy.
+    Needs no channel: Fabric's expiration filter checks the certificate alone, before any policy.
     """
     try:
         return _certified(creator)[1].not_after
@@ -71,24 +74,24 @@ def _certified(creator: bytes) -> tuple[str, Certificate]:
     return _read_creator(creator)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_IDENTITIES_KEPT_MAX)
 def _read_creator(creator: bytes) -> tuple[str, Certificate]:
     try:
-        found = SerializedIdentity.FromString(creator)
+        identity = SerializedIdentity.FromString(creator)
     except DecodeError as error:
-        raise UntrustedIdentity("the creator is no serialized identity") from error
-    if b"-----BEGIN" not in found.id_bytes:
-        raise UntrustedIdentity(f"the creator of MSP {found.mspid!r} holds no PEM certificate")
+        raise UntrustedIdentity("the creator is not a serialized identity") from error
+    if b"-----BEGIN" not in identity.id_bytes:
+        raise UntrustedIdentity(f"the creator of MSP {identity.mspid!r} holds no PEM certificate")
     try:
-        return found.mspid, Certificate(found.id_bytes)
+        return identity.mspid, Certificate(identity.id_bytes)
     except Unreadable as error:
-        raise UntrustedIdentity(f"the creator of MSP {found.mspid!r} holds {error}") from error
+        raise UntrustedIdentity(f"the creator of MSP {identity.mspid!r} holds {error}") from error
 
 
 class Identity:
-    """One certificate at one organisation. What is judged of it is judged once and kept.
+    """One certificate at one organisation. Its validity is decided once and cached.
 
-    `key` tells identities apart: two spellings of the same certificate are one identity.
+    `key` identifies it: two encodings of the same certificate are one identity.
     """
 
     def __init__(self, msp: Msp, certificate: Certificate) -> None:
@@ -105,7 +108,7 @@ class Identity:
         return f"{self._certificate.name} of {self.msp_id}"
 
     def verify(self, message: bytes, signature: bytes) -> None:
-        """Raise `BadSignature` unless it is this identity's over `message` (low S, DER)."""
+        """Raise `BadSignature` unless this identity signed `message` (low S, DER)."""
         try:
             self._verify(message, signature)
         except Unreadable as error:
@@ -117,7 +120,7 @@ class Identity:
             raise UntrustedIdentity(f"{self}: {self.problem}")
 
     def satisfies(self, principal: MSPPrincipal) -> bool:
-        """Whether it is valid and has the principal's role, unit or certificate."""
+        """Whether the identity is valid and has the principal's role, unit or certificate."""
         return self._msp.admits(self, principal)
 
     @cached_property
@@ -131,7 +134,7 @@ class Identity:
 
     @cached_property
     def chain_id(self) -> bytes:
-        """The digest of its CAs; empty where it has no chain."""
+        """The digest of its chain of CAs; empty where it has no chain."""
         try:
             return self._msp.chain_id(self._msp.authorities.chain(self._certificate)[1:])
         except Unreadable:
@@ -156,13 +159,15 @@ class Msp:
 
     @classmethod
     def from_config(cls, raw: bytes) -> Msp:
-        """From serialized MSPConfig, the value MSP of a group; raises `MalformedMsp`."""
+        """Read a serialized MSPConfig, the value `MSP` of a group; raises `MalformedMsp`."""
         return cls(raw)
 
     def _read(self, raw: bytes) -> None:
         outer = MSPConfig.FromString(raw)
-        if outer.type != _FABRIC:
-            raise Unreadable(f"its type is {outer.type}; only X.509 (type {_FABRIC}) is known")
+        if outer.type != _TYPE_X509:
+            raise Unreadable(
+                f"its type is {outer.type}; only X.509 (type {_TYPE_X509}) is supported"
+            )
         config = FabricMSPConfig.FromString(outer.config)
         self.name = config.name
         if not self.name:
@@ -179,7 +184,7 @@ class Msp:
         tls = (*config.tls_root_certs, *config.tls_intermediate_certs)
         for certificate in _certificates(tls, "TLS CA"):
             _check_authority(certificate)
-        self._revocations = [Revocations(one) for one in config.revocation_list]
+        self._revocations = [Revocations(raw_list) for raw_list in config.revocation_list]
         self._read_authorities(config)
         self._read_units(config)
         self._read_administrators(config)
@@ -198,12 +203,12 @@ class Msp:
                 self._check_revoked(chain)
             except Unreadable as error:
                 raise Unreadable(f"the CA {certificate.name} is not valid: {error}") from error
-            self._inner.update(one.signed for one in chain[1:])
+            self._inner.update(authority.signed for authority in chain[1:])
 
     def _read_units(self, config: FabricMSPConfig) -> None:
         self._units: list[tuple[str, bytes]] = [
-            (one.organizational_unit_identifier, self._certifier(one.certificate))
-            for one in config.organizational_unit_identifiers
+            (unit.organizational_unit_identifier, self._certifier(unit.certificate))
+            for unit in config.organizational_unit_identifiers
         ]
         nodes = config.fabric_node_ous
         self._node_units: dict[int, tuple[str, bytes]] = {
@@ -221,13 +226,13 @@ class Msp:
         }
 
     def _certifier(self, pem: bytes, *, optional: bool = False) -> bytes:
-        """Digest the chain that begins at a configured CA."""
+        """Return the digest of the chain that begins at a configured CA."""
         if optional and not pem:
             return b""
         certificate = Certificate(pem)
         known = (*self.authorities.roots, *self.authorities.intermediates)
-        if all(certificate.signed != one.signed for one in known):
-            raise Unreadable(f"the certifier {certificate.name} of a unit is none of its CAs")
+        if all(certificate.signed != authority.signed for authority in known):
+            raise Unreadable(f"the certifier {certificate.name} of a unit is not one of its CAs")
         chain = self.authorities.chain(certificate)
         if len(chain) > 1 and certificate.signed in self._inner:
             raise Unreadable(f"the certifier {certificate.name} of a unit certifies other CAs")
@@ -236,20 +241,22 @@ class Msp:
     def _read_administrators(self, config: FabricMSPConfig) -> None:
         administrators = _certificates(config.admins, "administrator's")
         if not administrators and MSPRole.ADMIN not in self._node_units:
-            raise Unreadable("it has neither administrators nor a unit that makes them")
-        self._administrators = {one.signed for one in administrators}
+            raise Unreadable("it has neither administrators nor a unit for administrators")
+        self._administrators = {certificate.signed for certificate in administrators}
         for certificate in administrators:
             identity = Identity(self, certificate)
             known = self._has_role(identity, MSPRole.CLIENT) or self._has_role(
                 identity, MSPRole.ADMIN
             )
             if self._node_units and not (identity.chain_id and known):
-                raise Unreadable(f"its administrator {certificate.name} is no client or admin")
+                raise Unreadable(
+                    f"its administrator {certificate.name} is neither client nor admin"
+                )
             if not self._node_units and identity.problem is not None:
                 raise Unreadable(f"its administrator {identity} is not valid: {identity.problem}")
 
     def chain_id(self, chain: Sequence[Certificate]) -> bytes:
-        """Digest these CAs, nearest first."""
+        """Return the digest of these CAs, nearest first."""
         assert self._chain_hash is not None
         digest = hashlib.new(self._chain_hash)
         for certificate, signer in zip(chain, (*chain[1:], chain[-1]), strict=True):
@@ -259,10 +266,12 @@ class Msp:
     def check(self, certificate: Certificate) -> None:
         """Raise `Unreadable` with the reason unless the certificate is a valid member's."""
         if certificate.is_ca:
-            raise Unreadable("a CA's certificate is nobody's identity")
+            raise Unreadable("a CA's certificate cannot be an identity")
         chain = self.authorities.chain(certificate)
         if len(chain) < 2 or chain[1].signed in self._inner:
-            raise Unreadable("it was not certified by a CA at the end of the organisation's tree")
+            raise Unreadable(
+                "its CA certifies other CAs: only a CA at the end of a chain may certify members"
+            )
         self._check_revoked(chain)
         self._check_units(certificate, self.chain_id(chain[1:]))
 
@@ -270,45 +279,49 @@ class Msp:
         if len(chain) < 2:
             return
         certificate, parent = chain[:2]
-        for one in self._revocations:
+        for revocations in self._revocations:
             if (
-                one.issuer_key_id == parent.key_id
-                and one.names(certificate.serial)
-                and parent.has_signed(one)
+                revocations.issuer_key_id == parent.key_id
+                and revocations.names(certificate.serial)
+                and parent.has_signed(revocations)
             ):
                 raise Unreadable("its certificate is revoked")
 
     def _check_units(self, certificate: Certificate, chain_id: bytes) -> None:
-        found = [(unit, chain_id) for unit in certificate.units]
-        if self._units and not any(one in self._units for one in found):
-            raise Unreadable("it has none of the units that the organisation asks for")
+        units = [(unit, chain_id) for unit in certificate.units]
+        if self._units and not any(unit in self._units for unit in units):
+            raise Unreadable("it has none of the units that the organisation requires")
         if not self._node_units:
             return
         roles = [node for unit in certificate.units for node in self._node_units_of(unit)]
         if any(certifier not in (b"", chain_id) for _unit, certifier in roles):
-            raise Unreadable("its node unit was certified by another CA than it must be")
+            raise Unreadable(
+                "its node unit was certified by another CA than the one configured for it"
+            )
         if len(roles) != 1:
-            raise Unreadable("it must have one of the units client, peer, orderer and admin")
+            raise Unreadable(
+                "it must have exactly one of the units client, peer, orderer and admin"
+            )
 
     def _node_units_of(self, unit: str) -> list[tuple[str, bytes]]:
         return [node for node in self._node_units.values() if node[0] == unit][-1:]
 
     def admits(self, identity: Identity, principal: MSPPrincipal) -> bool:
-        """Whether the identity (of this MSP) is valid and is what the principal names."""
-        every = [principal]
-        while every:
-            one = every.pop()
-            if one.principal_classification != MSPPrincipal.COMBINED:
-                if not self._admits(identity, one):
+        """Whether the identity (of this MSP) is valid and satisfies the principal."""
+        unchecked = [principal]
+        while unchecked:
+            current = unchecked.pop()
+            if current.principal_classification != MSPPrincipal.COMBINED:
+                if not self._admits(identity, current):
                     return False
                 continue
             try:
-                inner = CombinedPrincipal.FromString(one.principal).principals
+                inner = CombinedPrincipal.FromString(current.principal).principals
             except DecodeError:
                 return False
             if not inner:
                 return False
-            every.extend(inner)
+            unchecked.extend(inner)
         return True
 
     def _admits(self, identity: Identity, principal: MSPPrincipal) -> bool:
@@ -358,8 +371,8 @@ class Msps:
         self._msps: dict[str, Msp] = {}
         for msp in msps:
             if self._msps.setdefault(msp.name, msp).raw != msp.raw:
-                raise MalformedMsp(f"the MSP {msp.name!r} is defined twice, and differently")
-        self._identity = lru_cache(maxsize=_KEPT)(self._read)
+                raise MalformedMsp(f"the MSP {msp.name!r} is defined twice, with different content")
+        self._identity = lru_cache(maxsize=_IDENTITIES_KEPT_MAX)(self._read)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -367,32 +380,33 @@ class Msps:
         return tuple(sorted(self._msps))
 
     def identity(self, creator: bytes) -> Identity:
-        """Read a signature header's creator; no signature and no validity is judged.
+        """Read a signature header's creator; neither its signature nor its validity is checked.
 
-        Raises `UntrustedIdentity` where it has none here: no creator, no certificate, an MSP that
-        this channel does not know, a key that cannot sign. The same creator gives the same object.
+        Raises `UntrustedIdentity` where there is no creator or certificate, where its MSP is not
+        one of this channel's, or where its key cannot sign. The same creator returns the same
+        object as long as it is cached.
         """
         return self._identity(creator)
 
     def _read(self, creator: bytes) -> Identity:
         msp_id, certificate = _certified(creator)
         if msp_id not in self._msps:
-            raise UntrustedIdentity(f"the creator's MSP {msp_id!r} is none of this channel's")
+            raise UntrustedIdentity(f"the creator's MSP {msp_id!r} is not one of this channel's")
         return Identity(self._msps[msp_id], certificate)
 
 
 def _certificates(pems: Iterable[bytes], what: str) -> list[Certificate]:
-    found = []
+    certificates = []
     for pem in pems:
         try:
-            found.append(Certificate(pem))
+            certificates.append(Certificate(pem))
         except Unreadable as error:
-            raise Unreadable(f"a {what} certificate is {error}") from error
-    return found
+            raise Unreadable(f"a {what} certificate cannot be used: {error}") from error
+    return certificates
 
 
 def _check_authority(certificate: Certificate) -> None:
     if not certificate.is_ca:
-        raise Unreadable(f"the certificate {certificate.name} is no CA's")
+        raise Unreadable(f"the certificate {certificate.name} is not a CA's")
     if certificate.key_id is None:
         raise Unreadable(f"the CA {certificate.name} has no subject key identifier")

@@ -1,4 +1,4 @@
-"""The node's own identity: a certificate and its key, from Fabric's MSP folder."""
+"""The node's own identity: a certificate and its key, read from a Fabric MSP folder."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ordering_osn.identity.certificates import Certificate, PrivateKey, Unreadab
 from ordering_osn.identity.errors import MalformedMsp
 from ordering_osn.protos import SerializedIdentity
 
-_NONCE_BYTES = 24  # as Fabric's
+_NONCE_BYTES = 24  # as in Fabric
 
 
 class SigningIdentity:
     """Signs blocks and requests (a `blocks.Signer`).
 
-    `creator` is the serialized SerializedIdentity that goes into signature headers, the
-    certificate as PEM in its usual form.
+    `creator` is the serialized SerializedIdentity for signature headers; it holds the certificate
+    as PEM.
     """
 
     def __init__(self, certificate: Certificate, key: PrivateKey, msp_id: str) -> None:
         if not certificate.has_key_of(key):
-            raise MalformedMsp(f"the private key is not that of the certificate {certificate.name}")
+            raise MalformedMsp(f"the private key does not fit the certificate {certificate.name}")
         self.msp_id = msp_id
         self.name = certificate.name
         self.creator: bytes = SerializedIdentity(
@@ -31,7 +31,7 @@ class SigningIdentity:
 
     @classmethod
     def load(cls, msp_folder: Path, msp_id: str) -> SigningIdentity:
-        """From signcerts/ (one certificate) and the key of keystore/ that fits it.
+        """Load the certificate in signcerts/ (exactly one) and the key in keystore/ that fits it.
 
         Raises `MalformedMsp`.
         """
@@ -58,11 +58,11 @@ class SigningIdentity:
         )
 
     def sign(self, message: bytes) -> bytes:
-        """ECDSA over SHA-256 of `message`, low S, DER."""
+        """Return the ECDSA signature over SHA-256 of `message`, low S, DER."""
         return self._key.sign(message)
 
     def nonce(self) -> bytes:
-        """24 fresh random bytes for a signature header."""
+        """Return 24 random bytes for a signature header."""
         return secrets.token_bytes(_NONCE_BYTES)
 
 

@@ -1,1 +1,1 @@
-"""The folder of a chain's blocks."""
+"""The ledger: one folder for each chain, with its blocks."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a ledger's folder, by name."""
+"""The errors of a ledger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from multicast.errors import AmcastError, Conflict, UsageError
 
 
 class Pruned(AmcastError):
-    """The block was removed by pruning; another node or an archive may have it."""
+    """The block was pruned; another node or an archive may have it."""
 
 
 class NotYet(AmcastError):
@@ -16,24 +16,24 @@ class NotYet(AmcastError):
 
 
 class NotNext(UsageError):
-    """A block was to be appended that is not the next one; nothing was written."""
+    """The block to append is not the next one; nothing was written."""
 
 
 class LedgerLocked(Conflict):
-    """Someone else has the folder open for writing."""
+    """Another process, or another `Ledger`, has the folder open for writing."""
 
 
 class LedgerDamaged(AmcastError):
-    """The folder does not hold what was written; says which file, where in it, and what is hit."""
+    """The folder does not hold what was written; the text names file, byte and block."""
 
 
 class LedgerFull(AmcastError):
-    """The block could not be written (disk full, quota); nothing changed, it can be tried again."""
+    """The block could not be written (disk full, quota); nothing changed, so it can be retried."""
 
     retriable = True
 
 
 class LedgerFailed(AmcastError):
-    """Syncing failed: what the disk holds is unknown until the ledger is opened anew."""
+    """A sync failed: what the disk holds is unknown until the ledger is opened again."""
 
     definite = False

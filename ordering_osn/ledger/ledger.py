@@ -1,17 +1,17 @@
-"""The ledger of one chain: an append-only folder of blocks, as bytes, each with a checksum.
+"""The ledger of one chain: an append-only folder of serialized blocks, each with a checksum.
 
-In: serialized blocks, in the order of their numbers. Out: the same bytes, to any number of threads,
-also after a crash. Nothing in a block is looked at, but by pruning, which must know the config
-block that the others refer to. Bytes and promises: docs/ordering.md, "Ledger"; the files are
-`segments.py`'s.
+Blocks are appended in the order of their numbers, and any number of threads read the same bytes
+back, also after a crash. Only pruning decodes a block, to find the config block that the others
+refer to. The file format and the guarantees are in docs/ordering.md, "Ledger"; `segments.py` reads
+and writes the files.
 
-    base      number of the oldest block of the unbroken part
-    height    number of the next block
-    kept      the config block in force at the base, where it is older than that
+    base      the number of the oldest block that is not pruned
+    height    the number of the next block
+    kept      the config block in force at the base, where it is older than the base
     newest    the segment that grows; all others are full, synced and have an index
 
-Invariant: base <= height; every block from base to height - 1 can be read, and nothing else but the
-kept block. What was read once reads the same for ever, until it is pruned.
+Invariant: base <= height. Exactly the blocks from base to height - 1 and the kept block can be
+read. A block reads the same until it is pruned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ordering_osn.ledger.errors import (
     Pruned,
 )
 from ordering_osn.ledger.recovery import LOG, Loaded
-from ordering_osn.ledger.segments import Base, Kept, Segment
+from ordering_osn.ledger.segments import Base, KeptConfig, Segment
 from ordering_osn.protos import Block
 
 __all__ = [
@@ -51,15 +51,19 @@ __all__ = [
     "Pruned",
 ]
 
+# Fabric's size of a block file. Opening reads the newest segment whole, and pruning frees space by
+# whole segments; with ten times less, a chain of 1 TB would have 150,000 segments.
 SEGMENT_BYTES_MAX = 64 << 20
-_RECENT_BYTES_MAX = 8 << 20  # a reader that follows the end finds its block in memory
+# A few full blocks (2 MB, PreferredMaxBytes in docs/ordering.md), so that readers at the end of the
+# chain need no disk. Each chain of the node takes so much memory.
+_RECENT_BYTES_MAX = 8 << 20
 
 
 class Ledger:
-    """One chain's blocks: one appender, any number of readers, made by `open`.
+    """One chain's blocks: one appender, any number of readers. Create it with `open`.
 
-    `torn_bytes` is what the opening cut off behind the last intact block, 0 where nothing was;
-    `indexes_rebuilt` how many indexes it made anew.
+    `torn_bytes` is how many bytes behind the last intact block the opening found (and cut off,
+    unless read-only); `indexes_rebuilt` is how many indexes were missing or damaged.
     """
 
     def __init__(
@@ -69,9 +73,9 @@ class Ledger:
         self.torn_bytes = 0
         self.indexes_rebuilt = 0
         self._sync = fsync == "block"
-        self._full_at = segment_bytes_max
+        self._segment_bytes_max = segment_bytes_max
         self._lock = threading.Lock()  # appending, pruning, closing; no reader takes it
-        self._locked: int | None = None  # the lock file's descriptor; None: read only, or closed
+        self._locked: int | None = None  # the lock file's descriptor; None: read-only or closed
         self._appending: int | None = None  # the newest segment's descriptor
         self._failed: OSError | None = None
         self._base = Base(0, None)
@@ -91,18 +95,19 @@ class Ledger:
         first: int = 0,
         read_only: bool = False,
     ) -> Self:
-        """Open the ledger in `folder`, or make one whose first block has the number `first`.
+        """Open the ledger in `folder`, or create one whose first block has the number `first`.
 
-        With `fsync="block"` an appended block survives a power cut; with "never" the end of a crash
-        of the process only. A torn tail is cut off, and what a crash left unfinished is finished.
-        `read_only` changes and locks nothing, so that a running node's ledger can be looked at; it
-        shows the blocks that were there at the opening. Raises `LedgerLocked`, `LedgerDamaged`.
+        With `fsync="block"` an appended block survives a power cut; with "never" only a crash of
+        the process. A torn tail is truncated, and a pruning that a crash interrupted is finished.
+        `read_only` changes and locks nothing, so that it works on a running node's ledger; it
+        shows the blocks that exist when it opens. Raises `LedgerLocked`, `LedgerDamaged`, and
+        `UsageError` where there is no folder to open read-only.
         """
         ledger = cls(folder, fsync=fsync, segment_bytes_max=segment_bytes_max)
         if read_only:
             if not folder.is_dir():
                 raise UsageError(f"there is no ledger in {folder}")
-            ledger._take(recovery.look(folder))
+            ledger._take(recovery.load_read_only(folder))
             return ledger
         if not folder.is_dir():
             folder.mkdir(parents=True)
@@ -112,7 +117,7 @@ class Ledger:
             if first and not (segments.listed(folder) or (folder / segments.BASE_FILE).exists()):
                 segments.write_base(folder, Base(first, None))
             loaded = recovery.load(folder)
-            recovery.mend(folder, loaded)
+            recovery.repair(folder, loaded)
             ledger._take(loaded)
         except BaseException:
             ledger.close()
@@ -131,77 +136,78 @@ class Ledger:
 
     @property
     def base(self) -> int:
-        """The number of the oldest block that is kept without a gap; `height` where none is."""
+        """The number of the oldest block that is not pruned; `height` where there is none."""
         return self._base.number
 
     def append(self, number: int, raw: bytes) -> None:
-        """Append the next block; readers see it, and are told, AFTER it is as safe as it gets.
+        """Append the next block. Readers see it, and watchers are called, AFTER it is safe.
 
-        Raises `NotNext`; `LedgerFull`, after which the ledger is as before; `LedgerFailed`, after
-        which nothing can be appended until it is opened anew.
+        Safe means synced to disk with `fsync="block"`, else written. Raises `NotNext`;
+        `LedgerFull`, which leaves the ledger as it was; `LedgerFailed`, after which nothing can
+        be appended until the ledger is opened again.
         """
         with self._lock:
             self._may_write()
             if number != self._height:
                 raise NotNext(
-                    f"block {number} is not the next one, {self._height}, of {self.folder}"
+                    f"cannot append block {number} to {self.folder}: the next one is {self._height}"
                 )
-            newest, descriptor = self._room()
+            newest, descriptor = self._segment_with_space()
             end = self._written(newest, descriptor, raw)
             newest.bounds.append(end)
             self._remember(number, raw)
             self._height = number + 1
             watchers = self._watchers
-        for tell in watchers:
+        for callback in watchers:
             try:
-                tell()
-            except Exception:  # noqa: BLE001 - the block is written, whatever becomes of readers
+                callback()
+            except Exception:  # noqa: BLE001 - the block is written; a watcher's error changes nothing
                 LOG.exception("%s: a watcher of block %d failed", self.folder, number)
 
     def read(self, number: int) -> bytes:
-        """Give a block's bytes: from `base` on, or the kept config block.
+        """Return the bytes of a block from `base` on, or of the kept config block.
 
         Raises `NotYet`, `Pruned`, `LedgerDamaged`.
         """
         if number >= self._height:
-            raise NotYet(f"block {number} is not there yet; the next one is {self._height}")
+            raise NotYet(f"there is no block {number} yet; the next one is {self._height}")
         raw = self._recent.get(number)
         if raw is not None:
             return raw
-        present, base = self._segments, self._base  # pruning sets them the other way round
+        present, base = self._segments, self._base  # pruning sets the base first, then the segments
         if number < base.number:
             if base.kept is not None and base.kept.number == number:
                 return base.kept.raw
             raise Pruned(f"block {number} was pruned; the oldest one is {base.number}")
-        at = bisect.bisect_right(present, number, key=lambda segment: segment.first) - 1
+        index = bisect.bisect_right(present, number, key=lambda segment: segment.first) - 1
         try:
-            return segments.read(present[at], number)
+            return segments.read(present[index], number)
         except FileNotFoundError:
-            if self._locked is None:  # who only looks is not told of prunings
+            if self._locked is None:  # another process may have pruned since a read-only opening
                 self._base = segments.read_base(self.folder)
             if number < self._base.number:
                 return self.read(number)
-            raise segments.damaged(present[at].path, 0, "it is missing") from None
+            raise segments.damaged(present[index].path, 0, "it is missing") from None
 
     def last(self) -> bytes | None:
-        """Give the newest block; None where there is none."""
+        """Return the newest block; None where there is none."""
         height = self._height
         return self.read(height - 1) if height > self.base else None
 
     def config_at(self, number: int) -> int:
-        """Give the number of the config block that block `number` refers to."""
+        """Return the number of the config block that block `number` refers to."""
         return last_config_of(Block.FromString(self.read(number)))
 
     def base_at(self, number: int) -> Base:
-        """Give what a ledger that begins with block `number` has for a base."""
+        """Return the base of a ledger that begins with block `number`, with its kept config."""
         config = self.config_at(number)
-        return Base(number, Kept(config, self.read(config)) if config < number else None)
+        return Base(number, KeptConfig(config, self.read(config)) if config < number else None)
 
     def prune(self, below: int) -> None:
-        """Forget the blocks below `below`, but keep the config block in force there.
+        """Remove the blocks below `below`; the config block in force there stays readable.
 
-        All at once: after a crash the base is the old one or `below`. Space comes back by whole
-        segments. The newest block stays: raises `UsageError` where `below` is beyond it.
+        Atomic: after a crash the base is the old one or `below`. Space is freed by whole segments.
+        The newest block cannot be removed: raises `UsageError` where `below` is above it.
         """
         with self._lock:
             self._may_write()
@@ -209,10 +215,11 @@ class Ledger:
                 return
             if below >= self._height:
                 raise UsageError(
-                    f"block {self._height - 1} is the newest of {self.folder}: it stays"
+                    f"cannot prune {self.folder} below {below}: its newest block is "
+                    f"block {self._height - 1}, which must stay"
                 )
             base = self.base_at(below)
-            self._flush()  # what follows must not outlive the blocks it relies on
+            self._flush()  # the new base must not reach the disk before the blocks behind it
             try:
                 segments.write_base(self.folder, base)
             except OSError as error:
@@ -223,9 +230,10 @@ class Ledger:
             self._drop_pruned()
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called in the appender's thread AFTER each append; gives what ends that.
+        """Call `callback` in the appender's thread AFTER each append.
 
-        It must return at once. It may be called once more after it was ended.
+        It must return at once. Returns the function that ends the watch; the callback may be
+        called once more after that.
         """
 
         def unwatch() -> None:
@@ -240,7 +248,7 @@ class Ledger:
         return unwatch
 
     def close(self) -> None:
-        """Sync, and let go of the folder; blocks may still be read. Again does nothing."""
+        """Sync and unlock the folder; blocks can still be read. A second call does nothing."""
         with self._lock:
             if self._locked is None:
                 return
@@ -267,17 +275,19 @@ class Ledger:
 
     def _may_write(self) -> None:
         if self._failed is not None:
-            raise LedgerFailed(f"{self.folder} must be opened anew: {self._failed}")
+            raise LedgerFailed(f"{self.folder} must be opened again after: {self._failed}")
         if self._locked is None:
             raise UsageError(f"the ledger in {self.folder} is not open for writing")
 
-    def _room(self) -> tuple[Segment, int]:
-        """Give the segment for the next block, and its descriptor; a full one is ended first."""
+    def _segment_with_space(self) -> tuple[Segment, int]:
+        """Return the segment for the next block and its descriptor; closes a full one first."""
         newest = self._segments[-1] if self._segments else None
         try:
             if newest is not None and self._appending is None:
                 self._appending = os.open(newest.path, os.O_WRONLY)
-            if newest is None or (newest.next > newest.first and newest.end >= self._full_at):
+            if newest is None or (
+                newest.next > newest.first and newest.end >= self._segment_bytes_max
+            ):
                 self._flush()
                 if newest is not None:
                     segments.write_index(newest)
@@ -286,12 +296,12 @@ class Ledger:
                 self._appending = descriptor
                 self._segments = (*self._segments, newest)
         except OSError as error:
-            raise LedgerFull(f"no segment could be made in {self.folder}: {error}") from error
+            raise LedgerFull(f"no segment could be created in {self.folder}: {error}") from error
         assert self._appending is not None
         return newest, self._appending
 
     def _written(self, newest: Segment, descriptor: int, raw: bytes) -> int:
-        """Write a block; where that fails, the file is cut back to what it was."""
+        """Write a block and return its end; where that fails, truncate the file to what it was."""
         try:
             end = segments.append(newest, descriptor, raw)
         except OSError as error:
@@ -299,13 +309,15 @@ class Ledger:
                 os.ftruncate(descriptor, newest.end)
             except OSError as worse:
                 self._failed = worse
-            raise LedgerFull(f"block {self._height} of {self.folder}: {error}") from error
+            raise LedgerFull(
+                f"block {self._height} was not written to {self.folder}: {error}"
+            ) from error
         if self._sync:
             self._flush()
         return end
 
     def _flush(self) -> None:
-        """Have the disk hold all blocks; whoever was told otherwise once is not believed again."""
+        """Sync all blocks to disk. After one failure a later success would prove nothing."""
         if self._appending is not None:
             try:
                 segments.sync_file(self._appending)
@@ -327,7 +339,7 @@ class Ledger:
     # Pruning
 
     def _drop_pruned(self) -> None:
-        """Remove the segments below the base, oldest first, so that what is left has no gap."""
+        """Remove the segments below the base, oldest first, so that no gap appears."""
         pruned = [segment for segment in self._segments if segment.next <= self.base]
         self._segments = self._segments[len(pruned) :]
         for segment in pruned:

@@ -1,11 +1,12 @@
-"""What a ledger's folder holds after whatever happened to it, and how it is put in order.
+"""Recovery: read a ledger's folder after a crash (`load`), and truncate and repair it (`repair`).
 
-`load` looks and changes nothing; `mend` finishes what a crash left unfinished. What no crash can
-leave behind is damage, and is raised, never cut away: only the operator may drop blocks that were
-promised to be safe.
+`load` changes nothing; `repair` finishes what a crash interrupted. Anything that no crash can leave
+behind is damage: it raises `LedgerDamaged` and is never truncated, because only the operator may
+drop blocks that were acknowledged.
 
-    torn tail   bytes behind the last intact record of the newest segment, no intact one among them
-    leftover    a segment below the base, which pruning had still to remove
+    torn tail   bytes behind the last intact record of the newest segment, none of them an intact
+                record
+    leftover    a segment below the base, which an interrupted pruning did not remove
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from ordering_osn.ledger.segments import Base, Scanned, Segment
 
 LOG = logging.getLogger("amcast.ledger")
 _LOCK_FILE = "lock"
-_LOOKS_MAX = 20  # what overtakes so many looks, one after the other, is no pruning
+# A pruning can overtake one load, or two. If it seems to overtake so many, the files are missing
+# for another reason.
+_LOADS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found; the segments follow each other without a gap and end at the height."""
+    """What a folder holds. `segments` follow each other without a gap and end at the height."""
 
     base: Base
     height: int
@@ -37,11 +40,11 @@ class Loaded:
     leftovers: tuple[Path, ...]
     unindexed: tuple[Segment, ...]
     torn_bytes: int
-    headless: Path | None  # a newest segment that has not even its header
+    headless: Path | None  # a newest segment that a crash left without its header
 
 
 def lock(folder: Path) -> int:
-    """Take the folder for one `Ledger` alone; gives the descriptor that holds it."""
+    """Lock the folder for one writer; returns the descriptor that holds the lock."""
     descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,9 +57,9 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def look(folder: Path) -> Loaded:
-    """Load a folder that another process may be writing to and pruning."""
-    for _ in range(_LOOKS_MAX):
+def load_read_only(folder: Path) -> Loaded:
+    """Load a folder that another process may be writing to and pruning; raises `LedgerDamaged`."""
+    for _ in range(_LOADS_MAX):
         base = segments.read_base(folder)
         try:
             return load(folder)
@@ -65,20 +68,22 @@ def look(folder: Path) -> Loaded:
         except LedgerDamaged:
             if segments.read_base(folder) == base:
                 raise
-    raise LedgerDamaged(f"{folder} changes faster than it can be looked at")
+    raise LedgerDamaged(
+        f"{folder} changed during each of {_LOADS_MAX} attempts to read it; stop its node and retry"
+    )
 
 
 def load(folder: Path) -> Loaded:
-    """Find out what the folder holds; raises `LedgerDamaged`."""
+    """Read what the folder holds; raises `LedgerDamaged`."""
     base, paths = segments.read_base(folder), segments.listed(folder)
-    found: list[Segment] = []
+    present: list[Segment] = []
     unindexed: list[Segment] = []
     for path in paths[:-1]:
         segment = segments.read_index(path)
         if segment is None:
             segment = _intact(path, segments.scan(path), is_newest=False)
             unindexed.append(segment)
-        found.append(segment)
+        present.append(segment)
     torn_bytes, headless = 0, None
     if paths:
         scanned = segments.scan(paths[-1])
@@ -86,49 +91,49 @@ def load(folder: Path) -> Loaded:
         if scanned.segment is None:
             headless = paths[-1]
         else:
-            found.append(_intact(paths[-1], scanned, is_newest=True))
-    height = _unbroken(folder, base, found)
+            present.append(_intact(paths[-1], scanned, is_newest=True))
+    height = _unbroken(folder, base, present)
     return Loaded(
         base=base,
         height=height,
-        segments=tuple(segment for segment in found if segment.next > base.number)
-        or tuple(found[-1:]),
-        leftovers=tuple(segment.path for segment in found[:-1] if segment.next <= base.number),
+        segments=tuple(segment for segment in present if segment.next > base.number)
+        or tuple(present[-1:]),
+        leftovers=tuple(segment.path for segment in present[:-1] if segment.next <= base.number),
         unindexed=tuple(unindexed),
         torn_bytes=torn_bytes,
         headless=headless,
     )
 
 
-def mend(folder: Path, loaded: Loaded) -> None:
-    """Put a folder in order, which this process has locked; no block that was found is lost."""
+def repair(folder: Path, loaded: Loaded) -> None:
+    """Repair a folder that this process has locked; no block that `load` found is lost."""
     for path in loaded.leftovers:
         path.unlink()
     if loaded.torn_bytes:
         LOG.warning(
-            "%s: cut %d bytes behind block %d, which a crash left unfinished",
+            "%s: truncated %d bytes of an incomplete block behind block %d, left by a crash",
             *(folder, loaded.torn_bytes, loaded.height - 1),
         )
     if loaded.headless is not None:
         loaded.headless.unlink()
     if loaded.segments:
-        _cut(loaded.segments[-1])
+        _truncate(loaded.segments[-1])
     full = loaded.segments[:-1]
     for segment in loaded.unindexed:
         if segment in full:
-            LOG.warning("%s: its index was missing or damaged, and is made anew", segment.path)
+            LOG.warning("%s: its index was missing or damaged; writing a new one", segment.path)
             segments.write_index(segment)
-    wanted = {segment.path.with_suffix(segments.INDEX) for segment in full}
+    current = {segment.path.with_suffix(segments.INDEX) for segment in full}
     for path in folder.glob(f"*{segments.INDEX}"):
-        if path not in wanted:
+        if path not in current:
             path.unlink()
     for path in folder.glob(f"*{segments.DRAFT}"):
         path.unlink()
     segments.sync_folder(folder)
 
 
-def _cut(segment: Segment) -> None:
-    """End a segment behind its last block, and have the disk hold what was found in it."""
+def _truncate(segment: Segment) -> None:
+    """Truncate a segment behind its last block, and sync it."""
     descriptor = os.open(segment.path, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, segment.end)
@@ -138,31 +143,37 @@ def _cut(segment: Segment) -> None:
 
 
 def _intact(path: Path, scanned: Scanned, *, is_newest: bool) -> Segment:
-    """Give the segment where nothing but a torn tail may be wrong with it."""
+    """Return the segment; raises `LedgerDamaged` where more than a torn tail is wrong with it."""
     segment = scanned.segment
     if segment is None:
         raise segments.damaged(path, 0, "it has no header")
     if scanned.resumes is not None:
         raise segments.damaged(
-            *(path, segment.end, f"block {segment.next}, but block {scanned.resumes} stands intact")
+            *(
+                path,
+                segment.end,
+                f"block {segment.next}, but block {scanned.resumes} behind it is intact",
+            )
         )
     if scanned.rest and not is_newest:
-        raise segments.damaged(path, segment.end, f"block {segment.next}, and there are later ones")
+        raise segments.damaged(
+            path, segment.end, f"block {segment.next}, but there are later segments"
+        )
     return segment
 
 
-def _unbroken(folder: Path, base: Base, found: Sequence[Segment]) -> int:
-    """Give the height; raises where blocks are missing."""
-    if not found:
+def _unbroken(folder: Path, base: Base, present: Sequence[Segment]) -> int:
+    """Return the height; raises `LedgerDamaged` where blocks are missing."""
+    if not present:
         return base.number
-    first = found[0]
+    first = present[0]
     if first.first > base.number:
         missing = f"blocks {base.number} to {first.first - 1} are missing before it"
         raise segments.damaged(first.path, 0, missing)
-    for before, after in itertools.pairwise(found):
+    for before, after in itertools.pairwise(present):
         if before.next != after.first:
-            raise segments.damaged(after.path, 0, f"block {before.next} should stand before it")
-    if found[-1].next < base.number:
-        missing = f"blocks {found[-1].next} to {base.number} are missing"
+            raise segments.damaged(after.path, 0, f"block {before.next} is missing before it")
+    if present[-1].next < base.number:
+        missing = f"blocks {present[-1].next} to {base.number} are missing"
         raise segments.damaged(folder / segments.BASE_FILE, 0, missing)
-    return found[-1].next
+    return present[-1].next

@@ -1,12 +1,13 @@
-"""The files of a ledger: segments of blocks, their indexes, and where the ledger begins.
+"""The files of a ledger: segments of blocks, their indexes, and the base file.
 
-Bytes as docs/ordering.md, "Ledger", says. Every function reads or writes whole files or single
-records; which files there are, in which order and who may write is `ledger.py`'s business.
+The format is in docs/ordering.md, "Ledger". Each function reads or writes a whole file or one
+record; `ledger.py` decides which files exist, in which order, and who may write.
 
-    mark      eight random bytes, drawn for each file; each of its records begins with them. No
-              sender of transactions knows them, so none can plant a record inside of a block
+    mark      eight random bytes, drawn for each file; each of its records begins with them. A
+              sender of transactions does not know them, so nobody can forge a record in a block
     record    mark, number, length, checksum, and the block's bytes
-    bounds    where the records of a segment begin, and where the last one ends
+    bounds    the offsets at which the records of a segment begin, and the end of the last one
+    base      the number of the ledger's oldest block; the file `base` holds it after a pruning
 
 Invariant: record i of a segment is block first + i, and spans bounds[i] to bounds[i + 1].
 """
@@ -25,7 +26,7 @@ from crc32c import crc32c
 from multicast.errors import UnknownVersion
 from ordering_osn.ledger.errors import LedgerDamaged
 
-VERSION = 1
+VERSION = 1  # of the file format
 BLOCKS, INDEX, DRAFT = ".blocks", ".index", ".draft"
 BASE_FILE = "base"
 
@@ -41,7 +42,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of blocks; `bounds` grows as the appender appends, readers may look meanwhile."""
+    """One file of blocks. `bounds` grows as the appender appends, while readers read."""
 
     path: Path
     first: int
@@ -55,42 +56,42 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Where its last record ends."""
+        """The offset at which its last record ends."""
         return self.bounds[-1]
 
 
 class Scanned(NamedTuple):
-    """What a scan found: the intact records from the start on, and what stands behind them."""
+    """The result of a scan: the intact records from the start on, and the bytes behind them."""
 
-    segment: Segment | None  # None: not even the header came to be
+    segment: Segment | None  # None: not even the header is there
     rest: int  # bytes behind the last intact record
-    resumes: int | None  # a later block that stands intact in that rest: then it is no torn tail
+    resumes: int | None  # an intact block in that rest: then it is no torn tail
 
 
-class Kept(NamedTuple):
-    """A config block from below the base, which the blocks from the base on refer to."""
+class KeptConfig(NamedTuple):
+    """The config block below the base that the blocks from the base on refer to."""
 
     number: int
     raw: bytes
 
 
 class Base(NamedTuple):
-    """Where a ledger begins."""
+    """Where a ledger begins: its oldest block, and the config block in force there."""
 
     number: int
-    kept: Kept | None
+    kept: KeptConfig | None
 
 
 # Segments
 
 
 def segment_path(folder: Path, first: int) -> Path:
-    """Where the segment that begins with block `first` stands."""
+    """Return the path of the segment that begins with block `first`."""
     return folder / f"{first:020d}{BLOCKS}"
 
 
 def create(folder: Path, first: int) -> tuple[Segment, int]:
-    """Make an empty segment, synced; gives it and a descriptor to append with."""
+    """Create an empty, synced segment; returns it and a descriptor to append with."""
     path, mark = segment_path(folder, first), os.urandom(8)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -105,7 +106,7 @@ def create(folder: Path, first: int) -> tuple[Segment, int]:
 
 
 def append(segment: Segment, descriptor: int, raw: bytes) -> int:
-    """Write the next block behind the last one, but do not count it yet; gives its end.
+    """Write the next block behind the last one; returns its end, but does not add it to `bounds`.
 
     Raises OSError; then the file may be longer than `segment.end`.
     """
@@ -115,9 +116,9 @@ def append(segment: Segment, descriptor: int, raw: bytes) -> int:
 
 
 def read(segment: Segment, number: int) -> bytes:
-    """Read one block and check it; raises `LedgerDamaged`, or FileNotFoundError once it is gone."""
-    at = number - segment.first
-    start, end = segment.bounds[at], segment.bounds[at + 1]
+    """Read and check one block; raises `LedgerDamaged`, or FileNotFoundError if it was pruned."""
+    index = number - segment.first
+    start, end = segment.bounds[index], segment.bounds[index + 1]
     with segment.path.open("rb", buffering=0) as file:
         head = os.pread(file.fileno(), RECORD_BYTES, start)
         raw = os.pread(file.fileno(), end - start - RECORD_BYTES, start + RECORD_BYTES)
@@ -127,7 +128,7 @@ def read(segment: Segment, number: int) -> bytes:
 
 
 def scan(path: Path) -> Scanned:
-    """Read a segment from its start for as long as its records are intact."""
+    """Read a segment from its start up to the first record that is not intact."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         header = file.read(HEADER_BYTES)
@@ -142,33 +143,36 @@ def scan(path: Path) -> Scanned:
         while (raw := _intact(file, segment.mark, segment.next, size)) is not None:
             segment.bounds.append(segment.end + RECORD_BYTES + len(raw))
         file.seek(segment.end)
-        rest = file.read(size - segment.end)  # another process may be appending behind it
+        rest = file.read(size - segment.end)  # another process may be appending behind `size`
         return Scanned(segment, len(rest), _resumes(rest, segment))
 
 
 def _intact(file: BinaryIO, mark: bytes, number: int | None, size: int) -> bytes | None:
-    """Read the record at the file's position; None where it is not intact, or not `number`."""
+    """Read the record at the file's position; None where it is not intact or has another number.
+
+    `number` None allows any number.
+    """
     head = file.read(RECORD_BYTES)
     if len(head) < RECORD_BYTES:
         return None
-    found, its_number, length, _ = _RECORD.unpack(head)
-    if found != mark or number not in (None, its_number) or file.tell() + length > size:
+    its_mark, its_number, length, _ = _RECORD.unpack(head)
+    if its_mark != mark or number not in (None, its_number) or file.tell() + length > size:
         return None
     raw = file.read(length)
     return raw if head == _record_head(mark, its_number, raw) else None
 
 
 def _resumes(rest: bytes, segment: Segment) -> int | None:
-    """Find the first intact record in bytes that begin with one that is not."""
-    at = rest.find(segment.mark)
-    while at >= 0:
-        head = rest[at : at + RECORD_BYTES]
+    """Return the block number of the first intact record in `rest`; None where there is none."""
+    start = rest.find(segment.mark)
+    while start >= 0:
+        head = rest[start : start + RECORD_BYTES]
         if len(head) == RECORD_BYTES:
             _, number, length, _ = _RECORD.unpack(head)
-            raw = rest[at + RECORD_BYTES : at + RECORD_BYTES + length]
+            raw = rest[start + RECORD_BYTES : start + RECORD_BYTES + length]
             if head == _record_head(segment.mark, number, raw):
                 return int(number)
-        at = rest.find(segment.mark, at + 1)
+        start = rest.find(segment.mark, start + 1)
     return None
 
 
@@ -176,7 +180,7 @@ def _resumes(rest: bytes, segment: Segment) -> int | None:
 
 
 def write_index(segment: Segment) -> None:
-    """Write a full segment's index; it holds nothing that the segment could not tell again."""
+    """Write a full segment's index. It can be made from the segment again at any time."""
     head = _INDEX_HEADER.pack(
         _INDEX_MAGIC, VERSION, segment.first, segment.mark, len(segment.bounds)
     )
@@ -185,7 +189,7 @@ def write_index(segment: Segment) -> None:
 
 
 def read_index(path: Path) -> Segment | None:
-    """Read the index of the segment at `path`; None where it is missing, damaged or another's."""
+    """Read the index of the segment at `path`; None if missing, damaged or another segment's."""
     try:
         written, size = path.with_suffix(INDEX).read_bytes(), path.stat().st_size
     except FileNotFoundError:
@@ -204,7 +208,7 @@ def read_index(path: Path) -> Segment | None:
 
 
 def write_base(folder: Path, base: Base) -> None:
-    """Set where the ledger begins, all at once: a crash leaves the old base or the new one."""
+    """Set where the ledger begins, atomically: a crash leaves the old base or the new one."""
     mark = os.urandom(8)
     written = _header(_BASE_MAGIC, base.number, mark)
     if base.kept is not None:
@@ -213,14 +217,14 @@ def write_base(folder: Path, base: Base) -> None:
 
 
 def read_base(folder: Path) -> Base:
-    """Read where the ledger begins: block 0 where nothing says otherwise."""
+    """Read where the ledger begins: block 0 where there is no base file."""
     path = folder / BASE_FILE
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return Base(0, None)
     with file:
-        size = os.fstat(file.fileno()).st_size  # the file's own: another may take its place now
+        size = os.fstat(file.fileno()).st_size  # of the open file: it may be replaced now
         opened = _parse_header(_BASE_MAGIC, file.read(HEADER_BYTES))
         if opened is None:
             raise damaged(path, 0, "its header is not what was written")
@@ -232,24 +236,24 @@ def read_base(folder: Path) -> Base:
             raise damaged(path, HEADER_BYTES, "the config block kept there is not what was written")
         file.seek(HEADER_BYTES)
         kept = _RECORD.unpack(file.read(RECORD_BYTES))[1]
-    return Base(number, Kept(kept, raw))
+    return Base(number, KeptConfig(kept, raw))
 
 
 # What all of them share
 
 
 def listed(folder: Path) -> list[Path]:
-    """List the folder's segments, oldest first; a segment is named after its first block."""
+    """List the folder's segments, oldest first."""
     return sorted(folder.glob(f"{'[0-9]' * 20}{BLOCKS}"))
 
 
 def sync_file(descriptor: int) -> None:
-    """Have the disk hold what was written, and the length that it needs to be read."""
+    """Sync a file's content and length to disk (`fdatasync`)."""
     _sync_data(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk hold which files the folder has."""
+    """Sync the folder itself: which files it holds."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -257,9 +261,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def damaged(path: Path, at: int, what: str) -> LedgerDamaged:
-    """Say where a ledger is damaged."""
-    return LedgerDamaged(f"{path} is damaged at byte {at}: {what}")
+def damaged(path: Path, offset: int, what: str) -> LedgerDamaged:
+    """Return the error for damage at a byte of a file; `what` names the block or the fault."""
+    return LedgerDamaged(f"{path} is damaged at byte {offset}: {what}")
 
 
 def _header(magic: bytes, first: int, mark: bytes) -> bytes:
@@ -268,14 +272,16 @@ def _header(magic: bytes, first: int, mark: bytes) -> bytes:
 
 
 def _parse_header(magic: bytes, header: bytes) -> tuple[int, bytes] | None:
-    """Give number and mark of a file's header; None where it is not one."""
+    """Return number and mark of a file's header; None where it is not an intact header."""
     if len(header) < HEADER_BYTES:
         return None
-    found, version, first, mark, checksum = _HEADER.unpack(header)
-    if found != magic or checksum != crc32c(header[: -_CHECKSUM.size]):
+    its_magic, version, first, mark, checksum = _HEADER.unpack(header)
+    if its_magic != magic or checksum != crc32c(header[: -_CHECKSUM.size]):
         return None
     if version != VERSION:
-        raise UnknownVersion(f"the ledger is of version {version}; this program knows {VERSION}")
+        raise UnknownVersion(
+            f"the ledger has version {version}; this program reads version {VERSION}"
+        )
     return first, mark
 
 
@@ -284,12 +290,12 @@ def _record_head(mark: bytes, number: int, raw: bytes) -> bytes:
     return head + _CHECKSUM.pack(crc32c(raw, crc32c(head)))
 
 
-def _write_all(descriptor: int, parts: list[bytes], at: int) -> None:
-    """Write parts one behind the other; no copy is made of a block."""
+def _write_all(descriptor: int, parts: list[bytes], offset: int) -> None:
+    """Write the parts one after the other from `offset` on, without copying them."""
     left = [memoryview(part) for part in parts if part]
     while left:
-        written = os.pwritev(descriptor, left, at)
-        at += written
+        written = os.pwritev(descriptor, left, offset)
+        offset += written
         while left and written >= len(left[0]):
             written -= len(left.pop(0))
         if left:
@@ -297,7 +303,7 @@ def _write_all(descriptor: int, parts: list[bytes], at: int) -> None:
 
 
 def _replace(path: Path, written: bytes) -> None:
-    """Put a file in place as a whole, synced."""
+    """Write and sync a draft, then rename it to `path`: the file is replaced atomically."""
     draft = path.with_name(path.name + DRAFT)
     with draft.open("wb") as file:
         file.write(written)

@@ -1,8 +1,8 @@
-"""Snapshots: a ledger that begins at a later block, with all that a node needs to go on from there.
+"""Snapshots: copies of a ledger's newest blocks, from which another node can start.
 
 A snapshot is a ledger folder like any other: the blocks from its base on, and the config block in
-force there. A chain starts again from the newest config block and the newest transactions, so a
-base that far below the height is enough (docs/ordering.md, "Ledger").
+force there. A chain starts from the newest config block and the newest transactions, so a base far
+enough below the height to include these is enough (docs/ordering.md, "Ledger").
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from ordering_osn.ledger.ledger import Ledger
 
 
 def snapshot(ledger: Ledger, to: Path, *, base: int) -> None:
-    """Copy the blocks from `base` on, as many as there are now, to the new folder `to`.
+    """Copy the blocks from `base` to the present height into the new folder `to`.
 
-    Each block's checksum is checked. The folder appears as a whole and synced, or not at all. The
-    ledger may grow meanwhile; where it is pruned meanwhile, beyond `base`, this raises `Pruned`.
+    Each block's checksum is checked. The folder appears complete and synced, or not at all. The
+    ledger may grow meanwhile. Raises `UsageError` where `to` exists or cannot be created, or the
+    ledger has no block `base`; `Pruned` where the ledger is pruned above `base` meanwhile.
     """
     if to.exists():
         raise UsageError(f"{to} exists already; name a folder that does not")
     height = ledger.height
     if not ledger.base <= base < height:
         raise UsageError(
-            f"no snapshot from block {base}: {ledger.folder} holds {ledger.base} to {height - 1}"
+            f"no snapshot from block {base}: {ledger.folder} holds blocks {ledger.base} to "
+            f"{height - 1}"
         )
     draft = to.with_name(to.name + segments.DRAFT)
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"{draft} cannot be made: {error.strerror}") from error
+        raise UsageError(f"{draft} cannot be created: {error.strerror}") from error
     try:
         segments.write_base(draft, ledger.base_at(base))
         with Ledger.open(draft, fsync="never") as copy:
@@ -48,8 +50,14 @@ def snapshot(ledger: Ledger, to: Path, *, base: int) -> None:
 
 
 def restore(taken: Path, folder: Path) -> None:
-    """Make the new ledger `folder` from a snapshot, or from any ledger folder, checking it all."""
+    """Create the ledger `folder` from a snapshot, or any ledger folder; checks each block.
+
+    Raises `LedgerDamaged` where the snapshot ends in an incomplete block; else as `snapshot`.
+    """
     ledger = Ledger.open(taken, read_only=True)
     if ledger.torn_bytes:
-        raise LedgerDamaged(f"{taken} ends in {ledger.torn_bytes} bytes that are no block")
+        raise LedgerDamaged(
+            f"{taken} ends with {ledger.torn_bytes} bytes of an incomplete block; "
+            "take the snapshot again"
+        )
     snapshot(ledger, folder, base=ledger.base)

@@ -124,7 +124,7 @@ def test_what_a_node_did_not_answer_before_it_ended_goes_to_another_one(tmp_path
             addresses = [f"127.0.0.1:{one.port}" for one in (mute, good)]
             sender, made = sending(addresses, 12)
             running = asyncio.create_task(sender.run())
-            await until(lambda: len(silent.submitted) == 4 and sender.told.acknowledged == 8)
+            await until(lambda: len(silent.submitted) == 4 and sender.result.acknowledged == 8)
             assert not running.done()
             await mute.stop(0.0)
             told = await running

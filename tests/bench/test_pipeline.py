@@ -183,7 +183,7 @@ def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ende
         (1, "K1"), (1, "K2"), (2, "K1"), (2, "K2"),
     ]  # fmt: skip
     assert order.rules[2].starts == {0: 7, 1: 8}
-    assert order.alone == [("A", "C4"), ("A", "C4")]
+    assert order.single_log == [("A", "C4"), ("A", "C4")]
 
 
 def test_a_collector_that_is_carried_over_goes_on_under_the_plan_in_which_it_began():
@@ -382,7 +382,7 @@ def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
     (witness,) = found["order"]["witnesses"]
     assert witness == (
         f"{run}/ordered: C1 delivered {names[0]}, then {names[1]}; "
-        "the order has the second 1 before the first"
+        "in the order the second comes 1 before the first"
     )
     assert [row["lost"] for row in found["losses"]] == [0, 1]
     assert found["lost"] == 1
@@ -442,12 +442,12 @@ def test_a_descent_is_seen_inside_a_block_and_across_blocks(session):
         frame = session.createDataFrame(rows, "key string, number bigint, place bigint")
         return judge.descents(frame, keys=["key"], by="number", low="place", high="place")
 
-    long = list(range(judge._BLOCK + 10))
+    long = list(range(judge._BLOCK_ROWS + 10))
     assert descents(long) == 0
     assert descents([0, 2, 1, 3]) == 1
     assert descents([0, 1, 1]) == 1
     assert descents([*long[:-1], 5]) >= 1
-    edge = judge._BLOCK
+    edge = judge._BLOCK_ROWS
     assert descents([*long[: edge - 1], long[edge], long[edge - 1], *long[edge + 1 :]]) == 1
 
 

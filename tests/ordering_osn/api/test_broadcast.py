@@ -289,12 +289,12 @@ def test_a_panic_ends_its_stream_and_no_other(runner, channels, caplog):
             going.put_nowait(good[0])
             assert await anext(other) == (200, "")
             failing = client.broadcast([good[1], b"panic", good[2]])
-            found = [(await anext(failing))[0]]
+            statuses = [(await anext(failing))[0]]
             with pytest.raises(ConnectionLost, match="INTERNAL"):
                 await anext(failing)
             going.put_nowait(good[3])
             going.put_nowait(None)
-            return found, await gathered(other)
+            return statuses, await gathered(other)
 
     with caplog.at_level(logging.CRITICAL, logger="amcast.osn"):
         assert runner.run(ask()) == ([200], [(200, "")])
@@ -421,7 +421,7 @@ def asked_for(*, who, chain="chain-a", tx="0", wait=1, minutes_ago=0):
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
+    ("envelope", "status"),
     {
         "garbage": (b"\xff", 400),
         "an old one": ({"who": USER, "minutes_ago": 20}, 400),
@@ -436,10 +436,10 @@ def asked_for(*, who, chain="chain-a", tx="0", wait=1, minutes_ago=0):
     }.values(),
     ids=lambda value: str(value)[:40],
 )
-def test_a_request_for_a_receipt_is_checked_as_a_readers(runner, channels, asked, status):
-    if isinstance(asked, dict):  # made only now: a request may be no older than 15 minutes
-        asked = asked_for(**asked)
-    answer = wait_for(runner, channels, asked)
+def test_a_request_for_a_receipt_is_checked_as_a_readers(runner, channels, envelope, status):
+    if isinstance(envelope, dict):  # made only now: a request may be no older than 15 minutes
+        envelope = asked_for(**envelope)
+    answer = wait_for(runner, channels, envelope)
     assert answer["status"] == status
     assert answer["info"]
 

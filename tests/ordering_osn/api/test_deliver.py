@@ -63,7 +63,7 @@ def runner():
         yield runner
 
 
-def at(number):
+def block_at(number):
     return SeekPosition(specified=SeekSpecified(number=number))
 
 
@@ -231,13 +231,13 @@ def test_d6_past_the_end_waits_and_delivers_as_blocks_are_cut(runner, channels, 
     async def ask():
         async with served(channels) as client:
             stream = client.deliver(seek_envelope(USER, "chain-a", 1, 4))
-            found = [await anext(stream), await anext(stream)]
+            answers = [await anext(stream), await anext(stream)]
             for _ in range(2):
                 waiting = asyncio.create_task(anext(stream))
                 assert not (await asyncio.wait({waiting}, timeout=0.05))[0]
                 await asyncio.to_thread(channel.add)
-                found.append(await asyncio.wait_for(waiting, 60))
-            return numbers([*found, *await gathered(stream)])
+                answers.append(await asyncio.wait_for(waiting, 60))
+            return numbers([*answers, *await gathered(stream)])
 
     assert runner.run(ask()) == [*blocks(1, 4), 200]
 
@@ -272,7 +272,7 @@ def test_d8_a_start_beyond_the_next_block_is_not_found_at_once(
     assert answers_to(runner, channels, request) == [404]
 
 
-@pytest.mark.parametrize("stop", [at(0), NEWEST, SeekPosition()])
+@pytest.mark.parametrize("stop", [block_at(0), NEWEST, SeekPosition()])
 def test_d10_a_start_that_names_no_block_is_not_found(runner, channels, stop):
     info = SeekInfo(start=SeekPosition(), stop=stop)
     assert answers_to(runner, channels, asking(canonical(info))) == [404]
@@ -282,12 +282,12 @@ def test_d11_to_the_largest_number_is_an_endless_tail(runner, channels, channel)
     async def ask():
         async with served(channels) as client:
             stream = client.deliver(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            found = [await anext(stream)]
+            answers = [await anext(stream)]
             for _ in range(20):
                 await asyncio.to_thread(channel.add)
-                found.append(await asyncio.wait_for(anext(stream), 60))
+                answers.append(await asyncio.wait_for(anext(stream), 60))
             await stream.aclose()
-            return numbers(found)
+            return numbers(answers)
 
     assert runner.run(ask()) == blocks(0, 20)
 
@@ -325,13 +325,13 @@ def test_d14_best_effort_goes_on_though_the_chain_has_failed(runner, channels, c
     async def ask():
         async with served(channels) as client:
             stream = client.deliver(seek_envelope(USER, "chain-a", 0, 2, best_effort=True))
-            found = [await anext(stream)]
+            answers = [await anext(stream)]
             await asyncio.to_thread(channel.add)
-            found.append(await anext(stream))
+            answers.append(await anext(stream))
             channel.errored = False
             channel.errored = True
             await asyncio.to_thread(channel.add)
-            return numbers([*found, *await gathered(stream)])
+            return numbers([*answers, *await gathered(stream)])
 
     assert runner.run(ask()) == [*blocks(0, 2), 200]
 
@@ -344,10 +344,10 @@ class Denying:
     def __init__(self, sequence):
         self.sequence = sequence
         self.policies = self
-        self.asked = 0
+        self.evaluations = 0
 
     def evaluate(self, path, signed):
-        self.asked += 1
+        self.evaluations += 1
         raise PolicyNotMet(f"{path} is not met by {len(signed)} signatures")
 
 
@@ -355,10 +355,10 @@ def test_d15_a_config_that_denies_is_forbidden_before_the_next_block(runner, cha
     async def ask():
         async with served(channels) as client:
             stream = client.deliver(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            found = [await anext(stream)]
+            answers = [await anext(stream)]
             channel.config = Denying(channel.config.sequence + 1)
             await asyncio.to_thread(channel.add)
-            return numbers([*found, *await gathered(stream)])
+            return numbers([*answers, *await gathered(stream)])
 
     assert runner.run(ask()) == ["block 0", 403]
 
@@ -369,10 +369,10 @@ def test_d15_an_identity_that_expires_is_forbidden_before_the_next_block(runner,
     async def ask():
         async with served(channels, clock=lambda: times[-1]) as client:
             stream = client.deliver(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            found = [await anext(stream)]
+            answers = [await anext(stream)]
             times.append(datetime(2036, 11, 19, tzinfo=UTC))  # User1's certificate ended yesterday
             await asyncio.to_thread(channel.add)
-            return numbers([*found, *await gathered(stream)])
+            return numbers([*answers, *await gathered(stream)])
 
     assert runner.run(ask()) == ["block 0", 403]
 
@@ -385,14 +385,14 @@ def test_an_expired_identity_is_forbidden_from_the_start(runner, channels):
 
 def test_the_policy_is_asked_once_a_config_and_not_once_a_block(runner, channels, channel):
     channel.grow(50)
-    real, asked = channel.config, []
+    real, paths = channel.config, []
 
     class Counting:
         sequence, maintenance = real.sequence, real.maintenance
         policies = None
 
         def evaluate(self, path, signed):
-            asked.append(path)
+            paths.append(path)
             real.policies.evaluate(path, signed)
 
     counting = Counting()
@@ -400,7 +400,7 @@ def test_the_policy_is_asked_once_a_config_and_not_once_a_block(runner, channels
     channel.config = counting
     request = seek_envelope(USER, "chain-a", "oldest", "newest")
     assert answers_to(runner, channels, request) == [*blocks(0, 49), 200]
-    assert asked == ["/Channel/Readers"]
+    assert paths == ["/Channel/Readers"]
 
 
 def test_d16_a_second_request_on_the_stream_is_served(runner, channels, channel):
@@ -443,9 +443,9 @@ def test_from_a_block_to_oldest_is_that_block(runner, channels, channel):
 
 def test_a_stop_that_names_no_block_is_met_by_block_0_alone(runner, channels, channel):
     channel.grow(2)
-    info = SeekInfo(start=at(0), stop=SeekPosition())
+    info = SeekInfo(start=block_at(0), stop=SeekPosition())
     assert answers_to(runner, channels, asking(canonical(info))) == ["block 0", 200]
-    info = SeekInfo(start=at(1), stop=SeekPosition(), behavior=SeekInfo.FAIL_IF_NOT_READY)
+    info = SeekInfo(start=block_at(1), stop=SeekPosition(), behavior=SeekInfo.FAIL_IF_NOT_READY)
     assert answers_to(runner, channels, asking(canonical(info))) == ["block 1", 404]
 
 

@@ -88,19 +88,19 @@ def test_under_mutual_tls_a_client_without_a_certificate_is_not_served(runner, c
 
 
 @pytest.mark.parametrize(
-    ("tls_hash", "found"),
+    ("tls_hash", "expected"),
     [(USER_TLS.tls_hash, ["block 0", 200]), (b"", [400]), (b"\x00" * 32, [400])],
     ids=["the certificate's", "none", "another's"],
 )
 def test_under_mutual_tls_a_request_is_bound_to_the_clients_certificate(
-    runner, channels, tls_hash, found
+    runner, channels, tls_hash, expected
 ):
     async def ask():
         async with served(channels, tls=MUTUAL_TLS, client_tls=USER_TLS) as client:
             request = seek_envelope(USER, "chain-a", "oldest", "oldest", tls_hash=tls_hash)
             return numbers(await gathered(client.deliver(request)))
 
-    assert runner.run(ask()) == found
+    assert runner.run(ask()) == expected
 
 
 def test_the_binding_is_looked_at_before_the_channel(runner, channels):
@@ -151,14 +151,14 @@ def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, cha
                 await asyncio.to_thread(channel.add, b"y" * 2**17)
                 await until(all_sent, 240)
                 await asyncio.to_thread(channel.add)
-                found, _ = await asyncio.wait_for(clients.communicate(), 240)
+                counts, _ = await asyncio.wait_for(clients.communicate(), 240)
             finally:
                 if clients.returncode is None:
                     clients.kill()
-            return json.loads(found), waiting, peak
+            return json.loads(counts), waiting, peak
 
-    found, waiting, peak = runner.run(ask())
-    assert found == {"[1, 2, 3, 200]": tails}
+    counts, waiting, peak = runner.run(ask())
+    assert counts == {"[1, 2, 3, 200]": tails}
     assert waiting < 150, f"{tails} waiting tails took {waiting:.0f} MiB"
     assert peak < 225, f"sending 128 KiB to {tails} tails took {peak:.0f} MiB"
     assert channel.watchers == 0, "a stopped server still watches the chain"
@@ -202,13 +202,13 @@ def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, ch
             assert Block.FromString(read_answer(await stopped.read())).header.number == 0
             # It reads no more. What was sent to it stays within flow control.
             request = seek_envelope(USER, "chain-a", 0, "newest")
-            found = numbers(await gathered(client.deliver(request), within_s=240))
+            answers = numbers(await gathered(client.deliver(request), within_s=240))
             sent_to_stopped = metrics.deliver_blocks_sent.value(*LABELS) - count
             stopped.cancel()
-            return found, sent_to_stopped
+            return answers, sent_to_stopped
 
-    found, sent = runner.run(ask())
-    assert found == [*blocks(0, count - 1), 200]
+    answers, sent = runner.run(ask())
+    assert answers == [*blocks(0, count - 1), 200]
     assert sent < count / 2, f"{sent} blocks of 1 MiB were sent to who reads nothing"
 
 
@@ -297,7 +297,7 @@ def test_more_streams_than_a_server_takes_are_told_so(runner, channels):
 
 
 @pytest.mark.parametrize(
-    ("start", "found"),
+    ("start", "expected"),
     [
         ("oldest", ["block 0", "block 1", "block 2", 200]),
         (1, ["block 1", "block 2", 200]),
@@ -306,7 +306,7 @@ def test_more_streams_than_a_server_takes_are_told_so(runner, channels):
     ],
 )
 def test_to_the_next_block_and_not_to_wait_is_what_there_is_now(
-    runner, channels, channel, start, found
+    runner, channels, channel, start, expected
 ):
     channel.grow(3)
 
@@ -315,4 +315,4 @@ def test_to_the_next_block_and_not_to_wait_is_what_there_is_now(
             request = seek_envelope(USER, "chain-a", start, "next", block_until_ready=False)
             return numbers(await gathered(client.deliver(request)))
 
-    assert runner.run(ask()) == found
+    assert runner.run(ask()) == expected

@@ -120,11 +120,11 @@ def test_a_node_that_is_not_well_says_what_is_wrong(started, channels):
 def test_health_is_asked_anew_each_time_and_writes_nothing(started, channels):
     server = started()
     height = channels.get("chain-a").store.height
-    found = []
+    statuses = []
     for failed in ([], [("chain-a/0", "away")], []):
         channels.failed = failed
-        found.append(ask(server, "GET", "/healthz")[0])
-    assert found == [200, 503, 200]
+        statuses.append(ask(server, "GET", "/healthz")[0])
+    assert statuses == [200, 503, 200]
     assert channels.submitted == []
     assert channels.get("chain-a").store.height == height
 
@@ -146,20 +146,20 @@ def test_health_is_only_to_be_got(started, method):
 
 
 def test_checks_that_take_too_long_are_a_time_out_and_do_not_pile_up(started, channels):
-    asked, goes_on = [], threading.Event()
+    checks, released = [], threading.Event()
 
     def stuck():
-        asked.append(1)
-        goes_on.wait(120)
+        checks.append(1)
+        released.wait(120)
         return []
 
     channels.health = stuck
     server = started(check_s=0.1)
     try:
         assert [ask(server, "GET", "/healthz")[0] for _ in range(3)] == [408] * 3
-        assert len(asked) == 1
+        assert len(checks) == 1
     finally:
-        goes_on.set()
+        released.set()
 
 
 # Metrics.

@@ -1,9 +1,9 @@
-"""Room for what is being sent: bounded, in turn, and no reader that stands still holds it."""
+"""The send window: bounded, first come first served, and no stalled reader holds it."""
 
 import asyncio
 
 from ordering_osn.api import send_window
-from ordering_osn.api.send_window import Room
+from ordering_osn.api.send_window import SendWindow
 
 
 class Held:
@@ -37,7 +37,7 @@ async def rest():
 
 def test_no_more_is_being_sent_than_there_is_room_for_and_turns_are_kept():
     async def scenario():
-        log, streams, tasks = sending(Room(bytes_max=30), 10, 10)
+        log, streams, tasks = sending(SendWindow(bytes_max=30), 10, 10)
         await rest()
         assert [message[0] for message in log] == [0, 1, 2]
         streams[1].taken.set()
@@ -53,7 +53,7 @@ def test_no_more_is_being_sent_than_there_is_room_for_and_turns_are_kept():
 
 def test_what_is_larger_than_all_the_room_is_sent_alone():
     async def scenario():
-        log, streams, tasks = sending(Room(bytes_max=30), 3, 100)
+        log, streams, tasks = sending(SendWindow(bytes_max=30), 3, 100)
         for number, stream in enumerate(streams):
             await rest()
             assert [message[0] for message in log] == list(range(number + 1))
@@ -65,7 +65,7 @@ def test_what_is_larger_than_all_the_room_is_sent_alone():
 
 def test_who_leaves_while_it_waits_or_is_sent_to_gives_its_room_back():
     async def scenario():
-        log, streams, tasks = sending(Room(bytes_max=10), 4, 10)
+        log, streams, tasks = sending(SendWindow(bytes_max=10), 4, 10)
         await rest()
         for task in tasks[:3]:
             task.cancel()
@@ -78,10 +78,10 @@ def test_who_leaves_while_it_waits_or_is_sent_to_gives_its_room_back():
 
 
 def test_who_stands_still_does_not_hold_up_the_others(monkeypatch):
-    monkeypatch.setattr(send_window, "STANDS_STILL_S", 0.02)
+    monkeypatch.setattr(send_window, "STALLED_READER_S", 0.02)
 
     async def scenario():
-        place = Room(bytes_max=30)
+        place = SendWindow(bytes_max=30)
         log, streams, still = sending(place, 3, 10)
         await rest()
         assert len(log) == 3

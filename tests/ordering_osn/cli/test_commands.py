@@ -62,7 +62,7 @@ def addresses(count):
     return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
-def pieces(file, sent):
+def envelope_file(file, sent):
     file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
     return str(file)
 
@@ -71,7 +71,7 @@ def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
     raw = quick("chain-a", timeout="50ms")
     first, second = addresses(2)
     sent = [transaction() for _ in range(12)]
-    file = pieces(tmp_path / "envelopes", sent)
+    file = envelope_file(tmp_path / "envelopes", sent)
     with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
         where = {"bootstrap": system.bootstrap, "topic": system.topic}
         for name in ("n1", "n2"):
@@ -89,7 +89,7 @@ def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
             at = log_partition(system.plan.log("chain-a"))
             with Admin(system.bootstrap) as admin:
                 admin.delete_records({at: system.driver.last_stable_offsets([at])[at]})
-            more = pieces(tmp_path / "more", [transaction()])
+            more = envelope_file(tmp_path / "more", [transaction()])
             ask = ("osn", "broadcast", more, "--node", first)
             with node(tmp_path / "n2", second, "--peer", first, *TLS, **where):
                 assert amcast(*ask, *CLIENT_TLS).returncode == 0
@@ -118,7 +118,7 @@ def test_a_node_comes_up_without_a_broker_and_says_what_lacks(tmp_path):
 
         ((check),) = until(failed, PATIENCE_S)
         assert check["component"] == "chain-a/0"
-        file = pieces(tmp_path / "envelopes", [transaction()])
+        file = envelope_file(tmp_path / "envelopes", [transaction()])
         done = amcast("osn", "broadcast", file, "--node", listen)
         assert done.returncode == 1
         assert "503" in done.stderr
@@ -160,7 +160,7 @@ def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_p
     join(tmp_path / "n1", raw)
     (listen,) = addresses(1)
     sent = [transaction() for _ in range(6)]
-    file = pieces(tmp_path / "envelopes", sent)
+    file = envelope_file(tmp_path / "envelopes", sent)
     with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
         where = {"bootstrap": system.bootstrap, "topic": system.topic}
         ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
@@ -177,7 +177,7 @@ def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_p
         at = log_partition(system.plan.log("chain-a"))
         with Admin(system.bootstrap) as admin:  # so that only the snapshot can have them
             admin.delete_records({at: 6})
-        file = pieces(tmp_path / "more", [transaction()])
+        file = envelope_file(tmp_path / "more", [transaction()])
         ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
         with node(tmp_path / "n2", listen, **where):
             done = until(
@@ -193,4 +193,4 @@ def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_p
 def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_asked(tmp_path):
     done = amcast("osn", "broadcast", "-n", "127.0.0.1:9", str(tmp_path / "none"))
     assert done.returncode == 2
-    assert done.stderr == f"amcast: {tmp_path / 'none'} is no file\n"
+    assert done.stderr == f"amcast: {tmp_path / 'none'} is not a file\n"

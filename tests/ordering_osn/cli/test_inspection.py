@@ -7,7 +7,7 @@ import pytest
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import data_hash, header_hash, new_block, seal
 from ordering_osn.chain.envelopes import canonical, signed_envelope
-from ordering_osn.cli.inspection import BlockFile, describe, opened, verify
+from ordering_osn.cli.inspection import BlockFile, describe, open_blocks, verify
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger import segments
 from ordering_osn.ledger.ledger import Ledger
@@ -103,27 +103,27 @@ def written(folder, blocks):
 
 @pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])
 def test_a_real_genesis_block_is_described(channel):
-    said = json.loads(json.dumps(describe(configs.block(channel))))
-    assert said["problems"] == []
-    assert (said["number"], said["previous_hash"]) == (0, "")
-    assert said["hash"] == header_hash(Block.FromString(configs.block(channel)).header).hex()
-    config, [transaction] = said["config"], said["transactions"]
+    description = json.loads(json.dumps(describe(configs.block(channel))))
+    assert description["problems"] == []
+    assert (description["number"], description["previous_hash"]) == (0, "")
+    assert description["hash"] == header_hash(Block.FromString(configs.block(channel)).header).hex()
+    config, [transaction] = description["config"], description["transactions"]
     assert (transaction["type"], transaction["channel"]) == ("CONFIG", channel)
     assert (config["channel"], config["sequence"], config["messages_max"]) == (channel, 0, 10)
     assert (config["timeout_s"], config["bytes_preferred"]) == (2.0, 2 << 20)
     assert config["orderer_addresses"] == ["127.0.0.1:17050"]
     assert sorted(config["organisations"].values()) == ["OrdererMSP", "Org1MSP"]
     assert config["capabilities"]["channel"] == ["V2_0"]
-    assert said["metadata"]["position"] == -3
-    assert said["metadata"]["signers"] == []
+    assert description["metadata"]["position"] == -3
+    assert description["metadata"]["signers"] == []
 
 
 def test_a_block_of_transactions_is_described(chain):
-    said = describe(chain[1].SerializeToString())
-    assert said["problems"] == []
-    assert said["config"] is None
-    assert [each["index"] for each in said["transactions"]] == list(range(10))
-    first = said["transactions"][0]
+    description = describe(chain[1].SerializeToString())
+    assert description["problems"] == []
+    assert description["config"] is None
+    assert [each["index"] for each in description["transactions"]] == list(range(10))
+    first = description["transactions"][0]
     assert first["type"] == "ENDORSER_TRANSACTION"
     assert first["channel"] == "chain-a"
     assert len(bytes.fromhex(first["transaction"])) == 32
@@ -131,7 +131,7 @@ def test_a_block_of_transactions_is_described(chain):
     assert "Admin@org1.example.com" in first["creator"]["certificate"]
     assert first["bytes"] == len(real_envelopes()[0])
     assert first["time"].startswith("20")
-    metadata = said["metadata"]
+    metadata = description["metadata"]
     assert (metadata["position"], metadata["cursor"], metadata["last_config"]) == (10, "1:K1:10", 0)
     assert (metadata["last_original"], metadata["last_resubmitted_config"]) == (0, 0)
     [signer] = metadata["signers"]
@@ -187,21 +187,21 @@ def test_a_sound_chain_has_no_problem(chain, tmp_path):
     assert list(verify(Chain(chain))) == []
     assert list(verify(Chain(chain), config=configs.genesis())) == []
     seen = []
-    assert list(verify(opened(written(tmp_path, chain)), seen=seen.append)) == []
+    assert list(verify(open_blocks(written(tmp_path, chain)), seen=seen.append)) == []
     assert seen == chain
 
 
 @pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])
 def test_a_real_genesis_block_in_a_file_is_sound(channel):
-    assert list(verify(opened(FABRIC / f"{channel}.block"))) == []
+    assert list(verify(open_blocks(FABRIC / f"{channel}.block"))) == []
 
 
 def test_a_file_with_something_else_is_refused(tmp_path):
     (tmp_path / "x.block").write_bytes(b"\xff")
     with pytest.raises(UsageError, match="holds no block"):
-        opened(tmp_path / "x.block")
+        open_blocks(tmp_path / "x.block")
     with pytest.raises(UsageError):
-        opened(tmp_path / "none")
+        open_blocks(tmp_path / "none")
 
 
 def resealed(block, *, signer=None, **changes):
@@ -257,23 +257,30 @@ def with_a_foreign_transaction(block):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
-        (with_other_data, ["block 4 holds data that does not have the data hash"]),
-        (with_other_data_and_hash, ["block 5 follows"]),
-        (with_another_number, ["block 4 says it is block 7", "block 4 is not", "block 5 follows"]),
-        (signed_by_a_client, ["block 4 is not signed by those who may"]),
-        (without_a_signature, ["block 4 is not signed by those who may"]),
-        (with_an_old_config, ["block 4 names block 0 as the newest config's, which is block 3"]),
-        (standing_still, ["block 4 has position 30, the block before it 30"]),
-        (with_corrupt_metadata, ["block 4 has metadata that no orderer writes"]),
-        (with_a_foreign_transaction, ["block 4 holds a transaction 2 of", "block 5 follows"]),
+        (with_other_data, ["block 4 has a data hash that does not match its data"]),
+        (with_other_data_and_hash, ["block 5 has the previous hash"]),
+        (
+            with_another_number,
+            [
+                "block 4 has the number 7 in its header",
+                "block 4 has signatures that do not meet",
+                "block 5 has the previous hash",
+            ],
+        ),
+        (signed_by_a_client, ["block 4 has signatures that do not meet"]),
+        (without_a_signature, ["block 4 has signatures that do not meet"]),
+        (with_an_old_config, ["block 4 names block 0 as the newest config block, which is"]),
+        (standing_still, ["block 4 has position 30, which is not above 30"]),
+        (with_corrupt_metadata, ["block 4 has invalid metadata"]),
+        (with_a_foreign_transaction, ["block 4 holds a transaction 2", "block 5 has the previous"]),
     ],
 )  # fmt: skip
-def test_a_fault_is_named(chain, change, said):
+def test_a_fault_is_named(chain, change, expected):
     problems = list(verify(altered(chain, 4, change)))
-    assert len(problems) == len(said), problems
-    assert all(problem.startswith(start) for problem, start in zip(problems, said, strict=True))
+    assert len(problems) == len(expected), problems
+    assert all(problem.startswith(start) for problem, start in zip(problems, expected, strict=True))
 
 
 def test_a_config_that_nobody_allowed_is_named(chain):
@@ -287,13 +294,13 @@ def test_a_config_that_nobody_allowed_is_named(chain):
         resealed(block)
 
     problems = list(verify(altered(chain, 3, change)))
-    assert problems[0].startswith("block 3 holds a config that cannot follow")
+    assert problems[0].startswith("block 3 holds a config that does not follow")
 
 
 def test_another_genesis_block_than_the_given_is_named(chain):
     other = configs.genesis("chain-b")
     problems = list(verify(Chain(chain), config=other))
-    assert problems == ["block 0 holds another config than the one that is given"]
+    assert problems == ["block 0 holds another config than the given one"]
 
 
 def test_a_damaged_block_is_named_with_its_place_and_the_others_are_still_verified(chain, tmp_path):
@@ -304,7 +311,7 @@ def test_a_damaged_block_is_named_with_its_place_and_the_others_are_still_verifi
     path.write_bytes(raw)
     assert path != newest(tmp_path)
     number = int(segments.listed(tmp_path)[1].stem) - 1
-    [problem] = verify(opened(tmp_path))
+    [problem] = verify(open_blocks(tmp_path))
     assert problem.startswith(f"block {number} cannot be read")
     assert path.name in problem
 
@@ -324,12 +331,12 @@ def test_behind_a_config_that_cannot_be_read_signatures_go_unchecked_and_it_is_s
 def test_a_pruned_chain_is_verified_by_the_config_that_is_kept(chain, tmp_path, below):
     with Ledger.open(written(tmp_path, chain)) as ledger:
         ledger.prune(below)
-    problems = list(verify(opened(tmp_path)))
+    problems = list(verify(open_blocks(tmp_path)))
     if below == 3:  # a config block itself: what was in force before it is gone
         assert problems == [
-            "block 3 is the oldest one, and its signatures are unchecked: no config is given"
+            "block 3 is the oldest block, and its signatures are not checked: no config is given"
         ]
-        assert list(verify(opened(tmp_path), config=configs.genesis())) == []
+        assert list(verify(open_blocks(tmp_path), config=configs.genesis())) == []
     else:
         assert problems == []
 
@@ -340,10 +347,10 @@ def test_a_pruned_chain_that_somebody_else_signed_is_named(chain, tmp_path):
         resealed(block, signer=org_user())
     with Ledger.open(written(tmp_path, forged)) as ledger:
         ledger.prune(4)
-    problems = list(verify(opened(tmp_path)))
+    problems = list(verify(open_blocks(tmp_path)))
     assert [problem.split(":")[0] for problem in problems] == [
-        "block 4 is not signed by those who may",
-        "block 5 is not signed by those who may",
+        "block 4 has signatures that do not meet the block validation policy",
+        "block 5 has signatures that do not meet the block validation policy",
     ]
 
 
@@ -352,14 +359,16 @@ def test_one_block_of_a_chain_in_a_file_is_verified_by_a_given_config(chain, tmp
     assert list(verify(BlockFile(tmp_path / "2.block"), config=configs.genesis())) == []
     [problem] = verify(BlockFile(tmp_path / "2.block"))
     assert problem.startswith(
-        "block 2 is the oldest one, and its signatures are unchecked: block 0"
+        "block 2 is the oldest block, and its signatures are not checked: block 0"
     )
 
 
 def test_nothing_is_wrong_with_an_empty_ledger(tmp_path):
     Ledger.open(tmp_path / "a").close()
     Ledger.open(tmp_path / "b", first=9).close()
-    assert list(verify(opened(tmp_path / "a"))) == list(verify(opened(tmp_path / "b"))) == []
+    assert (
+        list(verify(open_blocks(tmp_path / "a"))) == list(verify(open_blocks(tmp_path / "b"))) == []
+    )
 
 
 def test_the_real_chain_is_as_long_as_its_config_says(chain):

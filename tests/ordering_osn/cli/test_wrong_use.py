@@ -12,7 +12,7 @@ from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server, TlsFiles
 from ordering_osn.api.seek import seek_envelope
-from ordering_osn.cli.length_prefixed import check
+from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
@@ -139,7 +139,7 @@ def test_a_tls_key_of_another_certificate_is_named(tmp_path):
 def test_tls_files_that_hold_something_else_are_named():
     certificate, key = ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key"
     for pair in ((certificate, certificate), (key, key)):
-        with pytest.raises(UsageError, match="are no certificate and its key"):
+        with pytest.raises(UsageError, match="must be a certificate and its key"):
             TlsFiles.read(*pair)
     with pytest.raises(UsageError, match=r"server\.key holds no certificates"):
         TlsFiles.read(certificate, key, [key])
@@ -150,7 +150,7 @@ def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
         "run", "--folder", tmp_path, *NODE, "--log-level", "loud"
     )
     ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
-    assert "is no block" in refused(*ask, "--start", 2**64)
+    assert "is not a block" in refused(*ask, "--start", 2**64)
 
 
 # Folders and files.
@@ -167,7 +167,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     ledger.close()
     (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
     home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
-    assert "cannot be made: Not a directory" in refused("snapshot", *home, "--to", file / "taken")
+    assert "cannot be created: Not a directory" in refused(
+        "snapshot", *home, "--to", file / "taken"
+    )
 
 
 def test_a_snapshot_overwrites_nothing(tmp_path):
@@ -185,31 +187,31 @@ def test_a_snapshot_overwrites_nothing(tmp_path):
 
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
     file = tmp_path / "envelopes"
-    raw = b"".join(len(one).to_bytes(4, "big") + one for one in envelopes()[:3])
-    for cut, text in ((5, "ends within number 3"), (len(envelopes()[2]) + 2, "no length")):
+    raw = b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in envelopes()[:3])
+    for cut, text in ((5, "ends within frame 3"), (len(envelopes()[2]) + 2, "no length")):
         file.write_bytes(raw[:-cut])
-        said = refused("broadcast", "--node", "127.0.0.1:1", file)
-        assert said.startswith(str(file))
-        assert text in said
+        sentence = refused("broadcast", "--node", "127.0.0.1:1", file)
+        assert sentence.startswith(str(file))
+        assert text in sentence
     file.write_bytes(raw)
-    check(file)
+    check_frames(file)
 
 
 def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_is_named(channels):
     def torn():
         yield from envelopes()[:3]
-        raise UsageError("standard input ends within number 4")
+        raise UsageError("standard input ends within frame 4")
 
-    found = []
+    statuses = []
 
     async def ask():
         async with served(channels) as client:
             async for status, _ in client.broadcast(torn(), timeout_s=60):
-                found.append(status)
+                statuses.append(status)
 
     with pytest.raises(UsageError, match="standard input ends"):
         asyncio.run(ask())
-    assert found == [200] * 3
+    assert statuses == [200] * 3
 
 
 # What a node answers, in words.
@@ -226,20 +228,20 @@ def at_a_node(channels, call):
 
 
 @pytest.mark.parametrize(
-    ("channel", "start", "said"),
+    ("channel", "start", "answer"),
     [
         ("chain-x", "oldest", "404 (NOT_FOUND): this node has no channel 'chain-x'"),
         ("chain-a", "7", "404 (NOT_FOUND): there is no block 7: the next one is 1"),
     ],
 )
-def test_deliver_says_what_is_missing(channels, channel, start, said):
+def test_deliver_says_what_is_missing(channels, channel, start, answer):
     def ask(address):
         with pytest.raises(AmcastError) as caught:
             amcast("osn", "deliver", "-n", address, "-c", channel, *READER, "--start", start)
         return caught.value
 
     error = at_a_node(channels, ask)
-    assert str(error) == f"the node answered {said}"
+    assert str(error) == f"the node answered {answer}"
     assert error.exit_code == 1
 
 
@@ -258,7 +260,7 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
     channel = SmallChannel(tmp_path / "ledgers")
     file = tmp_path / "envelopes"
     sent = envelopes()[:2]
-    file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+    file.write_bytes(b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in sent))
 
     def ask(address):
         with pytest.raises(TimedOut) as caught:
@@ -267,7 +269,7 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
 
     error = at_a_node(Slow(channel), ask)
     assert error.exit_code == 4
-    assert "was accepted, and stood in no block of chain-a within 30 s" in str(error)
+    assert "was accepted, but was in no block of chain-a within 30 s" in str(error)
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["status"] == 404
     channel.store.close()
@@ -275,8 +277,8 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
 
 def test_who_may_not_read_gets_no_receipt_and_ends_with_1(channels, tmp_path):
     file = tmp_path / "envelopes"
-    one = transaction()
-    file.write_bytes(len(one).to_bytes(4, "big") + one)
+    envelope = transaction()
+    file.write_bytes(len(envelope).to_bytes(4, "big") + envelope)
     stranger = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
 
     def ask(address):
@@ -300,16 +302,20 @@ def test_a_client_that_cannot_take_a_large_block_leaves_a_sentence_and_no_traceb
         for _ in range(30):
             with grpc.insecure_channel(address) as raw:
                 call = raw.stream_stream("/orderer.AtomicBroadcast/Deliver")
-                asked = iter([seek_envelope(USER, "chain-a", 1, 4)])
+                requests = iter([seek_envelope(USER, "chain-a", 1, 4)])
                 with pytest.raises(grpc.RpcError, match="larger than max"):
-                    list(call(asked, timeout=60))
+                    list(call(requests, timeout=60))
 
     at_a_node(channels, read)
-    tracebacks = [one for one in caplog.records if one.exc_info and one.name.startswith("grpc")]
+    tracebacks = [
+        record for record in caplog.records if record.exc_info and record.name.startswith("grpc")
+    ]
     assert tracebacks == []
-    said = [record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"]
-    for line in said:
-        assert "clients of gRPC accept 4194304 unless they are told otherwise" in line
+    sentences = [
+        record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"
+    ]
+    for line in sentences:
+        assert "gRPC clients accept 4194304 bytes by default" in line
 
 
 def test_gathered_statuses_have_no_reason_where_all_is_well(channels):

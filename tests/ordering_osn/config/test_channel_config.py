@@ -158,10 +158,10 @@ INVALID = {
         lambda c: set_batch(c, preferred_max_bytes=11 << 20), "greater than its absolute_max_bytes"
     ),
     "no batch size": (drop("Orderer", name="BatchSize"), "max_message_count"),
-    "no batch time-out": (drop("Orderer", name="BatchTimeout"), "no duration"),
+    "no batch time-out": (drop("Orderer", name="BatchTimeout"), "not a duration"),
     "time-out of nothing": (lambda c: set_timeout(c, "0s"), "not positive"),
     "time-out below nothing": (lambda c: set_timeout(c, "-1s"), "not positive"),
-    "time-out of no unit": (lambda c: set_timeout(c, "2"), "no duration"),
+    "time-out of no unit": (lambda c: set_timeout(c, "2"), "not a duration"),
     "value that cannot be decoded": (
         raw_value("Orderer", name="BatchSize", raw=b"\xff"), "the value BatchSize of Orderer"
     ),
@@ -197,7 +197,7 @@ INVALID = {
         lambda c: set_capabilities(c, "V9_9", group=("Orderer",)), "V9_9"
     ),
     "channel capabilities without the orderer's": (
-        drop("Orderer", name="Capabilities"), "without orderer support"
+        drop("Orderer", name="Capabilities"), "the orderer group has none"
     ),
     "policy of an unknown type": (policy_of_unknown_type, "/Channel/Orderer/Admins"),
 }  # fmt: skip
@@ -205,8 +205,8 @@ INVALID = {
 
 @pytest.mark.parametrize("case", INVALID)
 def test_a_config_that_no_node_may_run_is_refused(config, case):
-    change, said = INVALID[case]
-    with pytest.raises(InvalidConfig, match=said) as error:
+    change, sentence = INVALID[case]
+    with pytest.raises(InvalidConfig, match=sentence) as error:
         ChannelConfig("chain-a", changed(config, change))
     assert_one_sentence(error.value)
 

@@ -102,7 +102,7 @@ CREATIONS = {
     "application version 2": ({"change": set_application_version(2)}, "to version 1, not 2"),
     "no application group": ({"change": no_application}, "no application group"),
     "no consortium named": ({"change": no_consortium}, "names no consortium"),
-    "a member from outside": ({"members": ["Org9MSP"]}, "no member of the consortium"),
+    "a member from outside": ({"members": ["Org9MSP"]}, "not a member of the consortium"),
     "no members": ({"members": []}, "no members"),
     "signed by nobody": ({"signers": []}, "is not met"),
     "signed by no admin": ({"signers": [org_user()]}, "is not met"),
@@ -113,8 +113,8 @@ CREATIONS = {
 
 @pytest.mark.parametrize("case", CREATIONS)
 def test_a_channel_that_may_not_be_made_is_a_bad_request(case):
-    named, said = CREATIONS[case]
-    with pytest.raises(Refusal, match=said) as caught:
+    named, sentence = CREATIONS[case]
+    with pytest.raises(Refusal, match=sentence) as caught:
         admit_creation(system_channel(), creation(**named), now=NOW, signer=orderer(), channels=1)
     assert caught.value.status == 400
     assert_one_sentence(caught.value)

@@ -177,8 +177,8 @@ def test_a_bad_signature_does_not_spoil_the_good_ones_and_is_named():
     assert "does not fit" in refusal(WRITERS, path, [signed("a"), bad[0]])
     assert "and 2 more" in refusal(WRITERS, path, bad)
     assert f"the policy {path} is not met" in refusal(WRITERS, path, bad)
-    assert "no signature counts" in refusal(WRITERS, path, bad)
-    assert "no signature counts" in refusal(WRITERS, path, [])
+    assert "there is no valid signature" in refusal(WRITERS, path, bad)
+    assert "there is no valid signature" in refusal(WRITERS, path, [])
 
 
 def test_one_certificate_in_two_spellings_counts_once():
@@ -211,7 +211,7 @@ def test_each_signature_is_over_its_own_data():
 
 
 def test_a_refusal_names_the_signers_and_why_one_is_no_member():
-    assert "signed by x of Org1 (it must have one of the units" in refusal(
+    assert "signed by x of Org1 (it must have exactly one of the units" in refusal(
         WRITERS, "/Channel/Writers", [signed("x")]
     )
 
@@ -279,7 +279,7 @@ def test_implicit_policies_stand_on_implicit_policies():
 
 
 @pytest.mark.parametrize(
-    ("at", "mod_policy", "path"),
+    ("group_path", "mod_policy", "path"),
     [
         ("/Channel", "Admins", "/Channel/Admins"),
         ("/Channel/Application", "Admins", "/Channel/Application/Admins"),
@@ -289,8 +289,10 @@ def test_implicit_policies_stand_on_implicit_policies():
         ("/Channel/Application", "", ""),
     ],
 )
-def test_a_mod_policy_is_relative_to_its_group_unless_it_begins_with_a_slash(at, mod_policy, path):
-    assert resolve(at, mod_policy) == path
+def test_a_mod_policy_is_relative_to_its_group_unless_it_begins_with_a_slash(
+    group_path, mod_policy, path
+):
+    assert resolve(group_path, mod_policy) == path
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ def test_a_mod_policy_is_relative_to_its_group_unless_it_begins_with_a_slash(at,
         (Policy(type=Policy.SIGNATURE, value=b"\xff"), "cannot be read"),
         (Policy(type=Policy.IMPLICIT_META, value=b"\xff"), "cannot be read"),
         (Policy(type=Policy.SIGNATURE), "an empty rule"),
-        (signature_policy(by(1), MEMBER), "names principal 1, and there are 1"),
+        (signature_policy(by(1), MEMBER), "names principal 1, but has 1"),
         (signature_policy(by(-1), MEMBER), "names principal -1"),
         (signature_policy(out_of(1, by(0), out_of(1, by(7))), MEMBER), "names principal 7"),
         (signature_policy(out_of(1, by(0)), MEMBER, version=1), "version 1"),

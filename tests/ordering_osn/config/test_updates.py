@@ -299,12 +299,12 @@ BY_HAND = {
 
 @pytest.mark.parametrize("case", BY_HAND)
 def test_an_update_that_breaks_a_rule_of_versions_is_refused(config, case):
-    read, write, said = BY_HAND[case]
+    read, write, sentence = BY_HAND[case]
     write = ConfigGroup.FromString(write.SerializeToString())
     if case != "empty":  # the groups on the way are read, not written
         read = ConfigGroup.FromString(read.SerializeToString())
         read.groups.get_or_create("Orderer")
-    with pytest.raises(InvalidUpdate, match=said) as error:
+    with pytest.raises(InvalidUpdate, match=sentence) as error:
         propose(config, by_hand(read, write))
     assert_one_sentence(error.value)
 

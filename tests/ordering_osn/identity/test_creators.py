@@ -59,8 +59,8 @@ def strange_creators():
     body = ok.pem.replace(b"\n", b"")
     return good, made | {
         "empty": (b"", "there is no creator"),
-        "garbage": (b"\xff\xff\xff", "no serialized identity"),
-        "not UTF-8": (b"\x0a\x01\xff", "no serialized identity"),
+        "garbage": (b"\xff\xff\xff", "not a serialized identity"),
+        "not UTF-8": (b"\x0a\x01\xff", "not a serialized identity"),
         "no certificate": (identity(b""), "no PEM certificate"),
         "DER": (identity(ok.der), "no PEM certificate"),
         "not PEM": (identity(b"-----BEGIN CERTIFICATE-----"), "no readable certificate"),
@@ -72,8 +72,8 @@ def strange_creators():
         "cut": (identity(ok.pem[:-30]), "no readable certificate"),
         "one line": (identity(body[:200]), "no readable certificate"),
         "too long": (identity(ok.pem + b" " * 20_000), "more than 16384 bytes"),
-        "unknown MSP": (ok.creator("Org9"), "MSP 'Org9' is none of this channel's"),
-        "no MSP": (ok.creator(""), "MSP '' is none of this channel's"),
+        "unknown MSP": (ok.creator("Org9"), "MSP 'Org9' is not one of this channel's"),
+        "no MSP": (ok.creator(""), "MSP '' is not one of this channel's"),
     }
 
 

@@ -26,7 +26,7 @@ def malformed():
         "garbage inside": (MSPConfig(config=b"\xff").SerializeToString(), "cannot be used"),
         "no name": (msp_bytes([good], nodes=NODES, name=""), "no name"),
         "no root": (msp_bytes([], nodes=NODES), "no root CA"),
-        "root is no CA": (msp_bytes([client], nodes=NODES), "is no CA's"),
+        "root is no CA": (msp_bytes([client], nodes=NODES), "is not a CA's"),
         "no key identifier": (msp_bytes([root(key_id=False)], nodes=NODES), "no subject key"),
         "stray intermediate": (
             msp_bytes([good], intermediates=[other.issue("b", ca=True)], nodes=NODES),
@@ -43,18 +43,18 @@ def malformed():
         ),
         "foreign administrator, NodeOUs": (
             msp_bytes([good], admins=[other.issue("a", units=["admin"])], nodes=NODES),
-            "administrator a is no client or admin",
+            "administrator a is neither client nor admin",
         ),
         "peer as administrator": (
             msp_bytes([good], admins=[good.issue("a", units=["peer"])], nodes=NODES),
-            "administrator a is no client or admin",
+            "administrator a is neither client nor admin",
         ),
         "administrator's key": (
             msp_bytes([good], admins=[good.issue("a", key=ed25519.Ed25519PrivateKey.generate())]),
-            "not an elliptic curve's",
+            "not an elliptic-curve key",
         ),
         "hash family": (msp_bytes([good], nodes=NODES, family="MD5"), "'MD5' is unknown"),
-        "certifier of a unit": (msp_bytes([good], nodes={"admin": other}), "none of its CAs"),
+        "certifier of a unit": (msp_bytes([good], nodes={"admin": other}), "not one of its CAs"),
         "certifier of a unit certifies CAs": (
             msp_bytes([good], intermediates=[second, third], nodes={"admin": second}),
             "certifies other CAs",
@@ -67,7 +67,7 @@ def malformed():
             msp_bytes([good], nodes=NODES, revocations=[good.revoke(key_id=False)]),
             "without an authority key identifier",
         ),
-        "TLS CA": (msp_bytes([good], nodes=NODES, tls=[client]), "is no CA's"),
+        "TLS CA": (msp_bytes([good], nodes=NODES, tls=[client]), "is not a CA's"),
     }
 
 

@@ -47,7 +47,7 @@ def test_a_newest_segment_cut_off_anywhere_ends_with_its_last_whole_block(tmp_pa
             ledger.append(first + whole, b"after")
         assert reopened(folder)[first + whole :] == [b"after"]
         shutil.rmtree(folder)
-    assert "which a crash left unfinished" in caplog.text
+    assert "left by a crash" in caplog.text
 
 
 @pytest.mark.parametrize("zeros", [1, 36, 5000])
@@ -128,17 +128,17 @@ def test_a_killed_writer_loses_nothing_that_was_appended(tmp_path, fsync):
 
 def open_and_read(folder):
     """Give height and blocks of a ledger that may be damaged, and what is said of it."""
-    said, found = [], {}
+    damage, contents = [], {}
     try:
         ledger = Ledger.open(folder, read_only=True)
     except (LedgerDamaged, UnknownVersion) as error:
-        return None, found, [str(error)]
+        return None, contents, [str(error)]
     for number in range(ledger.base, ledger.height):
         try:
-            found[number] = ledger.read(number)
+            contents[number] = ledger.read(number)
         except LedgerDamaged as error:
-            said.append(str(error))
-    return ledger.height, found, said
+            damage.append(str(error))
+    return ledger.height, contents, damage
 
 
 @pytest.mark.slow
@@ -157,21 +157,21 @@ def test_a_flipped_bit_anywhere_is_found_and_said(tmp_path):
             live[segment.path.name] = segment.next - max(segment.first, ledger.base)
     record = segments.RECORD_BYTES + len(real_block(12))
     for name, written in whole.items():
-        for at in range(len(written)):
+        for offset in range(len(written)):
             flipped = bytearray(written)
-            flipped[at] ^= 1 << chance.randrange(8)
+            flipped[offset] ^= 1 << chance.randrange(8)
             (tmp_path / name).write_bytes(flipped)
-            height, found, said = open_and_read(tmp_path)
-            assert all(raw == real_block(number) for number, raw in found.items())
+            height, contents, damage = open_and_read(tmp_path)
+            assert all(raw == real_block(number) for number, raw in contents.items())
             if name.endswith(".index"):
-                assert (height, len(found), said) == (13, 6, [])
-            elif name == last.name and at >= len(written) - record:  # as a torn tail looks
-                assert (height, len(found), said) == (12, 5, [])
-            elif name not in ("base", last.name) and at < len(written) - live[name] * record:
-                assert (height, len(found), said) == (13, 6, [])
+                assert (height, len(contents), damage) == (13, 6, [])
+            elif name == last.name and offset >= len(written) - record:  # as a torn tail looks
+                assert (height, len(contents), damage) == (12, 5, [])
+            elif name not in ("base", last.name) and offset < len(written) - live[name] * record:
+                assert (height, len(contents), damage) == (13, 6, [])
             else:
-                assert len(said) == 1
-                assert name in said[0]
+                assert len(damage) == 1
+                assert name in damage[0]
         (tmp_path / name).write_bytes(written)
 
 
@@ -181,7 +181,7 @@ def test_damage_with_intact_blocks_behind_it_is_no_torn_tail(tmp_path):
     written = bytearray(path.read_bytes())
     written[segments.HEADER_BYTES + 18] ^= 1  # in the length of block 0
     path.write_bytes(written)
-    with pytest.raises(LedgerDamaged, match="block 0, but block 1 stands intact"):
+    with pytest.raises(LedgerDamaged, match="block 0, but block 1 behind it is intact"):
         open_small(tmp_path)
     assert path.read_bytes() == written
 
@@ -191,7 +191,7 @@ def test_a_block_that_stands_there_twice_is_damage(tmp_path):
     path = newest(tmp_path)
     written = path.read_bytes()
     path.write_bytes(written + written[segments.HEADER_BYTES :])
-    with pytest.raises(LedgerDamaged, match="block 1, but block 0 stands intact"):
+    with pytest.raises(LedgerDamaged, match="block 1, but block 0 behind it is intact"):
         open_small(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_a_cut_off_full_segment_is_damage(tmp_path):
     fill(tmp_path, 9)
     first = segments.listed(tmp_path)[0]
     first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(LedgerDamaged, match="and there are later ones"):
+    with pytest.raises(LedgerDamaged, match="but there are later segments"):
         open_small(tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_a_missing_segment_is_damage(tmp_path, which):
     fill(tmp_path, 20)
     missing = segments.listed(tmp_path)[which]
     missing.unlink()
-    with pytest.raises(LedgerDamaged, match=r"missing|should stand before"):
+    with pytest.raises(LedgerDamaged, match="missing"):
         open_small(tmp_path)
 
 
@@ -253,7 +253,7 @@ def test_an_index_is_made_anew_from_its_segment(tmp_path, harm, caplog):
         assert ledger.indexes_rebuilt == 1
         assert contents(ledger) == [block(number) for number in range(20)]
     assert files(tmp_path) == before
-    assert "made anew" in caplog.text
+    assert "writing a new one" in caplog.text
 
 
 def test_bytes_behind_the_base_are_damage(tmp_path):

@@ -413,7 +413,7 @@ def test_a_snapshot_begins_at_a_block_that_is_there(tmp_path, base):
     fill(tmp_path / "chain", 9, make=real_block)
     with open_small(tmp_path / "chain") as ledger:
         ledger.prune(4)
-        with pytest.raises(UsageError, match="holds 4 to 8"):
+        with pytest.raises(UsageError, match="holds blocks 4 to 8"):
             snapshot(ledger, tmp_path / "snap", base=base)
 
 

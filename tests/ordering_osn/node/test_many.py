@@ -7,7 +7,7 @@ import pytest
 
 from bench.orderer.judge import DeliveredChain, judge
 from bench.orderer.many import expected_of, many
-from bench.orderer.nodes import Service, staged
+from bench.orderer.nodes import Service, deployed
 from bench.orderer.send import SendOrder, channels
 
 TRANSACTIONS = 10_000
@@ -21,8 +21,8 @@ def test_all_that_was_acknowledged_is_delivered_once_by_all_nodes_though_they_ar
     kafka_cluster,
 ):
     service = Service(chains=("chain-a", "chain-b"), collectors=True, timeout="250ms")
-    with staged(service, kafka_cluster.bootstrap) as stage:
-        outcome = many(stage, TRANSACTIONS, kills=KILLS)
+    with deployed(service, kafka_cluster.bootstrap) as deployment:
+        outcome = many(deployment, TRANSACTIONS, kills=KILLS)
     assert outcome.acknowledged == TRANSACTIONS
     assert outcome.kills == KILLS
     assert outcome.streams_ended > 0

@@ -46,7 +46,7 @@ def test_all_triples_of_four_logs_are_pairwise_safe_but_not_acyclic():
     verdict = judged(interests({"W": "ABC", "X": "BCD", "Y": "CDA", "Z": "DAB"}))
     assert (verdict.acyclic, verdict.pairwise_safe) == (False, True)
     assert verdict.witness.sentence == (
-        "no one consumer takes all of A, B, C, D, but X takes all of them but A; "
+        "no consumer takes all of A, B, C, D, but X takes all of them but A; "
         "Y takes all of them but B; Z takes all of them but C; W takes all of them but D"
     )
 

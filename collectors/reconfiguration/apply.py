@@ -24,8 +24,8 @@ from collectors.doctor.checks import (
     refuse,
 )
 from collectors.doctor.inspection import (
-    look_at_brokers,
-    look_at_topics,
+    inspect_brokers,
+    inspect_topics,
     of_settings,
     overtaken_groups,
     topic_ids_of,
@@ -117,7 +117,7 @@ def apply(
     cluster = admin.cluster_id()
     if plan.cluster_id not in ("", cluster):
         raise Conflict(f"the plan was made for cluster {plan.cluster_id}; this is {cluster}")
-    refuse(of_brokers(look_at_brokers(admin, [])))
+    refuse(of_brokers(inspect_brokers(admin, [])))
     state = _control_state(driver, admin, plan.topic)
     running = state.plan() if state.epoch else None
     made: list[str] = []
@@ -254,7 +254,7 @@ def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
 
 def unordered(admin: Admin, plan: Plan) -> list[str]:
     """Say which partitions of its topic a running plan does not order."""
-    return [str(one) for one in of_unordered(plan, look_at_topics(admin, plan, []))]
+    return [str(one) for one in of_unordered(plan, inspect_topics(admin, plan, []))]
 
 
 def same_layout(one: Plan, other: Plan) -> bool:

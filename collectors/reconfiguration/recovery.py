@@ -171,7 +171,7 @@ def _records(driver: Driver, stream: OrderStream, end: int) -> Iterator[OrderRec
         reader.close()
 
 
-def look_for_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
+def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
     """Name what is damaged in the newest epoch that has begun."""
     return _judged(driver, state, read_streams(driver, state))
 
@@ -187,7 +187,7 @@ def _judged(
 
 def refuse_damaged(driver: Driver, state: ControlState) -> None:
     """Raise `Conflict` where something is damaged: an ordinary change could not make it good."""
-    found = look_for_damage(driver, state)
+    found = find_damage(driver, state)
     if found:
         raise Conflict(f"{found[0].says}; run 'amcast topology recover' first")
 

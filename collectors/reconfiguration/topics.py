@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
-from collectors.doctor.inspection import look_at_topics
+from collectors.doctor.inspection import inspect_topics
 from multicast.control import control_partition, order_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -36,7 +36,7 @@ def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
     Raises `AmcastError` where the brokers would not make one. What cannot be seen is left out.
     """
     control = control_partition(plan.topic).topic
-    existing = {one.name: one for one in look_at_topics(admin, plan, [])}
+    existing = {one.name: one for one in inspect_topics(admin, plan, [])}
     orders = order_topic(plan.topic)
     found: list[TopicFacts] = []
     for name, count in topics_of(plan).items():

@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 
 from collectors.doctor.checks import Check, findings
-from collectors.doctor.inspection import look
+from collectors.doctor.inspection import inspect
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
@@ -34,16 +34,16 @@ def begun(system, log):
     )
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
-    at = log_partition(system.plan.log(log))
-    producer.produce(at.topic, b"open", partition=at.partition)
+    partition = log_partition(system.plan.log(log))
+    producer.produce(partition.topic, b"open", partition=partition.partition)
     assert producer.flush(PATIENCE_S) == 0
     return producer
 
 
-def found(system):
+def transaction_findings(system):
     with Admin(system.bootstrap) as admin:
-        facts = look(system.driver, admin, system.topic, patience_s=0.0)
-    return [one for one in findings(facts) if one.check is Check.TRANSACTION]
+        facts = inspect(system.driver, admin, system.topic, patience_s=0.0)
+    return [each for each in findings(facts) if each.check is Check.TRANSACTION]
 
 
 def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messages(system):
@@ -73,16 +73,16 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
                     break
         assert done.is_set()
         assert b"waits" not in values
-        until(lambda: found(system), "a finding")
-        (one,) = found(system)
+        until(lambda: transaction_findings(system), "a finding")
+        (finding,) = transaction_findings(system)
         assert re.search(
-            rf"log P2 stands still at offset \d+ before \d+ offsets: its consumers wait for a "
+            rf"log P2 is held at offset \d+, \d+ offsets before its end: its consumers wait for a "
             rf"transaction of producer \d+ \(epoch \d+, transactional id {system.topic}\), which "
-            rf"is open for ",
-            one.says,
+            rf"has been open for ",
+            finding.says,
         )
-        assert "Kafka aborts it 10 min after it began" in one.do
-        assert f"kafka-transactions.sh abort --topic {system.topic} --partition 1" in one.do
+        assert "Kafka aborts it 10 min after it began" in finding.do
+        assert f"kafka-transactions.sh abort --topic {system.topic} --partition 1" in finding.do
         transaction.abort_transaction(PATIENCE_S)
         waits.ordered(PATIENCE_S)
-        until(lambda: not found(system), "no finding")
+        until(lambda: not transaction_findings(system), "no finding")

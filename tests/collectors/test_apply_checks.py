@@ -98,7 +98,7 @@ def test_a_plan_with_more_partitions_than_the_topic_grows_it_only_where_that_is_
     assert "needs --add-partitions" in planned.stderr
     refused = bench.run("topology", "apply", file)
     assert refused.returncode == 2, refused.stderr
-    assert "messages of one key stand in two" in refused.stderr
+    assert "messages of one key are in two partitions" in refused.stderr
     assert bench.topics() == {bench.topic: 2}
     done = bench.run("topology", "apply", file, "--add-partitions")
     assert done.returncode == 0, done.stderr

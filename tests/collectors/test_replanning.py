@@ -176,7 +176,7 @@ class Killed(Exception):
     """An operator's process that ended in the middle."""
 
 
-@pytest.mark.parametrize("step", ["stands in the control topic", "freeze", "did not freeze"])
+@pytest.mark.parametrize("step", ["is in the control topic", "freeze", "did not freeze"])
 def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, step):
     plan = planned(system.plan)
 
@@ -223,17 +223,17 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     flags = ["-b", system.bootstrap, "--driver", system.driver_name]
     limit = ["--timeout", str(PATIENCE_S)]
     refused = amcast("topology", "apply", str(file), *flags, *limit)
-    assert (refused.returncode, "say --add-partitions" in refused.stderr) == (2, True)
+    assert (refused.returncode, "give --add-partitions" in refused.stderr) == (2, True)
     done = amcast("topology", "apply", str(file), *flags, *limit, "--add-partitions")
     assert done.returncode == 0, done.stderr
     line = re.search(
         r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
     )
     assert int(line[1]) > 50
-    assert "the way back: amcast topology apply" in done.stderr
+    assert "to roll back: amcast topology apply" in done.stderr
     assert amcast("topology", "apply", str(file), *flags).stdout.endswith("nothing changed\n")
 
-    # The way back, as it was written before; another one to an epoch is written on demand.
+    # The rollback plan that apply wrote first; 'rollback' writes one for any epoch on demand.
     back = tmp_path / "next.json.rollback"
     flags += ["--timeout", str(PATIENCE_S)]
     again = amcast("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")

@@ -22,7 +22,7 @@ from topology.tree import Plan
 _APPLY_S = 60.0
 _HOST = "c3"
 # What `apply` says as it goes: before the plan is proposed, after that, while the drain goes on.
-_STEPS = ("the way back", "stands in the control topic", "collectors freeze")
+_STEPS = ("to roll back", "is in the control topic", "collectors freeze")
 
 
 class Replanning:

@@ -124,7 +124,7 @@ def test_what_one_record_may_order_is_bounded_and_many_skips_need_a_yes(system):
     forge(system, name, far("P1", 150_000))
     done = amcast("topology", "recover", *system.common())
     assert done.returncode == 5
-    assert "say --yes" in done.stderr
+    assert "give --yes" in done.stderr
     assert mended(system, "--yes")["skips"] >= 149_000
     assert end_of(system, "P1") >= 150_000
 

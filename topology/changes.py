@@ -52,7 +52,7 @@ def _collectors_moved(old: Plan, new: Plan) -> Iterator[str]:
         if lost:
             yield f"collector {node.name} gives up {', '.join(sorted(lost))}"
         if before.host != node.host:
-            yield f"collector {node.name} stands on {node.host} (was {before.host})"
+            yield f"collector {node.name} is on {node.host} (was {before.host})"
         if before.stream != node.stream:
             yield f"collector {node.name} writes stream {node.stream} (was {before.stream})"
 

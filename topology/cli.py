@@ -304,8 +304,8 @@ def _ask_cluster(
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:
     try:
-        with report.progress() as tell:
-            return solve(interests, progress=tell, **options)
+        with report.progress() as update:
+            return solve(interests, progress=update, **options)
     except Infeasible as wrong:
         fail(str(wrong), 1)
     except ModuleNotFoundError as wrong:

@@ -76,7 +76,7 @@ def mermaid(plan: Plan, figures: TreeFigures) -> str:
         label = f"<b>{node.name}</b><br/>enters {enters}<br/>{loads[node.name]:g}/s"
         lines.append(f'    {node.name}["{label}"]')
     lines.extend(
-        f'    {node.parent} -->|"{_carried(plan, node):g}/s"| {node.name}'
+        f'    {node.parent} -->|"{_inherited_rate(plan, node):g}/s"| {node.name}'
         for node in plan.collectors
         if node.parent is not None
     )
@@ -98,7 +98,7 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
         lines.append(f'  "{node.name}" [shape=box, style=rounded, label="{label}"];')
     for node in plan.collectors:
         if node.parent is not None:
-            width = 1 + 5 * _carried(plan, node) / busiest
+            width = 1 + 5 * _inherited_rate(plan, node) / busiest
             lines.append(f'  "{node.parent}" -> "{node.name}" [penwidth={width:.2f}];')
     for entry in plan.consumers:
         lines.append(f'  "consumer {entry.name}" [shape=oval, label="{entry.name}"];')
@@ -107,7 +107,7 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _carried(plan: Plan, node: CollectorSpec) -> float:
+def _inherited_rate(plan: Plan, node: CollectorSpec) -> float:
     """Sum the rates of the logs that a collector inherits from its parent."""
     assert node.parent is not None, "a root inherits nothing"
     above = set(plan.collector(node.parent).bag)

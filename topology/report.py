@@ -172,8 +172,8 @@ def progress() -> Iterator[PlanProgress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning", total=1.0)
 
-        def tell(sentence: str, gap: float, /) -> None:
+        def update(sentence: str, gap: float, /) -> None:
             words = f"{sentence} · gap {gap:.1%}"
             bar.update(task, description=words, completed=1.0 - gap)
 
-        yield tell
+        yield update

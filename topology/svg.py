@@ -136,7 +136,7 @@ class _Picture:
         )
 
     def _edges(self) -> Iterator[str]:
-        carried = {
+        inherited = {
             node.name: sum(
                 self.plan.rates.get(log, 1.0)
                 for log in node.bag
@@ -145,11 +145,11 @@ class _Picture:
             for node in self.plan.collectors
             if node.parent is not None
         }
-        most = max(carried.values(), default=1.0) or 1.0
+        most = max(inherited.values(), default=1.0) or 1.0
         for node in self.plan.collectors:
             if node.parent is None:
                 continue
-            width = EDGE_MIN + (EDGE_MAX - EDGE_MIN) * carried[node.name] / most
+            width = EDGE_MIN + (EDGE_MAX - EDGE_MIN) * inherited[node.name] / most
             x1 = self.left[node.parent] + BOX / 2
             y1 = self.top[self.level[node.parent]] + self._height(node.parent)
             x2, y2 = self.left[node.name] + BOX / 2, self.top[self.level[node.name]]
@@ -159,7 +159,7 @@ class _Picture:
                 f'{x2:.1f} {y2:.1f}" fill="none" stroke="{EDGE}" stroke-width="{width:.1f}" '
                 f'stroke-linecap="round"/>'
             )
-            yield _text(x2 + 6 + width / 2, y2 - 8, "small", f"{carried[node.name]:g}/s")
+            yield _text(x2 + 6 + width / 2, y2 - 8, "small", f"{inherited[node.name]:g}/s")
 
     def _boxes(self) -> Iterator[str]:
         for node in self.plan.collectors:

@@ -24,8 +24,8 @@ from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, Time
 from multicast.order import OrderRecord, OrderStream
 from topology.tree import Log, Plan
 
-# For the first records of lagging groups, whose timestamps are a refinement only: a log that does
-# not answer in time is left out.
+# For the first unread records of lagging groups. A log that does not answer in time is left out;
+# then the check of retention by time does not cover it.
 _STAMP_S = 3.0
 
 

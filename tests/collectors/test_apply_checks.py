@@ -162,9 +162,9 @@ def default(bench, name, value):
 
     def change(operation):
         entry = ConfigEntry(name, value, incremental_operation=operation)
-        for one in bench.admin.broker_ids():
-            asked = ConfigResource(ResourceType.BROKER, str(one), incremental_configs=[entry])
-            for answer in client.incremental_alter_configs([asked]).values():
+        for broker in bench.admin.broker_ids():
+            resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+            for answer in client.incremental_alter_configs([resource]).values():
                 answer.result(PATIENCE_S)
 
     change(AlterConfigOpType.SET)
@@ -176,8 +176,8 @@ def default(bench, name, value):
 
 def test_the_settings_that_new_topics_would_get_are_judged_before_they_are_made(bench):
     def would_compact():
-        told = bench.admin.would_make(bench.topic, TopicSpec(1))
-        return told is not None and told[1]["cleanup.policy"] == "compact"
+        answer = bench.admin.would_make(bench.topic, TopicSpec(1))
+        return answer is not None and answer[1]["cleanup.policy"] == "compact"
 
     with default(bench, "log.cleanup.policy", "compact"):
         until(would_compact, "brokers that make compacted topics")

@@ -30,7 +30,7 @@ class Early:
         self.nodes = {node.name: node for node, _ in system.run_all(listen=HERE, **options)}
         control = ControlReader(system.driver, system.plan.topic)
         until(lambda: len(control.refresh().addresses) == len(self.nodes))
-        self.addresses = {name: found for name, (_, found) in control.state.addresses.items()}
+        self.addresses = {name: address for name, (_, address) in control.state.addresses.items()}
         control.close()
         for node in self.nodes.values():
             until(lambda node=node: node.core._ends)
@@ -212,5 +212,7 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
             producer.multicast(b"behind", to={"P3"}).ordered(60)
         for name in ("C1", "C2", "C3"):
             with Consumer(topic=system.topic, name=name, driver=system.driver) as consumer:
-                found = [record.value for batch in consumer.until_end() for record in batch.records]
-            assert found == [b"%d" % number for number in range(sent)] + [b"behind"]
+                values = [
+                    record.value for batch in consumer.until_end() for record in batch.records
+                ]
+            assert values == [b"%d" % number for number in range(sent)] + [b"behind"]

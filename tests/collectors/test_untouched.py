@@ -60,11 +60,11 @@ def states(system):
     try:
         state = control.refresh()
         plan = state.plan()
-        told = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
+        rows = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
         homes = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
     finally:
         control.close()
-    return homes, {one["collector"]: one["state"] for one in told}
+    return homes, {row["collector"]: row["state"] for row in rows}
 
 
 class Stopped(Exception):
@@ -126,4 +126,4 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
         ReplayedConsumer(name, None) for name in ("C1", "C2", "C5", "C6")
     ]  # C2 has had two interests
     report = check_all(replayed(system.driver, system.topic, seats))
-    assert not report.violations, [str(one.witness) for one in report.violations]
+    assert not report.violations, [str(violation.witness) for violation in report.violations]

@@ -101,6 +101,21 @@ PhiOption = Annotated[
 ]
 
 
+ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
+BaseEpochOption = Annotated[int | None, typer.Option(help="Epoch that the plan replaces.", min=0)]
+SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer program.")]
+EffortOption = Annotated[
+    float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
+]
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds for the integer program; with it, the plan may differ between runs.",
+        min=0,
+    ),
+]
+
+
 def fail(sentence: str, exit_code: int) -> NoReturn:
     """Print one sentence to stderr and end the command with an exit code."""
     sys.stderr.write(f"amcast: {sentence}\n")
@@ -148,23 +163,11 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     against: AgainstOption = None,
     prefer: PreferOption = Preference.GENUINE,
     phi: PhiOption = None,
-    cluster_id: Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")] = "",
-    base_epoch: Annotated[
-        int | None, typer.Option(help="Epoch that the plan replaces.", min=0)
-    ] = None,
-    solver: Annotated[
-        SolverName, typer.Option(help="Solver of the integer program.")
-    ] = SolverName.CBC,
-    effort: Annotated[
-        float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
-    ] = 1.0,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds for the integer program; with it, the plan may differ between runs.",
-            min=0,
-        ),
-    ] = None,
+    cluster_id: ClusterIdOption = "",
+    base_epoch: BaseEpochOption = None,
+    solver: SolverOption = SolverName.CBC,
+    effort: EffortOption = 1.0,
+    time_limit: TimeLimitOption = None,
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
@@ -172,7 +175,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         bool, typer.Option("--detailed-exitcode", help="Exit with 6 if the plan changes anything.")
     ] = False,
     from_cluster: FromClusterOption = False,  # noqa: FBT002 - a flag
-    window: WindowOption = 5.0,
+    window: WindowOption = 5.0,  # at 100 messages/s the rate is then right to about 5 %
     bootstrap: BootstrapOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:

@@ -113,16 +113,7 @@ def apply(
     quicker; `UnsafeCluster` for a setting that would break a guarantee; `TopicChanged` if a topic
     of the plan was deleted or recreated.
     """
-    try:
-        check(plan)
-    except PlanRejected as error:
-        raise UsageError(f"the plan is rejected: {error}") from error
-    cluster = admin.cluster_id()
-    if plan.cluster_id not in ("", cluster):
-        raise Conflict(
-            f"the plan was made for cluster {plan.cluster_id}, and this is cluster {cluster}; "
-            f"plan again for this one"
-        )
+    cluster = _check_for_cluster(admin, plan)
     refuse(of_brokers(inspect_brokers(admin, [])))
     state = _control_state(driver, admin, plan.topic)
     running = state.plan() if state.epoch else None
@@ -162,6 +153,21 @@ def apply(
         return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
     finally:
         control.close()
+
+
+def _check_for_cluster(admin: Admin, plan: Plan) -> str:
+    """Check the plan by itself, and that it is for this cluster; give the cluster's ID."""
+    try:
+        check(plan)
+    except PlanRejected as error:
+        raise UsageError(f"the plan is rejected: {error}") from error
+    cluster = admin.cluster_id()
+    if plan.cluster_id not in ("", cluster):
+        raise Conflict(
+            f"the plan was made for cluster {plan.cluster_id}, and this is cluster {cluster}; "
+            f"plan again for this one"
+        )
+    return cluster
 
 
 def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:

@@ -150,11 +150,11 @@ class Supervisor(Service):
     def __init__(self, engine: Engine, epoch: int, name: str, *, primary: bool) -> None:
         super().__init__()
         self.epoch = epoch
-        self.node_name = name
+        self.collector = name
         self.primary = primary
         self.unwanted_since: float | None = None
         self.over = False
-        self.node: CollectorInstance | None = None
+        self.instance: CollectorInstance | None = None
         self.restarts = 0
         self.error: str | None = None
         self._checkpoints = True
@@ -172,12 +172,12 @@ class Supervisor(Service):
             except AmcastError as error:
                 self.error = str(error)
                 self._checkpoints = not isinstance(error, ProtocolViolation)
-                _log.error("collector %s: %s", self.node_name, error)
+                _log.error("collector %s: %s", self.collector, error)
             except Exception as error:  # noqa: BLE001
                 # A defect in one collector must not end the others in this process.
                 self.error = "it failed with an unexpected error; read what the process logged"
-                _log.error("collector %s failed", self.node_name, exc_info=error)
-            self.node = None
+                _log.error("collector %s failed", self.collector, exc_info=error)
+            self.instance = None
             if self.should_stop:
                 return
             if self.error is not None:
@@ -189,9 +189,9 @@ class Supervisor(Service):
 
     async def _run_once(self) -> None:
         """Run one instance until its epoch is over or we are stopped; raise its error."""
-        node = CollectorInstance(
+        instance = CollectorInstance(
             self._engine,
-            self.node_name,
+            self.collector,
             epoch=self.epoch,
             checkpoints=self._checkpoints,
             standby=not self.primary,
@@ -202,22 +202,22 @@ class Supervisor(Service):
             with suppress(RuntimeError):  # the loop is closed, so nobody waits
                 loop.call_soon_threadsafe(ended.set)
 
-        node.on_end = wake
-        self.node = node
-        self._engine.add(node)
+        instance.on_end = wake
+        self.instance = instance
+        self._engine.add(instance)
         if self.should_stop:
-            node.stop()
-        _log.info("collector %s runs in epoch %d", self.node_name, node.plan.epoch)
+            instance.stop()
+        _log.info("collector %s runs in epoch %d", self.collector, instance.plan.epoch)
         await ended.wait()
-        if node.error is not None:
-            raise node.error
-        self.over = node.begun and node.core.frozen
+        if instance.error is not None:
+            raise instance.error
+        self.over = instance.begun and instance.core.frozen
 
     def set_role(self, *, primary: bool) -> None:
         """Make the instance the primary or a standby."""
         self.primary = primary
-        if self.node is not None:
-            self.node.play(primary=primary)
+        if self.instance is not None:
+            self.instance.play(primary=primary)
 
     def dispensable(self, now: float) -> bool:
         """Whether to end an instance that is no longer our share.
@@ -227,21 +227,21 @@ class Supervisor(Service):
         self.set_role(primary=False)
         if self.unwanted_since is None:
             self.unwanted_since = now
-        acting = self.node is not None and self.node.role.acting
+        acting = self.instance is not None and self.instance.role.acting
         return self.over or not acting or now - self.unwanted_since > _LINGER_S
 
     async def on_stop(self) -> None:
         """End the instance; its appends in flight may be accepted or not."""
-        if self.node is not None:
-            self.node.stop()
+        if self.instance is not None:
+            self.instance.stop()
 
     def status(self) -> dict[str, Any]:
         """Describe the collector for `/status`."""
-        node = self.node
-        running = node is not None and node.is_open and not node.over
+        instance = self.instance
+        running = instance is not None and instance.is_open and not instance.over
         role = "primary" if self.primary else "standby"
-        bare = {"node": self.node_name, "epoch": self.epoch, "role": role}
-        document: dict[str, Any] = bare if node is None else node.status()
+        bare = {"node": self.collector, "epoch": self.epoch, "role": role}
+        document: dict[str, Any] = bare if instance is None else instance.status()
         document["state"] = "running" if running else "failed" if self.error else "starting"
         document["restarts"] = self.restarts
         document["error"] = None if running else self.error
@@ -372,8 +372,8 @@ class CollectorHost(Service):
         if self.member is not None:
             self.member.stop()
         for supervisor in self.supervisors.values():
-            if supervisor.node is not None:
-                supervisor.node.stop()
+            if supervisor.instance is not None:
+                supervisor.instance.stop()
 
     async def on_shutdown(self) -> None:
         """Close what was opened; the start may not have opened everything."""

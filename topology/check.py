@@ -34,8 +34,8 @@ class PlanRejected(ValueError):
 class Share:
     """The cost of one consumer's order.
 
-    `hops` is what its own logs pay for their way, `foreign` and `own` are the rates of other logs
-    and of its own logs, summed over the collectors on its path; `levels` counts these.
+    `hops` is the cost of its own logs' way through the tree. `foreign` and `own` are the rates of
+    other logs and of its own logs, summed over the collectors on its path; `levels` counts these.
     """
 
     consumer: str

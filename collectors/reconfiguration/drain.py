@@ -52,8 +52,8 @@ from topology.tree import Plan
 # How long to wait for the next epoch's collectors. Without the wait the change only pauses
 # deliveries for longer; ten times more delays a change for which nobody runs collectors.
 _READY_S = 3.0
-# Collectors freeze in milliseconds. A standby takes over after 0.2 s, one after the other along a
-# path of the tree; so long only missing collectors are left.
+# Longer than several standbys need to take over one after the other, 0.2 s each along a path of the
+# tree. So the drain helps only collectors without any instance.
 _HELP_S = 1.5
 _POLL_S = 0.05  # adds to the pause of a change, so well below the 0.2 s that a human notices
 _NAMED_MAX = 10  # names in a sentence; more make it unreadable

@@ -1,4 +1,4 @@
-"""An open transaction in one log, on a real broker: who is held up, and who says so."""
+"""An open transaction in one log, on a real broker: who waits, and what the doctor reports."""
 
 import re
 import threading
@@ -24,7 +24,7 @@ def system(kafka_cluster, tmp_path):
 
 
 def begun(system, log):
-    """A transaction that has appended to a log and is open."""
+    """Begin a transaction and append to a log; it stays open."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": system.bootstrap,
@@ -54,7 +54,7 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
         for to in ({"P2"}, {"P4"}):
             producer.multicast(b"before", to=to).ordered(PATIENCE_S)
         transaction = begun(system, "P2")
-        # What is announced of P2 from now on is not ordered before the transaction has ended.
+        # From now on messages of P2 are not ordered early, before the transaction has ended.
         until(
             lambda: any("P2" in node["held"] for node in [host.status(top)] if node),
             "a log that is held",

@@ -1,4 +1,4 @@
-"""What wrong order records do to cores that know nothing of it, and what a recovery writes."""
+"""What wrong order records do to correct cores, and which records a recovery writes."""
 
 import random
 from dataclasses import replace
@@ -121,7 +121,7 @@ def test_nothing_is_ordered_early_where_the_end_stands_still_below_the_high_wate
     assert core.held == set()
 
 
-# -- streams that have strayed ----------------------------------------------------------------
+# -- strayed streams -------------------------------------------------------------------------
 
 
 def test_a_collector_that_left_out_a_parents_record_relays_nothing_more_and_does_not_fail():
@@ -154,7 +154,7 @@ def test_a_collector_that_is_ahead_of_its_parent_leaves_out_what_it_has_ordered(
     assert [record.runs for record in appends(core)] == [(Run(1, 5, 9),)]
 
 
-# -- what is damaged, and the next epoch --------------------------------------------------------
+# -- damage, and the next epoch -----------------------------------------------------------------
 
 
 def test_each_kind_of_damage_is_told_apart():
@@ -188,7 +188,7 @@ def test_the_next_plan_has_the_same_layout_and_carries_over_what_is_not_damaged(
 
 
 def recovered():
-    """The child was frozen early, so it is owed what its parent ordered; and what follows."""
+    """Freeze a child early, so that it is owed runs of its parent; give both epochs' plans."""
     above, child = opened("K1"), opened("K2")
     runs = [Run(0, 0, 2), Run(1, 0, 3), Run(0, 2, 3), Run(1, 3, 7)]
     for offset, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Instances of the collectors share out the nodes and follow one another without hands."""
+"""Processes share the collectors among themselves, and take over from each other."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from tests.helpers.small import Small
 from tests.helpers.small import until as soon
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
-# -- who runs what ----------------------------------------------------------------------------
+# -- placement ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", range(9))
@@ -52,7 +52,7 @@ def test_where_a_member_goes_most_nodes_stay():
     assert len(stay) >= 24  # 5 must move; by chance alone 35 would
 
 
-# -- standing by ------------------------------------------------------------------------------
+# -- standby ----------------------------------------------------------------------------------
 
 
 class Log:
@@ -75,7 +75,7 @@ class Log:
             core.log_end(0, end)
 
     def turn(self, which, now):
-        """Read what is there, and append what is to be appended; whether anything was."""
+        """Read all records, and append what is due; give whether anything was appended."""
         core = self.cores[which]
         for offset in range(self._read[which], len(self.records)):
             core.own_read(offset, self.records[offset])
@@ -130,7 +130,7 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
         for number in range(50):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.records_appended == 0
-        second.role.patience_s = 0.05  # it was long, so that a slow machine passes
+        second.role.patience_s = 0.05  # long before, so that a slow machine passes
         first.stop()
         thread.join(60)
         for number in range(50, 100):
@@ -140,7 +140,7 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
         assert len(system.all("C1")) == 100
 
 
-# -- who is there -----------------------------------------------------------------------------
+# -- membership -------------------------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -157,7 +157,7 @@ def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_clus
         first, second, third = come(), come(), come()
 
         def together(*them):
-            """Step each on a thread of its own, until all agree on who is there."""
+            """Step each member on its own thread until all agree on the list of members."""
             pause, ends = threading.Event(), time.monotonic() + PATIENCE_S
             agreed = threading.Barrier(len(them) + 1)
             ready = threading.Event()
@@ -189,7 +189,7 @@ def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_clus
             come(group="").step()
 
 
-# -- the whole --------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------
 
 
 class Instances:
@@ -244,7 +244,7 @@ class Instances:
         return [node["takeovers"] > 0 for node in self.pages(name)["nodes"]]
 
     def shared(self, *names):
-        """Whether these and no others share out all nodes, each with a standby elsewhere."""
+        """Whether exactly these share all collectors, each with a standby on another one."""
         documents = [self.pages(name) for name in names]
         if any(len(document["members"]) != len(names) for document in documents):
             return False

@@ -1,4 +1,4 @@
-"""Wrong order records on a real broker: `doctor` names what they did, `recover` makes it good."""
+"""Wrong order records on a real broker: `doctor` names the damage, `recover` repairs it."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ def system(kafka_cluster, tmp_path):
 
 
 def send(system, count=1, sets=SETS):
-    """Send so many messages to each set; they stand in their logs."""
+    """Send so many messages to each set, and wait until they are stored."""
     with Producer(topic=system.topic, driver=system.driver) as producer:
         receipts = [producer.multicast(b"x", to=to) for _ in range(count) for to in sets]
         for receipt in receipts:
@@ -70,14 +70,14 @@ def mended(system, *arguments):
 
 
 def judged(system):
-    """Everybody delivers everything that stands in the logs, and in one order."""
+    """Check that all consumers deliver all messages of their logs, in one order."""
     report = check_all(replayed(system.driver, system.topic, SEATS, timeout_s=60.0))
     assert not report.violations, [str(violation.witness) for violation in report.violations]
     return report
 
 
 def ordered_again(system):
-    """Collectors go on with what comes now."""
+    """Check that the collectors order new messages."""
     with Producer(topic=system.topic, driver=system.driver) as producer:
         receipts = [producer.multicast(b"after", to=to) for to in SETS]
         for receipt in receipts:
@@ -102,7 +102,7 @@ def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_fill
     assert [delivered(system, name) for name in ("C2", "C3")] == [16, 16]
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"ordered, and not delivered", to={"P1"}).ordered(PATIENCE_S)
-    # Nobody fills it. (A message that came late has perhaps had a skip in its place before.)
+    # No collector fills it. (A late message may have had a skip in its place before.)
     assert end_of(system, "P1") < 100
     code, results = doctor(system)
     assert (code, len(results)) == (1, 1)
@@ -155,7 +155,7 @@ def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, whe
     assert f"collector {name}" in results[0]["says"]
     with pytest.raises(Conflict, match="topology recover"), Admin(system.bootstrap) as admin:
         apply(system.driver, admin, planned(system.plan), timeout_s=PATIENCE_S)
-    # That has changed nothing.
+    # The refusal has changed nothing.
     assert mended(system)["epoch"] == 2
     ordered_again(system)
     assert doctor(system)[1] == []
@@ -168,7 +168,7 @@ def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch
     name = child(system, "P1")
     forge(system, name, jump(2))
     send(system, 3)
-    # Its own logs go on, and nobody dies.
+    # The collector still orders its own logs, and no process ends.
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"own", to={"P1"}).ordered(PATIENCE_S)
     _, results = doctor(system)
@@ -180,7 +180,7 @@ def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch
 
 
 def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing(system):
-    """In which order it delivered what stands in the forged run, nobody can undo."""
+    """The order in which consumers delivered the messages of a forged run cannot be revoked."""
     system.collectors().wait_healthy(PATIENCE_S)
     send(system, 3)
     forge(system, child(system, "P1"), jump(1, log="P3", by=5000))
@@ -196,11 +196,11 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
 
 
 class Killed(Exception):
-    """An operator's process that ended in the middle."""
+    """The end of an operator's process in the middle of its work."""
 
 
 def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(system, monkeypatch):
-    """No collector runs: whoever recovers does their part, too."""
+    """No collector runs, so the recovery does their work, too."""
     host = system.collectors()
     host.wait_healthy(PATIENCE_S)
     send(system, 2)

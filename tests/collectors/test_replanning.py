@@ -1,4 +1,4 @@
-"""The tree of a running topic is changed under load, on a real broker: nothing is lost or torn."""
+"""Changes of a running topic's tree under load, on a real broker: nothing is lost."""
 
 import json
 import re
@@ -35,7 +35,7 @@ WIDER = {
 
 
 def planned(running, document=WIDER):
-    """The next plan for other interests, as the planner makes it for a running topic."""
+    """Make the next plan for other interests, as the planner does for a running topic."""
     interests = with_running_logs(from_document({"topic": running.topic, **document}), running)
     made = solve(interests, base_epoch=running.epoch, cluster_id=running.cluster_id)
     return with_kept_names(running, made)
@@ -48,7 +48,7 @@ def system(kafka_cluster, tmp_path):
 
 
 class Load:
-    """A producer that never heard of a new plan, and consumers that read all along."""
+    """A producer that does not know the new plan, and consumers that read all the time."""
 
     SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
 
@@ -98,8 +98,8 @@ class Load:
         return [messages[-1][0] if messages else 0 for messages in self.received.values()]
 
     def end(self):
-        """Stop, let everybody finish, and hold what was delivered to what was sent."""
-        # What the consumers take for the end must come after the last message.
+        """Stop, let all finish, and compare the deliveries with what was sent."""
+        # The consumers must stop at an end after the last message.
         for stop, threads in (
             (self._stop_sending, self._threads[:1]),
             (self._stop, self._threads[1:]),
@@ -145,7 +145,7 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
     assert steps[-1] == "epoch 1 has ended"
     assert not any("did not freeze" in step for step in steps)
     until(lambda: load.epochs() == [2, 2, 2], "epoch 2")
-    with early as producer:  # it learns of what is new when it is asked for it
+    with early as producer:  # it reads the new plan when a new set is used
         receipt = producer.multicast(b"new", to={"P5", "P6"})
         assert str(receipt.ordered(PATIENCE_S)).startswith("P5+P6:")
     load.end()
@@ -173,7 +173,7 @@ def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):
 
 
 class Killed(Exception):
-    """An operator's process that ended in the middle."""
+    """The end of an operator's process in the middle of its work."""
 
 
 @pytest.mark.parametrize("step", ["is in the control topic", "freeze", "did not freeze"])
@@ -192,7 +192,7 @@ def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, st
     assert applied(system, plan).epoch == 2
     system.plan = applied(system, third)
     assert system.plan.epoch == 3
-    # A consumer that was away during both epochs reads through all three.
+    # A consumer that was stopped during both changes reads all three epochs.
     system.collectors().wait_healthy(PATIENCE_S)
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"3", to={"P1", "P3"}).ordered(PATIENCE_S)
@@ -254,7 +254,7 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     assert amcast("topology", "rollback", "--out", str(out), "--to", "2", *common).returncode == 0
     assert json.loads(out.read_text())["epoch"] == 4
     assert amcast("topology", "rollback", "--out", str(out), "--to", "3", *common).returncode == 2
-    # A file of the operator's is kept, whichever way it is named, unless --force is said.
+    # An existing file is kept, whichever option names it, unless --force is given.
     for named in ([str(file)], ["--out", str(file)]):
         kept = amcast("topology", "rollback", *named, "--to", "2", *common)
         assert (kept.returncode, "exists already" in kept.stderr) == (2, True)

@@ -67,7 +67,7 @@ class Story:
         return [" ".join(self.stage.multicast(to) for to in sets)]
 
     def do_transaction(self, log, *, end):
-        """A message inside a transaction that commits or aborts at once."""
+        """Append a message in a transaction that commits or aborts at once."""
         partition = log_partition(self.stage.control().plan().log(log))
         transaction = self.stage.log.transaction()
         offset = transaction.append(partition, b"in a transaction")

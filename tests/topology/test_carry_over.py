@@ -1,4 +1,4 @@
-"""What a new plan leaves as it is takes no part in the change."""
+"""Collectors and logs that a new plan leaves unchanged are retained."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def kept(plan):
 
 
 def collectors(**changes):
-    """The plan's collectors, some of them changed."""
+    """Give the plan's collectors with some changes."""
     return tuple(replace(node, **changes.get(node.name, {})) for node in TWO_TREES.collectors)
 
 
@@ -78,7 +78,7 @@ def test_nor_is_one_whose_consumers_changed():
 
 
 def test_nor_is_one_that_a_new_destination_set_touches():
-    """Its consumers would never read that set's log, and deliver nothing of it."""
+    """Else its consumers would never read the log of that set, and miss its messages."""
     wider = (*TWO_TREES.logs, Log("P4+P5", "A.groups", 1))
     assert kept(after(logs=wider)) == ({"K1", "K2"}, LEFT)
 

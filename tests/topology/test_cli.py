@@ -1,4 +1,4 @@
-"""The verbs of `amcast topology` that need no cluster: data on stdout, faults in a sentence."""
+"""The verbs of `amcast topology` that need no cluster: results on stdout, errors in a sentence."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from topology.planner.solver import solve
 
 # -- brute force ----------------------------------------------------------------------------
 #
-# A forest is told by which logs enter at which collector (a partition of the logs), who follows
-# whom, and which of the parent's logs each collector keeps: any of them, not only useful ones.
+# A forest is given by the collector at which each log enters (a partition of the logs), by the
+# parents, and by the parent's logs that each collector keeps: any of them, not only useful ones.
 
 
 def partitions(items: list[int]):
@@ -37,7 +37,7 @@ def partitions(items: list[int]):
 
 
 def forests(count: int):
-    """List parent vectors (-1: a root) without cycles, parents named before or after."""
+    """List parent vectors (-1: a root) without cycles, each with an order of parents first."""
     for parents in product(range(-1, count), repeat=count):
         ordered: list[int] = []
         left = list(range(count))
@@ -62,7 +62,7 @@ def subsets(mask: int):
 
 @cache
 def all_costs(logs: int, phi: float) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Give, for every forest, the least cost of serving each set of two or more logs."""
+    """Give for each forest the least cost of serving each set of two or more logs."""
     wanted = tuple(mask for mask in range(1 << logs) if mask.bit_count() > 1)
     costs: set[tuple[float, ...]] = set()
     price = {
@@ -104,7 +104,9 @@ def least(logs: int, phi: float, needed: list[tuple[int, int]]) -> float:
     wanted, costs = all_costs(logs, phi)
     place = {mask: number for number, mask in enumerate(wanted)}
     weights = [weight for _, weight in needed]
-    of_these = itemgetter(*(place[mask] for mask, _ in needed), 0)  # a tuple, for one also
+    of_these = itemgetter(
+        *(place[mask] for mask, _ in needed), 0
+    )  # one more, so that it gives a tuple for a single one, too
     return min(
         sum(w * cost for w, cost in zip(weights, picked, strict=False))
         for picked in set(map(of_these, costs))
@@ -112,7 +114,7 @@ def least(logs: int, phi: float, needed: list[tuple[int, int]]) -> float:
 
 
 def hypergraphs(logs: int, edges_max: int):
-    """List sets of interests up to renaming of logs."""
+    """List the sets of interests that differ in more than the names of logs."""
     masks = [mask for mask in range(1 << logs) if mask.bit_count() > 1]
     renamings = [
         {mask: sum(1 << p[b] for b in range(logs) if mask >> b & 1) for mask in masks}

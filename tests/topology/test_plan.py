@@ -1,4 +1,4 @@
-"""Whole plans: the worked examples, exact to the unit."""
+"""Whole plans: the worked examples, with their exact costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the interests, rates, weights, limits and hosts: a sound plan, or the limit's name."""
+"""Any interests, rates, weights, limits and hosts give a sound plan, or the name of a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The integer program: CBC, and HiGHS where its package is there, find equal objectives."""
+"""The integer program: CBC and, if its package is installed, HiGHS find equal objectives."""
 
 from __future__ import annotations
 

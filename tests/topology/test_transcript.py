@@ -1,4 +1,4 @@
-"""The transcripts in the documents are what the commands print.
+"""The transcripts in the documents equal what the commands print.
 
 `python -m tests.topology.test_transcript` writes them anew.
 """
@@ -25,7 +25,7 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
 def refreshed(text: str) -> str:
-    """Run every `amcast topology` command of the console blocks, and put its output below it."""
+    """Run each `amcast topology` command of the console blocks, and put its output below it."""
 
     def block(match: re.Match[str]) -> str:
         commands = [line for line in match[1].splitlines() if line.startswith("$ ")]

@@ -135,7 +135,7 @@ def of_changed_topics(plan: Plan, topic_ids: Mapping[str, str]) -> list[Finding]
             Check.TOPIC_CHANGED,
             f"topic {name}",
             f"topic {name} is not the one that epoch {plan.epoch} was applied to "
-            f"(it was deleted{' and created again' if name in topic_ids else ''})",
+            f"(it was deleted{' and recreated' if name in topic_ids else ''})",
             "its messages are lost: use another topic name",
         )
         for name, planned in plan.topic_ids.items()

@@ -150,7 +150,7 @@ PLANTED = [
     ),
     (
         replace(SOUND, topic_ids={"A": "7", "A.Msg-TO": "2"}),
-        (Weight.REFUSE, Check.TOPIC_CHANGED, "(it was deleted and created again)"),
+        (Weight.REFUSE, Check.TOPIC_CHANGED, "(it was deleted and recreated)"),
     ),
     (
         replace(SOUND, topic_ids={"A": "1"}),

@@ -1,1 +1,1 @@
-"""Collectors: they decide the order and append it to the order topic."""
+"""Collectors: they decide the order of the logs and append it to the order topic."""

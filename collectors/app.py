@@ -1,23 +1,24 @@
-"""The Faust worker that hosts collectors: lifecycle, supervision and the web; no Kafka of its own.
+"""The Faust worker that hosts collectors: lifecycle, supervision and web pages.
 
-`amcast collectors run` and `faust -A collectors.app worker` start the same. Faust's own consumer,
-producer and tables stay off: an engine (`engine.py`) with a fixed number of threads polls Kafka for
-all nodes of the process, on one of our drivers. (A Faust agent cannot append a merge exactly once;
-our acceptance rule needs no transaction.)
+`amcast collectors run` and `faust -A collectors.app worker` start the same worker. Faust's own
+consumer, producer and tables are off: an engine (`engine.py`) with a fixed number of threads polls
+Kafka for all collectors of the process, on one of our drivers. (A Faust agent cannot append a merge
+of partitions exactly once; our acceptance rule needs no transaction.)
 
-    AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as everywhere; `amcast.toml` serves, too
-    AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where announcements are taken
-    AMCAST_NODES                                    names, separated by commas; default: a share
-    AMCAST_STANDBY                                  "on": these nodes stand by
-    AMCAST_WEB_PORT                                 default 6066
+    AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as for all commands; or `amcast.toml`
+    AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where to receive announcements
+    AMCAST_NODES                                    collectors, comma-separated; default: a share
+    AMCAST_STANDBY                                  "on": be a standby for AMCAST_NODES
+    AMCAST_WEB_HOST, AMCAST_WEB_PORT                default 127.0.0.1 and 6066
 
-Without AMCAST_NODES all instances share out the nodes: each is primary of some, and stands by for
-others. Who is there is asked of a consumer group (`membership.py`); who then runs what everybody
-reckons alone (`placement.py`). Until the group has answered, an instance stands by for all. What
-is no longer its share an instance gives up when another's records count, or after a while.
+Without AMCAST_NODES all processes share the collectors: each is primary of some, and standby of
+others. A consumer group knows the processes (`membership.py`); each process computes the placement
+itself (`placement.py`). Until the group has answered, a process is a standby of all collectors. A
+process gives up a collector that is no longer its share when another instance's records are
+accepted, or after `_LINGER_S`.
 
-`/healthz` answers 200 while every node runs, else 503. `/status` describes each node. They are
-served at AMCAST_WEB_HOST (127.0.0.1) and at no other address.
+`/healthz` answers 200 while all collectors of the process run, else 503. `/status` describes each
+of them. Both are served at AMCAST_WEB_HOST only.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from collectors.doctor.startup_check import StartCheck
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
-from collectors.membership import Members
+from collectors.membership import GroupMember
 from collectors.placement import share_out
 from collectors.web import WebServer, address_of, listen_at
 from multicast.control import ControlState
@@ -52,32 +53,39 @@ from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.settings import settings
 
 _log = logging.getLogger("amcast.collectors")
-# Of the group's client all that matters is told in our sentences, at /status.
+# The group's errors are at /status in our own sentences; kafka-python would log each retry.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 _T = TypeVar("_T")
-_DEFAULT_PORT = 6066
-_PORT_MAX = 65535
+_DEFAULT_PORT = 6066  # Faust's default
+_PORT_MAX = 65535  # of TCP
+# After the first, second, ... failure of an instance: a passing failure costs little time, and a
+# lasting one does not fill the log.
 _RETRY_S = (0.1, 0.5, 2.0, 5.0)
+# A new epoch is noticed within this time. Applying waits 3 s for its collectors to open.
 _EPOCH_EVERY_S = 1.0
-_CHECK_EVERY_S = 3.0
-_GROUP_S = 1.0  # so long an instance that comes waits for the group, before it stands by for all
-_GROUP_EVERY_S = 0.05
+_CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks several brokers
+# How long a new process waits for its group before it is a standby of all collectors. A rebalance
+# may take longer (Kafka's group.initial.rebalance.delay.ms is 3 s), and collectors must not wait.
+_GROUP_S = 1.0
+_GROUP_EVERY_S = 0.05  # only while a process waits for its group or its first collectors
+# An acting instance that lost its share runs on until another one acts, or for this time: longer
+# than its successor needs to start.
 _LINGER_S = 10.0
-_STEADY_S = 10.0  # who ran for so long is started at once where it fails
+_STEADY_S = 10.0  # an instance that ran for so long is restarted with the shortest delay
 
 
 class Worker(faust.Worker):
-    """A worker that writes nothing to stdout, and ends when its loops have.
+    """A worker that writes nothing to stdout, and ends as soon as its loops have ended.
 
-    Faust's own turns a spinner on stdout, and rests for a second before it goes. It opens the web
-    port, too.
+    Faust's own worker shows a spinner on stdout, and waits for a second at the end. This one also
+    opens the web port first.
     """
 
     def __init__(self, *services: Any, **options: Any) -> None:
         super().__init__(*services, **{**options, "stdout": sys.stderr})
         self.spinner = None
         if app.conf.web_enabled:
-            # At once: who cannot have the port is to be told so before anything is started.
+            # First of all: a port that is in use ends the command before anything is started.
             _or_exit(_web.bind)
 
     async def _sentinel_task(self) -> None:
@@ -85,51 +93,51 @@ class Worker(faust.Worker):
 
 
 class _NoKafka(BootStrategy):
-    """Faust serves as the shell; what reads and writes Kafka are our drivers."""
+    """Faust without its Kafka client: our own drivers read and write Kafka."""
 
     enable_kafka = False
 
 
 class _Shell(faust.App):
-    """A Faust app without local state, so without a data directory."""
+    """A Faust app without local state, and so without a data directory."""
 
     BootStrategy = _NoKafka
 
     async def on_first_start(self) -> None:
-        """Make no directories: a collector's state is its own order stream."""
+        """Create no directories: the state of a collector is its order stream."""
 
 
-def _or_exit(what: Callable[[], _T]) -> _T:
+def _or_exit(call: Callable[[], _T]) -> _T:
     try:
-        return what()
+        return call()
     except UsageError as error:
         sys.stderr.write(f"amcast: {error}\n")
         sys.exit(error.exit_code)
 
 
 def _listen() -> str:
-    """Say where announcements are taken."""
+    """Give the address at which to receive announcements."""
     return _settings.listen or address_towards(_settings.bootstrap)
 
 
 def _web_port() -> int:
-    """Read AMCAST_WEB_PORT; 0 asks for any free port."""
-    asked = os.environ.get("AMCAST_WEB_PORT", str(_DEFAULT_PORT))
-    if not asked.isdecimal() or int(asked) > _PORT_MAX:
-        raise UsageError(f"AMCAST_WEB_PORT is {asked!r}; it has to be a port from 0 to {_PORT_MAX}")
-    return int(asked)
+    """Read AMCAST_WEB_PORT; 0 means any free port."""
+    port = os.environ.get("AMCAST_WEB_PORT", str(_DEFAULT_PORT))
+    if not port.isdecimal() or int(port) > _PORT_MAX:
+        raise UsageError(f"AMCAST_WEB_PORT is {port!r}; it has to be a port from 0 to {_PORT_MAX}")
+    return int(port)
 
 
 _settings = _or_exit(settings)
-_asked_port = _or_exit(_web_port)
+_chosen_port = _or_exit(_web_port)
 _web_host = os.environ.get("AMCAST_WEB_HOST", "127.0.0.1")
 app = _Shell(
     f"amcast-collectors-{_settings.topic}",
     broker=[f"kafka://{address}" for address in _settings.bootstrap.split(",")],
     store="memory",
     web_host=_web_host,
-    web_bind=_web_host,  # where that is not said, Faust listens on all addresses
-    web_port=_asked_port or _DEFAULT_PORT,  # Faust knows no port 0
+    web_bind=_web_host,  # without it Faust listens on all addresses
+    web_port=_chosen_port or _DEFAULT_PORT,  # Faust does not know port 0
     web_enabled=True,
     worker_redirect_stdouts=False,
     Worker=Worker,
@@ -137,16 +145,16 @@ app = _Shell(
 
 
 class Supervisor(Service):
-    """Keeps one node of one epoch running until that is over: makes a new one when it fails."""
+    """Keeps one collector running until its epoch is over; restarts it after a failure."""
 
     def __init__(self, engine: Engine, epoch: int, name: str, *, primary: bool) -> None:
         super().__init__()
         self.epoch = epoch
-        self.node_name = name
+        self.collector = name
         self.primary = primary
         self.unwanted_since: float | None = None
         self.over = False
-        self.node: CollectorInstance | None = None
+        self.instance: CollectorInstance | None = None
         self.restarts = 0
         self.error: str | None = None
         self._checkpoints = True
@@ -164,12 +172,12 @@ class Supervisor(Service):
             except AmcastError as error:
                 self.error = str(error)
                 self._checkpoints = not isinstance(error, ProtocolViolation)
-                _log.error("collector %s: %s", self.node_name, error)
+                _log.error("collector %s: %s", self.collector, error)
             except Exception as error:  # noqa: BLE001
-                # A node that failed of our own mistake must not end the others in this process.
-                self.error = "it failed of an unexpected error; see the log"
-                _log.error("collector %s failed", self.node_name, exc_info=error)
-            self.node = None
+                # A defect in one collector must not end the others in this process.
+                self.error = "it failed with an unexpected error; read what the process logged"
+                _log.error("collector %s failed", self.collector, exc_info=error)
+            self.instance = None
             if self.should_stop:
                 return
             if self.error is not None:
@@ -180,83 +188,86 @@ class Supervisor(Service):
             failures += 1
 
     async def _run_once(self) -> None:
-        """Run the node until its epoch is over, or we are stopped; raise what it failed of."""
-        node = CollectorInstance(
+        """Run one instance until its epoch is over or we are stopped; raise its error."""
+        instance = CollectorInstance(
             self._engine,
-            self.node_name,
+            self.collector,
             epoch=self.epoch,
             checkpoints=self._checkpoints,
             standby=not self.primary,
         )
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits
                 loop.call_soon_threadsafe(ended.set)
 
-        node.on_end = tell
-        self.node = node
-        self._engine.add(node)
+        instance.on_end = wake
+        self.instance = instance
+        self._engine.add(instance)
         if self.should_stop:
-            node.stop()
-        _log.info("collector %s runs in epoch %d", self.node_name, node.plan.epoch)
+            instance.stop()
+        _log.info("collector %s runs in epoch %d", self.collector, instance.plan.epoch)
         await ended.wait()
-        if node.error is not None:
-            raise node.error
-        self.over = node.begun and node.core.frozen
+        if instance.error is not None:
+            raise instance.error
+        self.over = instance.begun and instance.core.frozen
 
-    def play(self, *, primary: bool) -> None:
-        """Have the node act as the primary, or stand by."""
+    def set_role(self, *, primary: bool) -> None:
+        """Make the instance the primary or a standby."""
         self.primary = primary
-        if self.node is not None:
-            self.node.play(primary=primary)
+        if self.instance is not None:
+            self.instance.play(primary=primary)
 
     def dispensable(self, now: float) -> bool:
-        """Whether to end an instance that is nobody's part here: another acts, or ought to."""
-        self.play(primary=False)
+        """Whether to end an instance that is no longer our share.
+
+        It is over, or it does not act, or its successor has had `_LINGER_S` seconds to start.
+        """
+        self.set_role(primary=False)
         if self.unwanted_since is None:
             self.unwanted_since = now
-        acting = self.node is not None and self.node.role.acting
+        acting = self.instance is not None and self.instance.role.acting
         return self.over or not acting or now - self.unwanted_since > _LINGER_S
 
     async def on_stop(self) -> None:
-        """End the node; what is in flight then counts or not, as ever."""
-        if self.node is not None:
-            self.node.stop()
+        """End the instance; its appends in flight may be accepted or not."""
+        if self.instance is not None:
+            self.instance.stop()
 
     def status(self) -> dict[str, Any]:
-        """Describe the node: what it says itself, and how it fares."""
-        node = self.node
-        running = node is not None and node.is_open and not node.over
+        """Describe the collector for `/status`."""
+        instance = self.instance
+        running = instance is not None and instance.is_open and not instance.over
         role = "primary" if self.primary else "standby"
-        bare = {"node": self.node_name, "epoch": self.epoch, "role": role}
-        told: dict[str, Any] = bare if node is None else node.status()
-        told["state"] = "running" if running else "failed" if self.error else "starting"
-        told["restarts"] = self.restarts
-        told["error"] = None if running else self.error
-        return told
+        bare = {"node": self.collector, "epoch": self.epoch, "role": role}
+        document: dict[str, Any] = bare if instance is None else instance.status()
+        document["state"] = "running" if running else "failed" if self.error else "starting"
+        document["restarts"] = self.restarts
+        document["error"] = None if running else self.error
+        return document
 
 
 @app.service
 class CollectorHost(Service):
-    """Opens the driver and the engine, and supervises the nodes that this process hosts."""
+    """Opens the driver and the engine, and supervises the collectors that this process hosts."""
 
     supervisors: dict[tuple[int, str], Supervisor]
 
     def __post_init__(self) -> None:
         self.supervisors = {}
         self.idle = False
-        self._driver: Driver | None = None  # a start that was interrupted has none
+        self._driver: Driver | None = None  # None until the start has opened it
         self._engine: Engine | None = None
         self._pinned = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
-        self.members: Members | None = None
+        self.member: GroupMember | None = None
         self._began = time.monotonic()
         self.check = StartCheck(_settings)
 
     async def on_start(self) -> None:
-        """Connect, and take part in the group unless AMCAST_NODES says what is ours."""
-        # What was imported stays: without this the collector of garbage looks through all of it,
-        # and stops the loops for a tenth of a second.
+        """Connect, and join the group unless AMCAST_NODES names our collectors."""
+        # Imported modules stay for ever. Without the freeze, each full garbage collection scans
+        # them, and stops the loops for a tenth of a second.
         gc.collect()
         gc.freeze()
         try:
@@ -267,28 +278,28 @@ class CollectorHost(Service):
             sys.stderr.write(f"amcast: {error}\n")
             raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
-            self.members = Members(_settings.bootstrap, _settings.client, _settings.topic)
-            self.members.start()
+            self.member = GroupMember(_settings.bootstrap, _settings.client, _settings.topic)
+            self.member.start()
         hosts.append(self)
 
     @Service.task
     async def _follow_plans(self) -> None:
-        """Supervise every node that is ours, of every epoch that is not over."""
+        """Supervise each collector of our share, in each epoch that is not over."""
         while not self.should_stop:
-            parts: Mapping[tuple[int, str], bool] | None = None
+            roles: Mapping[tuple[int, str], bool] | None = None
             try:
                 if self._engine is None:
                     self._engine = await asyncio.to_thread(self._open_engine)
-                parts = self._parts(self._engine.control)
+                roles = self._roles(self._engine.control)
             except AmcastError as error:
                 _log.warning("%s", error)
                 await self.sleep(_EPOCH_EVERY_S)
             if self.check.refused is not None:
                 for key in list(self.supervisors):
                     await self.remove_dependency(self.supervisors.pop(key))
-            elif parts is not None and self._engine is not None:
-                self.idle = not parts
-                await self._take_parts(self._engine, parts)
+            elif roles is not None and self._engine is not None:
+                self.idle = not roles
+                await self._take_roles(self._engine, roles)
             waits = not self.supervisors and not self.idle and self.check.refused is None
             await self.sleep(_GROUP_EVERY_S if waits else _EPOCH_EVERY_S)
 
@@ -299,74 +310,75 @@ class CollectorHost(Service):
 
     @Service.task
     async def _check_cluster(self) -> None:
-        """Say what is wrong with the cluster; what is refused stops all nodes until mended."""
+        """Check the cluster until nothing is refused; a refusal stops all collectors meanwhile."""
         while not self.should_stop and not await asyncio.to_thread(self.check.look):
             await self.sleep(_CHECK_EVERY_S)
 
-    async def _take_parts(self, engine: Engine, parts: Mapping[tuple[int, str], bool]) -> None:
-        """Begin with nodes that are new here, and end those that others take care of."""
-        for (epoch, name), primary in parts.items():
-            found = self.supervisors.get((epoch, name))
-            if found is None:
-                made = Supervisor(engine, epoch, name, primary=primary)
-                self.supervisors[epoch, name] = made
-                await self.add_runtime_dependency(made)
+    async def _take_roles(self, engine: Engine, roles: Mapping[tuple[int, str], bool]) -> None:
+        """Start collectors that are new in our share, and end those that left it."""
+        for (epoch, name), primary in roles.items():
+            supervisor = self.supervisors.get((epoch, name))
+            if supervisor is None:
+                supervisor = Supervisor(engine, epoch, name, primary=primary)
+                self.supervisors[epoch, name] = supervisor
+                await self.add_runtime_dependency(supervisor)
             else:
-                found.unwanted_since = None
-                found.play(primary=primary)
-        for key in [key for key in self.supervisors if key not in parts]:
+                supervisor.unwanted_since = None
+                supervisor.set_role(primary=primary)
+        for key in [key for key in self.supervisors if key not in roles]:
             if self.supervisors[key].dispensable(time.monotonic()):
                 await self.remove_dependency(self.supervisors.pop(key))
 
-    def _parts(self, state: ControlState) -> Mapping[tuple[int, str], bool] | None:
-        """Say what is ours, and of what we are the primary; None where that is not known yet.
+    def _roles(self, state: ControlState) -> Mapping[tuple[int, str], bool] | None:
+        """Give our share by epoch and name, and whether we are the primary; None: unknown yet.
 
-        Of the newest epoch, and of the one before until that has ended.
+        It covers the newest epoch, and the one before until that has ended.
         """
-        parts: dict[tuple[int, str], bool] = {}
+        roles: dict[tuple[int, str], bool] = {}
         for epoch in (state.epoch - 1, state.epoch):
             if epoch > 0 and epoch not in state.ends:
                 ours = self._share([node.name for node in state.plan(epoch).collectors])
                 if ours is None:
                     return None
                 for name, primary in ours.items():
-                    # What goes on into the newest epoch is shared out with that one.
+                    # A retained collector is placed with the newest epoch.
                     if epoch == state.epoch or name not in state.retained(epoch).collectors:
-                        parts[state.first_epoch(epoch, name), name] = primary
-        return parts
+                        roles[state.first_epoch(epoch, name), name] = primary
+        return roles
 
     def _share(self, names: list[str]) -> Mapping[str, bool] | None:
-        """Say which of an epoch's nodes are ours, and of which we are the primary."""
-        if self.members is None:
+        """Give our share of an epoch's collectors, and whether we are the primary of each."""
+        if self.member is None:
             stands_by = os.environ.get("AMCAST_STANDBY") == "on"
             return {name: not stands_by for name in names if name in self._pinned}
-        meeting = self.members.meeting
-        if meeting is None:
+        snapshot = self.member.snapshot
+        if snapshot is None:
             early = time.monotonic() - self._began < _GROUP_S
             return None if early else dict.fromkeys(names, False)
-        places = share_out(names, meeting.members).items()
+        places = share_out(names, snapshot.members).items()
         return {
-            name: place.primary == meeting.me
+            name: place.primary == snapshot.me
             for name, place in places
-            if meeting.me in (place.primary, place.standby)
+            if snapshot.me in (place.primary, place.standby)
         }
 
     def status(self) -> list[dict[str, Any]]:
-        """Describe every node of an epoch that is not over."""
-        return [node.status() for node in list(self.supervisors.values()) if not node.over]
+        """Describe each collector of an epoch that is not over."""
+        supervisors = list(self.supervisors.values())
+        return [supervisor.status() for supervisor in supervisors if not supervisor.over]
 
     async def on_stop(self) -> None:
-        """End all nodes at once, and leave the group."""
-        if self.members is not None:
-            self.members.stop()
+        """End all collectors at once, and leave the group."""
+        if self.member is not None:
+            self.member.stop()
         for supervisor in self.supervisors.values():
-            if supervisor.node is not None:
-                supervisor.node.stop()
+            if supervisor.instance is not None:
+                supervisor.instance.stop()
 
     async def on_shutdown(self) -> None:
-        """Release what was opened, however far the start had come."""
-        if self.members is not None:
-            await asyncio.to_thread(self.members.join)
+        """Close what was opened; the start may not have opened everything."""
+        if self.member is not None:
+            await asyncio.to_thread(self.member.join)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
         if self._driver is not None:
@@ -377,30 +389,30 @@ hosts: list[CollectorHost] = []
 
 
 def _healthz() -> tuple[HTTPStatus, dict[str, Any]]:
-    """Tell whether every node runs: 200 or 503."""
+    """Give 200 if all collectors of this process run, else 503."""
     nodes = _status()["nodes"]
-    idle = bool(hosts) and all(host.idle for host in hosts)  # no node of this epoch is ours
+    idle = bool(hosts) and all(host.idle for host in hosts)  # our share is empty
     healthy = (idle or bool(nodes)) and all(node["state"] == "running" for node in nodes)
     status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
     return status, {"healthy": healthy}
 
 
 def _status() -> dict[str, Any]:
-    """Describe every node in this process."""
+    """Describe all collectors in this process, and its place in the group."""
     nodes = [node for host in hosts for node in host.status()]
-    told = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
-    told["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
-    for members in [host.members for host in hosts if host.members is not None]:
-        met = members.meeting
-        told["member"] = met.me if met else None
-        told["members"] = list(met.members) if met else []
-        told["group_error"] = members.error
-    return told
+    document = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
+    document["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
+    for member in [host.member for host in hosts if host.member is not None]:
+        snapshot = member.snapshot
+        document["member"] = snapshot.me if snapshot else None
+        document["members"] = list(snapshot.members) if snapshot else []
+        document["group_error"] = member.error
+    return document
 
 
 @app.web_server
 class Web(Service):
-    """Serves the pages, in place of Faust's own server, which bounds neither time nor number."""
+    """Serves the pages instead of Faust's own server, which bounds neither time nor connections."""
 
     def __post_init__(self) -> None:
         self._server = WebServer(
@@ -408,24 +420,24 @@ class Web(Service):
         )
 
     async def on_start(self) -> None:
-        """Begin to answer."""
+        """Start to answer requests."""
         await self._server.start(_web.bind())
 
     async def on_stop(self) -> None:
-        """Answer no longer."""
+        """Stop answering requests."""
         await self._server.stop()
 
 
 class _WebAddress:
-    """The socket that the pages are served at, bound once."""
+    """The listening socket of the web pages, bound once."""
 
     def __init__(self) -> None:
         self._listening: socket.socket | None = None
 
     def bind(self) -> socket.socket:
-        """Listen at the host and port of the settings; raises `UsageError`."""
+        """Listen at the configured host and port; raises `UsageError` if that fails."""
         if self._listening is None:
-            free = not _asked_port and app.conf.web_port == _DEFAULT_PORT
+            free = not _chosen_port and app.conf.web_port == _DEFAULT_PORT
             self._listening = listen_at(app.conf.web_bind, 0 if free else app.conf.web_port)
         return self._listening
 
@@ -434,5 +446,5 @@ _web = _WebAddress()
 
 
 def web_address() -> str:
-    """Give HOST:PORT of the web pages; raises `UsageError` where they cannot be served there."""
+    """Give HOST:PORT of the web pages; raises `UsageError` if they cannot be served there."""
     return address_of(_web.bind())

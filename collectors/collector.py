@@ -1,37 +1,37 @@
-"""The collector core: ends of logs and order records go in, appends come out.
+"""The collector core: takes the ends of logs and the records of streams, and gives appends.
 
-No I/O, no clock: `instance.py` polls Kafka, calls this, and carries out what it returns. The core
-runs ahead of what it knows to count ("speculates"), so that appends are pipelined; when somebody
-else's record counts in between, it starts again from there. Whatever happens to an append (lost,
-late, doubled, beaten by another instance), the acceptance rule of `multicast.order` makes it
-harmless.
+No I/O, no clock: `instance.py` polls Kafka, calls this core, and executes the actions that `step`
+returns. To pipeline appends, the core speculates that its pending records will be accepted. If
+another instance's record is accepted in between, it starts again from there. An append may be lost,
+late, doubled, or beaten by another instance: the acceptance rule of `multicast.order` makes all of
+these harmless.
 
-    accepted     the state of our own stream as read back: what counts
-    speculated   accepted, and then all that is pending
-    pending      records handed out for append and not yet read back
-    relay        the parent's records that count and are not relayed in `accepted`, filtered
-    early        offsets beyond a log's end that are ordered because somebody announced them
-    hole         an offset that was ordered early and stays empty; filled with a skip
-    too far      a log is ordered further beyond its end than honest instances ever order it: some
-                 record is wrong. It is not filled; the other logs go on
-    strayed      our positions are not those of the parent where `parent_next` says that we are:
-                 some record is wrong. Nothing more is relayed; our own logs go on
-    held         a log whose last stable offset stands still below its high watermark
+    accepted     the state of our own stream as read back
+    speculated   the state after all pending records
+    pending      records that were handed out for append and are not read back yet
+    relay        the parent's accepted records that `accepted` has not relayed, reduced to our bag
+    early        offsets beyond a log's end that are ordered because a producer announced them
+    hole         an offset that was ordered early and stays empty; it is filled with a skip
+    too far      a log is ordered further beyond its end than correct instances ever order it, so
+                 some record is wrong. It is not filled; the other logs go on
+    strayed      our positions contradict the parent's at `parent_next`, so some record is wrong.
+                 Nothing more is relayed; our own logs go on
+    held         a log whose last stable offset does not advance to its high watermark
 
-Invariants, for every log l whose top we are:
+Invariants, for each log l whose top is this collector:
     accepted.positions[l] <= speculated.positions[l];
-    nothing is handed out beyond end of l + what is promised of l, nor beyond end of l + early_max
-    (ends never go back, so any number of honest instances together order no further);
+    what is handed out of l is <= end of l + promised messages of l, and <= end of l + early_max
+    (ends never go back, so any number of correct instances together order no further);
     nothing of l is ordered early while l is held;
     at most one fill of l is outstanding;
 and:
-    pending is empty or its first record extends `accepted`, each other one extends the one before;
-    nothing is handed out before the own stream is read to where it ended when we began;
-    unless strayed, for every inherited log l: positions[l] = max(parent's positions[l] after
+    the first pending record extends `accepted`, each other one extends the one before it;
+    nothing is handed out before our own stream is read up to its end at our start;
+    unless strayed, for each inherited log l: positions[l] = max(parent's positions[l] after
     `parent_next.records` records, where our stream began in l).
 
-Whatever counts in our stream and the parent's, nothing in here fails: `topology recover` mends what
-a wrong record has done.
+No accepted record, in our stream or the parent's, makes this code fail: `amcast topology recover`
+repairs what a wrong record has damaged.
 """
 
 from __future__ import annotations
@@ -62,41 +62,45 @@ from multicast.order import (
 
 @dataclass(frozen=True, slots=True)
 class CollectorLimits:
-    """Bounds of one collector. Tiny values must change speed only, never the outcome."""
+    """Bounds of one collector. Tiny values must change only the speed, never the outcome."""
 
-    run_length_max: int = 1000  # so that a backlog in one log cannot make the others wait
-    runs_max: int = 512  # in one record
-    pending_max: int = 2  # records in flight; what comes meanwhile goes into the next one
-    relay_max: int = 4096  # the parent's records kept
+    run_length_max: int = 1000  # offsets of a run: a backlog of one log must not delay the others
+    # Runs of a record. With `run_length_max` a record orders at most 512,000 offsets, within the
+    # acceptance rule's `ORDERED_MAX`.
+    runs_max: int = 512
+    pending_max: int = 2  # records in flight; later events are gathered into the next record
+    relay_max: int = 4096  # records of the parent that are kept; bounds memory
     early_max: int = 1000  # offsets of a log that are ordered ahead of its end; 0: none
-    # Holes are filled up to so far beyond a log's end. Honest instances order `early_max` ahead at
-    # most; four times that leaves room for instances with other limits.
+    # Holes are filled up to this many offsets beyond a log's end. Correct instances order at most
+    # `early_max` ahead; four times that leaves room for instances with other limits.
     fill_max: int = 4096
-    checkpoint_every: int = 16384  # records that counted
+    # Accepted records between two checkpoints, so about the most that a restart reads. Ten times
+    # fewer would write ten times more checkpoints to the control topic.
+    checkpoint_every: int = 16384
 
     def __post_init__(self) -> None:
-        """Hold the bounds to each other and to those of the acceptance rule."""
+        """Assert that the bounds fit each other and the acceptance rule."""
         assert self.run_length_max * self.runs_max <= ORDERED_MAX
         assert self.early_max <= self.fill_max
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append `raw` to the collector's own stream, AFTER all appends handed out before it."""
+    """Append `raw` to the collector's own stream, AFTER all earlier appends of this core."""
 
     raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Write this to the control topic, at any time: it was read back, so it stays true."""
+    """Write this to the control topic, at any time: its record was read back, so it stays true."""
 
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """If log number `log` ends below `below`, append one skip to it; then call `filled`."""
+    """If the end of log number `log` is below `below`, append one skip; THEN call `filled`."""
 
     log: int
     below: int
@@ -107,17 +111,18 @@ Action = Append | SaveCheckpoint | Fill
 
 @dataclass(slots=True)
 class _Relayed:
-    """One record of the parent that counted: where it leaves us, and its runs inside our bag."""
+    """One accepted record of the parent: our `parent_next` after it, and its runs in our bag."""
 
     after: ParentNext
     runs: tuple[Run, ...]
 
 
 class Collector:
-    """One instance of one node in one epoch.
+    """The core of one instance of a collector in one epoch.
 
-    `own` is its stream (from a checkpoint or the epoch's start), `parent` its parent's, begun at or
-    before `own.state.parent_next`. `writer` tells instances apart, for people.
+    `own` is the collector's stream, opened at a checkpoint or at the epoch's start; `parent` is its
+    parent's, opened at or before `own.state.parent_next`. `writer` is a number of the instance in
+    its records, for people only.
     """
 
     def __init__(
@@ -131,50 +136,50 @@ class Collector:
         self.own = own
         self.parent = parent
         self.limits = limits or CollectorLimits()
-        self.counted = 0
-        self.ours = 0  # of these
+        self.counted = 0  # accepted records
+        self.ours = 0  # of these, how many this instance wrote
         self.void: dict[Void, int] = {}
         self._writer = writer
         self._ends: dict[int, int] = {}
-        self._logs: list[int] = []  # whose ends are known, sorted
+        self._logs: list[int] = []  # the keys of `_ends`, sorted
         self._promises = {log: Promises(self.limits.early_max) for log in own.own}
-        self._holes: dict[int, int] = {}  # where the log ended at the last tick
-        self._fills: list[int] = []  # to be handed out
-        self._filling: set[int] = set()
-        self._wary: set[int] = set()  # a fill of these failed: nothing is ordered early there
+        self._holes: dict[int, int] = {}  # of logs with a hole: their ends at the last tick
+        self._fills: list[int] = []  # the next `step` hands out a `Fill` of these
+        self._filling: set[int] = set()  # a fill of these is outstanding
+        self._early_off: set[int] = set()  # early ordering is off: a fill of these logs failed
         self._relay: deque[_Relayed] = deque()
         # The parent's positions after its first `_parent_count` records.
         self._parent_count = 0 if parent is None else parent.state.count
-        self._parent_at: dict[int, int] = {}
+        self._parent_positions: dict[int, int] = {}
         if parent is not None:
-            self._parent_at = {log: parent.state.positions[log] for log in own.inherited}
+            self._parent_positions = {log: parent.state.positions[log] for log in own.inherited}
         self.strayed = False
-        self._stood: dict[int, int] = {}  # where the end of a log stood at the last tick
+        self._ends_at_tick: dict[int, int] = {}  # `_ends` at the last tick
         self.held: set[int] = set()
         self._pending: deque[bytes] = deque()
         self._speculated = own.state.copy()
         self._own_end: int | None = None
         self._freeze_after: Mapping[int, int] | None = None
-        self._turn = 0
+        self._turn = 0  # index in `_logs` of the log whose growth comes first in the next record
         self._checkpoint: Checkpoint | None = None
         self._compare()
 
-    # -- what goes in -----------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------
 
     def own_end(self, offset: int) -> None:
-        """Say where our own stream ends; nothing is handed out before it is read to there.
+        """Report the end of our own stream; nothing is handed out before it is read up to there.
 
-        Raises `ProtocolViolation` for a checkpoint of a record that does not stand there.
+        Raises `ProtocolViolation` if the checkpoint that opened it names a record beyond its end.
         """
         if not self.own.proven and self.own.offset_next >= offset:
             raise ProtocolViolation(
-                f"the checkpoint of collector {self.own.collector} is of offset "
-                f"{self.own.offset_next}, and its stream ends at {offset}"
+                f"the checkpoint of collector {self.own.collector} is for offset "
+                f"{self.own.offset_next}, but its stream ends at {offset}"
             )
         self._own_end = offset
 
     def own_read(self, offset: int, raw: bytes | None) -> None:
-        """Take the next record of our own stream, whoever wrote it."""
+        """Read the next record of our own stream, whichever instance wrote it."""
         judged = self.own.read(offset, raw)
         if judged is None:
             self._restart()
@@ -189,11 +194,11 @@ class Collector:
                 self._restart()
 
     def own_passed(self, position: int) -> None:
-        """Note that our own stream holds nothing more below `position`."""
+        """Note that our own stream is read up to `position`."""
         self.own.passed(position)
 
     def parent_read(self, offset: int, raw: bytes | None) -> None:
-        """Take the next record of the parent's stream."""
+        """Read the next record of the parent's stream."""
         assert self.parent is not None
         judged = self.parent.read(offset, raw)
         after = ParentNext(self.parent.state.count, self.parent.offset_next)
@@ -207,12 +212,12 @@ class Collector:
             self._compare()
 
     def parent_passed(self, position: int) -> None:
-        """Note that the parent's stream holds nothing more below `position`."""
+        """Note that the parent's stream is read up to `position`."""
         assert self.parent is not None
         self.parent.passed(position)
 
     def log_end(self, log: int, end: int) -> None:
-        """Say that the offsets of a log below `end` are filled."""
+        """Report that all offsets of a log below `end` are filled."""
         if log in self.own.own:
             known = self._ends.get(log)
             if known is None:
@@ -224,25 +229,25 @@ class Collector:
                 self.held.discard(log)
 
     def announced(self, announcement: Announcement) -> None:
-        """Take what a producer says of messages on their way; other collectors' logs are ignored.
+        """Count a producer's announced messages.
 
-        Before the end of a log is known its announcements are, too.
+        Announcements of logs with another top, or with an end that is not known yet, are ignored.
         """
         for log, sent, settled in announcement.counts:
             if log in self._ends:
                 self._promises[log].announced(announcement.producer, sent, settled)
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
-        """Say that a while has passed: an offset that was empty at the last tick is a hole now.
+        """Report that time has passed: an offset that was empty at the last tick is now a hole.
 
-        `highs` are the high watermarks of logs that have messages of open transactions.
+        `highs` are the high watermarks of logs with messages of open transactions.
         """
         highs = highs or {}
         for log, end in self._ends.items():
             self._promises[log].tick()
-            if self._stood.get(log) == end < highs.get(log, end):
+            if self._ends_at_tick.get(log) == end < highs.get(log, end):
                 self.held.add(log)
-            self._stood[log] = end
+            self._ends_at_tick[log] = end
             if not end < self.own.state.positions[log] <= end + self.limits.fill_max:
                 self._holes.pop(log, None)
             elif self._holes.get(log) != end:
@@ -252,35 +257,35 @@ class Collector:
                 self._fills.append(log)
 
     def filled(self, log: int, end: int | None) -> None:
-        """Say where a log ends after a `Fill` of it, open transactions included.
+        """Report the high watermark of a log after a `Fill` of it.
 
-        None says that the fill failed or that nobody knows.
+        None: the fill failed, or the high watermark is unknown; early ordering of this log ends.
         """
         self._filling.discard(log)
         if end is None:
-            self._wary.add(log)
+            self._early_off.add(log)
         elif end < self.own.state.positions[log]:
             self._filling.add(log)
             self._fills.append(log)
 
     def append_failed(self) -> None:
-        """Say that an append failed or has an unknown outcome: all pending ones are in doubt."""
+        """Report that an append failed or has an unknown outcome: all pending ones are in doubt."""
         self._restart()
 
     def freeze_after(self, positions: Mapping[int, int]) -> None:
-        """End the epoch as soon as each of these logs is ordered up to its position.
+        """Freeze as soon as each of these logs is ordered up to its position.
 
-        Positions of logs whose top is another collector do not matter here. A collector with a
-        parent also waits for the parent's own freeze and relays all before it.
+        Positions of logs with another top are ignored. A collector with a parent also waits for the
+        parent's freeze, and first relays all records before it.
         """
         self._freeze_after = {
             log: position for log, position in positions.items() if log in self.own.own
         }
 
-    # -- what comes out ---------------------------------------------------------------------
+    # -- actions and state ------------------------------------------------------------------
 
     def step(self, now_ms: int) -> tuple[Action, ...]:
-        """Hand out what is to be done now. `now_ms` is written into records for people."""
+        """Give the actions that are due now. `now_ms` goes into order records, for people only."""
         actions: list[Action] = []
         if self._checkpoint is not None:
             actions.append(SaveCheckpoint(self._checkpoint))
@@ -304,46 +309,47 @@ class Collector:
 
     @property
     def frozen(self) -> bool:
-        """Whether our epoch is over: nothing more will count."""
+        """Whether our stream is frozen: no later record is accepted."""
         return self.own.state.frozen
 
     @property
     def lag(self) -> int:
-        """How many filled offsets of our own logs are not ordered yet."""
+        """The number of filled offsets of our own logs that are not ordered yet."""
         positions = self.own.state.positions
         return sum(max(0, end - positions[log]) for log, end in self._ends.items())
 
     def unordered(self, log: int, end: int) -> int:
-        """Count the offsets of a log below `end` for which no record was handed out yet."""
+        """Count the offsets of a log below `end` that are in no record handed out so far."""
         return max(0, end - self._speculated.positions[log])
 
     @property
     def too_far(self) -> dict[int, int]:
-        """By how much our own logs are ordered beyond their ends, where they are not filled."""
+        """By how much own logs are ordered beyond their ends, if by more than `fill_max`."""
         positions = self.own.state.positions
         beyond = {log: positions[log] - end for log, end in self._ends.items()}
         return {log: count for log, count in beyond.items() if count > self.limits.fill_max}
 
     @property
     def early(self) -> int:
-        """How many offsets of our own logs are ordered ahead of their log's end."""
+        """The number of offsets of our own logs that are ordered ahead of their log's end."""
         positions = self.own.state.positions
         return sum(max(0, positions[log] - end) for log, end in self._ends.items())
 
     @property
     def due(self) -> bool:
-        """Whether something waits to be appended that was not handed out yet."""
+        """Whether there is a record to append that was not handed out yet."""
         return self._next(0) is not None
 
     @property
     def pending(self) -> int:
-        """How many of our records are in flight."""
+        """The number of our records in flight."""
         return len(self._pending)
 
     def parent_paused(self, *, paused: bool = False) -> bool:
-        """Whether to read no more of the parent's stream for now.
+        """Whether to pause reading of the parent's stream.
 
-        Who has `paused` goes on once half of the relay is free: to begin again costs something.
+        With `paused`, whether to stay paused: until half of the relay is free, because to resume
+        costs a request.
         """
         most = self.limits.relay_max
         return len(self._relay) > most // 2 if paused else len(self._relay) >= most
@@ -366,31 +372,31 @@ class Collector:
             self._checkpoint = self.own.checkpoint()
 
     def _restart(self) -> None:
-        """Forget what was speculated: what counts stands in our own stream alone."""
+        """Drop all pending records, and speculate again from the accepted state."""
         self._pending.clear()
         self._speculated = self.own.state.copy()
 
     def _parent_moved(self, by: _Relayed) -> None:
         self._parent_count = by.after.records
         for log, _, end in by.runs:
-            self._parent_at[log] = end
+            self._parent_positions[log] = end
 
     def _compare(self) -> None:
-        """Hold our positions to the parent's, where both are known at the same record."""
+        """Compare our positions with the parent's, if both are known after the same record."""
         relayed = self._relayed().records
         if self.parent is None or relayed > self._parent_count:
             return
         own = self.own
         self.strayed = relayed < self._parent_count or any(
             own.state.positions[log] != max(position, own.starts[log])
-            for log, position in self._parent_at.items()
+            for log, position in self._parent_positions.items()
         )
 
     def _relayed(self) -> ParentNext:
         return self.own.state.parent_next
 
     def _next(self, now_ms: int) -> OrderRecord | None:
-        """Make the record that extends what is speculated; None where there is nothing to say."""
+        """Make the record that extends `speculated`; None if there is nothing to append."""
         state = self._speculated
         if state.frozen:
             return None
@@ -400,7 +406,7 @@ class Collector:
             return OrderRecord(
                 RecordKind.PARENT, state.digest, relayed, coalesce(runs), self._writer, now_ms
             )
-        # Before our own logs: under load these always have more, and an epoch must end.
+        # Before our own logs: under load these always grow, and the epoch would never end.
         if self._may_freeze(relayed):
             return OrderRecord(RecordKind.FREEZE, state.digest, relayed, (), self._writer, now_ms)
         own = self._from_logs()
@@ -411,7 +417,7 @@ class Collector:
         return None
 
     def _from_parent(self) -> tuple[ParentNext, list[Run]]:
-        """Gather the parent's runs that are not relayed yet, as many as fit into one record."""
+        """Gather the parent's runs that are not relayed yet, up to one record's bounds."""
         relayed = self._speculated.parent_next
         runs: list[Run] = []
         if not self._relay or self.strayed:
@@ -430,7 +436,10 @@ class Collector:
         return relayed, runs
 
     def _left(self, runs: Sequence[Run], ahead: dict[int, int]) -> list[Run]:
-        """Give what of the parent's runs is not ordered here; `ahead` is where we are by then."""
+        """Give the parts of the parent's runs that are not ordered here.
+
+        `ahead` are the positions after the runs gathered so far; this call moves them on.
+        """
         left = []
         for log, first, end in runs:
             position = ahead.get(log, self._speculated.positions[log])
@@ -440,7 +449,7 @@ class Collector:
         return left
 
     def _from_logs(self) -> tuple[Run, ...]:
-        """Gather the growth of our own logs, capped; take turns at who comes first."""
+        """Gather runs of our own logs up to one record's bounds; the logs take turns."""
         runs: list[Run] = []
         positions, ends, promises = self._speculated.positions, self._ends, self._promises
         length_max, early = self.limits.run_length_max, self._freeze_after is None
@@ -448,7 +457,7 @@ class Collector:
         for log in logs[self._turn :] + logs[: self._turn] if self._turn else logs:
             first, end = positions[log], ends[log]
             promised = promises[log].promised
-            if promised > 0 and early and log not in self._wary and log not in self.held:
+            if promised > 0 and early and log not in self._early_off and log not in self.held:
                 end += promised
             if first < end:
                 runs.append(Run(log, first, min(end, first + length_max)))
@@ -460,7 +469,7 @@ class Collector:
     def _may_freeze(self, relayed: ParentNext) -> bool:
         if self._freeze_after is None:
             return False
-        # One that has strayed relays nothing more; who ends the epoch sees to what is missing.
+        # A strayed collector relays nothing more; the recovery writes what is missing.
         if (
             self.parent is not None
             and not self.strayed

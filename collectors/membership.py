@@ -1,8 +1,8 @@
-"""Which instances of `amcast collectors run` there are: a thread that asks a consumer group.
+"""The membership of `amcast collectors run`: a thread that takes part in a consumer group.
 
-Out comes the newest list of members that is known, and which of them we are. The group is called
-`amcast.TOPIC.collectors`. While the group cannot be asked the last list stays: what it leads to may
-be out of date, and is harmless (`placement.py`).
+It keeps the newest list of members, and which of them is this process. The group's name is
+`amcast.TOPIC.collectors`. While the group cannot be reached, the last list stays; an outdated list
+is harmless (`placement.py`).
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
 
 _log = logging.getLogger("amcast.collectors")
-_BEATS = 5  # in a session's time-out
-_RETRY_S = 0.1
-_DENIED_S = 5.0
-_STOP_S = 1.5
+_HEARTBEATS_PER_SESSION = 5  # Kafka advises three or more, so that one delay loses no member
+_RETRY_S = 0.1  # while the group rebalances; until then nobody knows the new placement
+_DENIED_S = 5.0  # after an error, such as a missing right, which an operator has to correct
+_STOP_S = 1.5  # for the request to leave; without it the broker notices after the session time-out
 
 
 def group_of(topic: str) -> str:
-    """Name the group in which a topic's instances meet."""
+    """Give the name of the consumer group of a topic's instances."""
     return f"amcast.{topic}.collectors"
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """Who met last, and as whom we did."""
+class GroupSnapshot:
+    """The members of one generation of the group; `me` is this process."""
 
     me: str
     members: tuple[str, ...]
 
 
-class Members:
-    """A member that stays in the group until `stop`; `meeting` is None until it first met others.
+class GroupMember:
+    """The membership of this process in the group, from `start` to `stop`.
 
-    `error` says why the group cannot be used now.
+    `snapshot` is the newest generation that included us; None: none yet. `error` says why the group
+    cannot be used now.
     """
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
-        self.meeting: Meeting | None = None
+        self.snapshot: GroupSnapshot | None = None
         self.error: str | None = None
         self._bootstrap = bootstrap
         self._client = client
@@ -53,7 +54,7 @@ class Members:
         self._thread = threading.Thread(target=self._run, name="amcast-members", daemon=True)
 
     def start(self) -> None:
-        """Begin to take part, on a thread of our own."""
+        """Join the group, on a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -61,7 +62,7 @@ class Members:
         self._stopped.set()
 
     def join(self) -> None:
-        """Wait for a while until we have left; who does not leave in time is missed soon."""
+        """Wait at most `_STOP_S` until we have left."""
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
@@ -85,9 +86,10 @@ class Members:
             while not self._stopped.is_set():
                 agreed = member.step()
                 if agreed and member.member in member.members:
-                    self.meeting = Meeting(member.member, member.members)
+                    self.snapshot = GroupSnapshot(member.member, member.members)
                     self.error = None
-                self._stopped.wait(member.session_s / _BEATS if agreed else _RETRY_S)
+                wait_s = member.session_s / _HEARTBEATS_PER_SESSION if agreed else _RETRY_S
+                self._stopped.wait(wait_s)
             with suppress(AmcastError):
                 member.leave()
         finally:

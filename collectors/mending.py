@@ -1,24 +1,24 @@
-"""What a wrong order record has done to an epoch, and how the next one makes it good. Pure.
+"""Damage by a wrong order record: how to detect it, and how the next epoch repairs it. No I/O.
 
-Writers of the order topic are trusted, but a mistake must be mendable: a record with the right
-digest counts, whatever it says, and nobody can take it back. In go the streams of the running epoch
-as far as they are read; out comes what is damaged, and what a recovery has to write.
+Writers of the order topic are trusted, but a mistake must be repairable: a record with the right
+digest is accepted, whatever its runs are, and cannot be revoked. From the streams of the running
+epoch the functions here compute what is damaged, and which records a recovery has to write.
 
     too far     a log is ordered so far beyond its end that no collector fills it
-    frozen      a stream was ended by a freeze although no plan ends its epoch there
-    strayed     a stream does not say what its parent's stream says
-    unreadable  a record of a version that no program here knows continues the stream
+    frozen      a freeze ended a stream although no plan ends its epoch there
+    strayed     the positions of a stream contradict its parent's stream
+    unreadable  the stream continues with a record of a version that this program does not know
 
-A log that is too far is mended by filling it. For all the rest the epoch is ended, and the next has
-the same layout. What the streams of the epoch disagree about is made good at the begin of the next:
+The repair of a log that is ordered too far is to fill it. For all other damage the epoch ends, and
+the next one has the same layout. Its beginning repairs the contradictions between the streams:
 
-    resumed     where each stream begins in the next epoch: where it stood itself
+    resumed     where a stream of the next epoch begins: at its own positions in this one
     owed        what a parent's stream has ordered and its child's has not. A recovery writes it
                 into the child's next stream in the parent's order, before that epoch begins
     ahead       what a child's stream has ordered and its top's has not. A recovery writes it into
                 the top's next stream; every collector leaves out what it has ordered before
 
-Invariant: over the streams of both epochs every collector orders each offset of its logs once.
+Invariant: in its streams of both epochs together, a collector orders each offset of its logs once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RUNS_MAX = CollectorLimits().runs_max  # in one record that a recovery writes
 
 
 class Harm(enum.StrEnum):
-    """What is wrong with a stream."""
+    """The kinds of damage of a stream."""
 
     TOO_FAR = "too far"
     FROZEN = "frozen"
@@ -46,7 +46,7 @@ class Harm(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is wrong, of a collector's stream, in a sentence."""
+    """One damage of a collector's stream; `says` describes it in a sentence."""
 
     harm: Harm
     collector: str
@@ -55,11 +55,11 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class StreamRead:
-    """A collector's stream, read to its end, and what it is held to.
+    """A collector's stream, read to its end, and what it is compared with.
 
-    `parent_positions` are the parent's after as many records as this one has relayed; None where
-    the parent has fewer. `marked` says to where each log must be ordered before a freeze; None:
-    nothing ends this epoch yet.
+    `parent_positions` are the parent's positions after the records that this stream has relayed;
+    None if the parent has fewer records. `marked` gives by log number the position up to which a
+    log must be ordered before a freeze; None: no plan ends this epoch yet.
     """
 
     stream: OrderStream
@@ -82,25 +82,30 @@ def damage(
     *,
     fill_max: int | None = None,
 ) -> tuple[Damage, ...]:
-    """Name what is wrong; `log_ends` are the offsets that the next appends to each log get."""
+    """Find all damage; `log_ends` gives by log name the offset that its next message gets.
+
+    `fill_max` is how many offsets beyond a log's end collectors fill; default: `CollectorLimits`.
+    """
     beyond_max = CollectorLimits().fill_max if fill_max is None else fill_max
-    found: list[Damage] = []
+    results: list[Damage] = []
     far: set[str] = set()
     for read in streams:
-        said = f"the stream of collector {read.name}"
+        stream = f"the stream of collector {read.name}"
         harm = _harm(read)
         if harm is Harm.UNREADABLE:
             says = (
-                f"{said} is continued at offset {read.stream.stop} by a record of a version that "
-                f"this program does not know, so nothing after it is delivered"
+                f"{stream} has at offset {read.stream.stop} a record of a version that this "
+                f"program does not know, so nothing after it is delivered"
             )
-            found.append(Damage(harm, read.name, says))
+            results.append(Damage(harm, read.name, says))
         elif harm is Harm.FROZEN:
-            says = f"{said} was ended by a freeze that no plan asks for, so it orders nothing more"
-            found.append(Damage(harm, read.name, says))
+            says = (
+                f"{stream} was ended by a freeze that no plan asks for, so it orders nothing more"
+            )
+            results.append(Damage(harm, read.name, says))
         elif harm is Harm.STRAYED:
-            says = f"{said} does not say what its parent's says, so it relays nothing more"
-            found.append(Damage(harm, read.name, says))
+            says = f"{stream} contradicts its parent's stream, so it relays nothing more"
+            results.append(Damage(harm, read.name, says))
         for log, position in read.stream.state.positions.items():
             name = read.stream.plan.logs[log].name
             beyond = position - log_ends.get(name, position)
@@ -108,10 +113,10 @@ def damage(
                 far.add(name)
                 says = (
                     f"log {name} is ordered {beyond} offsets beyond its end, and collectors fill "
-                    f"{beyond_max} at most, so its consumers wait"
+                    f"at most {beyond_max}, so its consumers wait"
                 )
-                found.append(Damage(Harm.TOO_FAR, read.name, says))
-    return tuple(found)
+                results.append(Damage(Harm.TOO_FAR, read.name, says))
+    return tuple(results)
 
 
 def _harm(read: StreamRead) -> Harm | None:
@@ -146,10 +151,11 @@ def _strayed(read: StreamRead) -> bool:
 
 
 def recovery_plan(plan: Plan, damaged: Collection[str]) -> Plan:
-    """Lay the next epoch out as the running one, so that no damaged tree is carried over.
+    """Make the plan of the next epoch: the same layout, but no damaged tree is retained.
 
-    The stream of each such tree's root moves to the first Kafka partition of the order topic that
-    no collector of this plan has: then the trees are not the same (`topology/carry_over.py`).
+    The stream of each damaged tree's root moves to the first Kafka partition of the order topic
+    that no collector of this plan has. So both plans differ in that tree, and it is not retained
+    (`topology/carry_over.py`).
     """
     roots = {_root(plan, name) for name in damaged}
     taken = {node.stream for node in plan.collectors}
@@ -165,8 +171,8 @@ def recovery_plan(plan: Plan, damaged: Collection[str]) -> Plan:
     )
 
 
-def same_trees(one: Plan, other: Plan) -> bool:
-    """Whether two plans differ in nothing that a collector or a consumer goes by but streams."""
+def same_trees(first: Plan, second: Plan) -> bool:
+    """Whether two plans have the same collectors, logs and consumers; streams may differ."""
 
     def bare(plan: Plan) -> tuple[object, ...]:
         return (
@@ -175,7 +181,7 @@ def same_trees(one: Plan, other: Plan) -> bool:
             {(entry.name, entry.interest, entry.collector) for entry in plan.consumers},
         )
 
-    return bare(one) == bare(other)
+    return bare(first) == bare(second)
 
 
 def _root(plan: Plan, name: str) -> str:
@@ -186,7 +192,7 @@ def _root(plan: Plan, name: str) -> str:
 
 
 def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
-    """Give by log the furthest position of any stream: to there each log has to be filled."""
+    """Give by log name the greatest position of any stream: the log has to be filled up to it."""
     furthest: dict[str, int] = {}
     for stream in streams:
         for log, position in stream.state.positions.items():
@@ -198,12 +204,12 @@ def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
 def resumed(
     streams: Mapping[str, OrderStream], ends: Mapping[str, int]
 ) -> dict[str, dict[str, Resumed]]:
-    """Say where streams of the next epoch begin elsewhere than where the logs ended.
+    """Give by collector and log where a stream of the next epoch does not begin at the log's end.
 
-    `streams` are those that end, each read to its end. Empty after an ordinary change: there every
-    collector has relayed all that its parent ordered.
+    `streams` are the streams of the ending epoch, each read to its end. The result is empty after
+    an ordinary change: there each collector has relayed all that its parent ordered.
     """
-    found: dict[str, dict[str, Resumed]] = {}
+    begins: dict[str, dict[str, Resumed]] = {}
     for name, stream in streams.items():
         parent = stream.plan.collector(name).parent
         above = streams[parent].state.positions if parent is not None else {}
@@ -213,15 +219,15 @@ def resumed(
             log_name = stream.plan.logs[log].name
             end = ends[log_name]
             if (begin.position, begin.owed) != (end, end):
-                found.setdefault(name, {})[log_name] = begin
-    return found
+                begins.setdefault(name, {})[log_name] = begin
+    return begins
 
 
 # -- what a recovery writes into the next epoch's streams -----------------------------------
 
 
 def left_out(child: OrderStream, runs: Iterable[Run]) -> Iterator[Run]:
-    """Give of a parent's runs, in their order, what its child's stream has not ordered."""
+    """Give the parts of a parent's runs that its child's stream has not ordered, in their order."""
     positions = dict(child.state.positions)
     for log, first, end in runs:
         if log in child.inherited and end > positions[log]:
@@ -230,7 +236,7 @@ def left_out(child: OrderStream, runs: Iterable[Run]) -> Iterator[Run]:
 
 
 def owed_record(stream: OrderStream, runs: Iterable[Run]) -> OrderRecord | None:
-    """Make the next record that brings a stream to what it is owed; None where nothing is.
+    """Make the next record with runs that a stream is owed; None if it is owed nothing more.
 
     `runs` are those of the parent's stream of the epoch before, in its order.
     """
@@ -238,7 +244,10 @@ def owed_record(stream: OrderStream, runs: Iterable[Run]) -> OrderRecord | None:
 
 
 def ahead_record(stream: OrderStream, furthest: Mapping[str, int]) -> OrderRecord | None:
-    """Make the next record by which a top orders what streams below it have ordered before it."""
+    """Make the next record in which a top orders what streams below it have ordered already.
+
+    None if there is nothing more.
+    """
     missing = (
         Run(log, stream.state.positions[log], furthest[stream.plan.logs[log].name])
         for log in sorted(stream.own)
@@ -261,5 +270,5 @@ def _record(stream: OrderStream, kind: RecordKind, runs: Iterable[Run]) -> Order
 
 
 def freeze_record(stream: OrderStream) -> OrderRecord:
-    """Make the record that ends a stream where it stands."""
+    """Make the record that ends a stream at its present positions."""
     return OrderRecord(RecordKind.FREEZE, stream.state.digest, stream.state.parent_next, ())

@@ -1,16 +1,16 @@
-"""Who runs which node: a list of members and the nodes' names go in, everybody's part comes out.
+"""The placement of collectors: which member of the group is primary or standby of each.
 
-Pure, so that members with the same list come to the same answer and need not talk. That the lists
-differ for a moment is no harm: any number of instances of a node may run at once, and a standby
-does the work of a node that nobody thinks his.
+A pure function of the members' and the collectors' names, so members with the same list get the
+same result without talking to each other. Lists that differ for a moment do no harm: a collector
+may have any number of instances, and a standby takes over a collector that nobody is primary of.
 
-    primary   orders the node's logs
-    standby   follows, and takes over within a second where the primary falls silent
+    primary   orders the collector's logs
+    standby   follows, and takes over within a second if the primary falls silent
 
-Invariants, of N nodes and M members: each node has one primary, and one standby where M > 1,
-another than the primary; a member is primary of floor(N/M) or of ceil(N/M) nodes.
-Where a member comes or goes, few of the others' nodes move: each node ranks the members by a digest
-of both names, and takes the first that has room.
+Invariants, for N collectors and M members: each collector has one primary and, if M > 1, one
+standby on another member; each member is primary of floor(N/M) or ceil(N/M) collectors.
+If a member joins or leaves, few collectors move between the others: each collector ranks the
+members by a digest of both names, and takes the first one that is not full.
 """
 
 from __future__ import annotations
@@ -23,37 +23,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who runs one node; no standby where there is one member only."""
+    """The members that run one collector; `standby` is None if there is only one member."""
 
     primary: str
     standby: str | None
 
 
-def share_out(nodes: Sequence[str], members: Sequence[str]) -> Mapping[str, Placement]:
-    """Give each node its place; `members` must not be empty. The order of neither matters."""
-    assert members, "somebody shares out, so somebody is there"
-    ranks = {node: _ranked(node, members) for node in sorted(nodes)}
+def share_out(collectors: Sequence[str], members: Sequence[str]) -> Mapping[str, Placement]:
+    """Place each collector on the members, which must not be empty.
+
+    The order of either argument has no influence.
+    """
+    assert members, "the caller is a member, so there is at least one"
+    ranks = {name: _ranked(name, members) for name in sorted(collectors)}
     least, more = divmod(len(ranks), len(members))
     primaries: Counter[str] = Counter()
     standbys: Counter[str] = Counter()
     chosen: dict[str, str] = {}
-    for node, ranked in ranks.items():
-        room = least + (more > 0)
-        chosen[node] = primary = next(one for one in ranked if primaries[one] < room)
+    for name, ranked in ranks.items():
+        capacity = least + (more > 0)
+        chosen[name] = primary = next(each for each in ranked if primaries[each] < capacity)
         primaries[primary] += 1
         more -= primaries[primary] == least + 1
     places: dict[str, Placement] = {}
-    for node, ranked in ranks.items():
-        others = [one for one in ranked if one != chosen[node]]
-        standby = min(others, key=lambda one: standbys[one]) if others else None
+    for name, ranked in ranks.items():
+        others = [member for member in ranked if member != chosen[name]]
+        standby = min(others, key=lambda member: standbys[member]) if others else None
         if standby is not None:
             standbys[standby] += 1
-        places[node] = Placement(chosen[node], standby)
+        places[name] = Placement(chosen[name], standby)
     return places
 
 
-def _ranked(node: str, members: Sequence[str]) -> list[str]:
+def _ranked(collector: str, members: Sequence[str]) -> list[str]:
     def digest(member: str) -> bytes:
-        return hashlib.blake2b(f"{node}\0{member}".encode(), digest_size=16).digest()
+        return hashlib.blake2b(f"{collector}\0{member}".encode(), digest_size=16).digest()
 
     return sorted(members, key=lambda member: (digest(member), member))

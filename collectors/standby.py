@@ -1,43 +1,45 @@
-"""Whether an instance of a node acts: a primary always does, a standby when nobody else does.
+"""Whether an instance of a collector acts: a primary always does, a standby if nobody else does.
 
-In go what the core knows and the time; out comes whether to append now. A standby follows the
-node's streams and logs like any instance, and holds its appends back. No I/O, no clock. Safety
-does not rest on it: the log decides which records count, however many instances append.
+A standby reads the collector's streams and follows its logs like any instance, but holds its
+appends back. From the core's state and the time this module decides whether to append now. No I/O,
+no clock. Safety does not depend on it: the acceptance rule decides which records count, however
+many instances append.
 
-    waits   since when something is due and no record of anybody else has counted
-    acting  appends what is due
+    waits   since when an append is due while no record of another instance was accepted
+    acting  the instance appends what is due
 
-A standby acts once `waits` is longer than its patience, and until a record of somebody else counts.
-So does an instance that was a primary: it hands over when its successor's first record counts.
+A standby begins to act once `waits` is longer than its patience, and stops when a record of another
+instance is accepted. So does a former primary: it stops at its successor's first accepted record.
 """
 
 from __future__ import annotations
 
 from collectors.collector import Collector
 
-# A primary appends within milliseconds, and a takeover in vain costs a void record or two. Where
-# all collectors on a message's way are down, each one's standby waits in its turn.
+# A primary appends within milliseconds, and a needless takeover costs only a void record or two.
+# Ten times less makes such takeovers frequent. Ten times more is a pause of 2 s for each collector
+# on a message's path that is down, because their standbys wait one after the other.
 PATIENCE_S = 0.2
 
 
 class Standby:
-    """The part of one instance; `primary` may be set at any time."""
+    """The role of one instance; `primary` may be set at any time."""
 
     def __init__(self, *, primary: bool, patience_s: float = PATIENCE_S) -> None:
         self.primary = primary
         self.acting = primary
         self.takeovers = 0
         self.patience_s = patience_s
-        self._others = 0  # records of somebody else that have counted
+        self._others = 0  # accepted records of other instances
         self._waits: float | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether something is due that nobody has appended yet, and we wait for it."""
+        """Whether an append is due, and we still give other instances time for it."""
         return self._waits is not None and not self.acting
 
     def acts(self, core: Collector, now: float) -> bool:
-        """Say whether to append now; `now` is in seconds, of a clock that never goes back."""
+        """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others = core.counted - core.ours
         moved, self._others = others > self._others, others
         if self.primary:

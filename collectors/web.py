@@ -1,10 +1,11 @@
-"""A small web server for `/healthz` and `/status`: one request a connection, bounded throughout.
+"""A small web server for `/healthz` and `/status`, with one request per connection.
 
-    GET and HEAD of a known path   200, or what the path answers
+    GET and HEAD of a known path   the status of the page, 200 or 503
     anything else                  404, 405 or 400
 
-A client has so many seconds for its request and for taking the answer. Of too many at once, the
-one that has waited longest has to go: who holds connections open cannot keep others out.
+Time, size and number of requests are bounded. A client has `CLIENT_S` seconds to send its request
+and to read the answer. Beyond `CONNECTIONS_MAX` connections the oldest is closed, so clients that
+keep connections open cannot shut out others.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from typing import Any
 
 from multicast.errors import UsageError
 
-CLIENT_S = 5.0
-CONNECTIONS_MAX = 64
-_HEAD_BYTES_MAX = 16 * 1024
-_BACKLOG = 128
+CLIENT_S = 5.0  # probers have shorter time-outs themselves
+CONNECTIONS_MAX = 64  # probers are a few; each connection costs a task and a file descriptor
+_HEAD_BYTES_MAX = 16 * 1024  # web servers usually allow 8 to 16 KiB
+_BACKLOG_MAX = 128  # connections that wait for accept; Linux's default bound before 5.4
 
-# What a path answers: the status and a JSON document.
+# Gives a page: the status and a JSON document.
 Page = Callable[[], tuple[HTTPStatus, Mapping[str, Any]]]
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """Open a listening socket at that address and no other; port 0 takes any free one.
+    """Open a listening socket at that address and no other; port 0 takes any free port.
 
-    Raises `UsageError` where that cannot be, as where another process has the port.
+    Raises `UsageError` if that fails, for example because another process uses the port.
     """
     try:
-        family, kind, protocol, _, at = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind(at)
-            opened.listen(_BACKLOG)
+            opened.bind(address)
+            opened.listen(_BACKLOG_MAX)
         except BaseException:
             opened.close()
             raise
@@ -56,27 +57,27 @@ def listen_at(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Give the address of a listening socket as it stands in a URL."""
+    """Give the HOST:PORT of a listening socket, as in a URL."""
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class WebServer:
-    """Serves pages on a listening socket, in the loop that runs."""
+    """Serves pages on a listening socket, in the running event loop."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._clients: dict[asyncio.Task[Any], None] = {}  # the oldest first
+        self._clients: dict[asyncio.Task[Any], None] = {}  # in insertion order: oldest first
 
     async def start(self, listening: socket.socket) -> None:
-        """Begin to answer."""
+        """Start to answer requests."""
         self._server = await asyncio.start_server(
             self._client, sock=listening, limit=_HEAD_BYTES_MAX
         )
 
     async def stop(self) -> None:
-        """Answer no longer; what is being answered is cut off."""
+        """Stop, and cut off the requests that are being answered."""
         if self._server is not None:
             self._server.close()
         for task in list(self._clients):
@@ -110,13 +111,14 @@ class WebServer:
             )
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _written(HTTPStatus.BAD_REQUEST, {"error": "this is no request of HTTP/1"})
+            return _written(HTTPStatus.BAD_REQUEST, {"error": "this is not an HTTP/1 request"})
         method, target, _ = words
         page = self._pages.get(target.split("?", 1)[0].rstrip("/") or "/")
         if page is None:
-            return _written(HTTPStatus.NOT_FOUND, {"error": f"the pages: {' '.join(self._pages)}"})
+            pages = " ".join(self._pages)
+            return _written(HTTPStatus.NOT_FOUND, {"error": f"the pages here are: {pages}"})
         if method not in ("GET", "HEAD"):
-            return _written(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "GET or HEAD"})
+            return _written(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "use GET or HEAD"})
         status, document = page()
         return _written(status, document, body=method == "GET")
 

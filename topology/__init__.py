@@ -1,1 +1,1 @@
-"""Interest sets become trees of collectors: planned, checked, drawn. Imports no other room."""
+"""Plans, checks and draws trees of collectors for interests. Imports no other room."""

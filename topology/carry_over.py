@@ -1,19 +1,19 @@
-"""What of a topic a new plan leaves as it is: whole trees, and logs that nobody collects.
+"""Which collectors and logs a new plan retains: it does not interrupt them.
 
-Goes in: the plans of two epochs in a row. Comes out: the collectors and logs that are carried over.
-They take no part in the change: nothing of theirs freezes, is marked or filled, their streams go on
-under the plan that they began with, and their consumers see nothing of it. Pure.
+`retained` takes the plans of two successive epochs. A retained collector does not freeze, and a
+retained log is neither marked nor filled. Their streams continue under the plan that they began
+with, and their consumers do not notice the change. No I/O.
 
-    part   a tree of collectors with all logs in their bags; or one log that no collector has.
-           (The bags of one log hang together, so it is in one tree.)
+    part   a tree of collectors with all logs in their bags; or one log in no collector's bag.
+           (The collectors that hold one log are connected, so a log is in one tree only.)
 
-A part is carried over iff both plans have it alike: the same collectors with the same bags, parents
-and streams; the same logs in the same places; the same consumers; and on the partitions of its logs
-no other log in one plan than in the other. (A log of a new destination set would be missing from
-what those consumers deliver, whose order the part alone decides.)
+A part is retained if and only if both plans have it unchanged: the same collectors with the same
+bags, parents and streams; the same logs in the same Kafka partitions; the same consumers; and the
+partitions of its logs are in the same logs. (A log of a new destination set would be missing from
+the order that these consumers read, because they read this part only.)
 
-This is a rule of the protocol, as the acceptance of order records is: whoever reads two plans must
-come to the same answer, for ever.
+This is a rule of the protocol, like the acceptance of order records: all readers of the two plans
+must get the same result, in all versions of the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topology.tree import CollectorSpec, Plan
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """The names of what goes on from one epoch into the next without a break."""
+    """The names of the collectors and logs that continue from one epoch into the next."""
 
     collectors: frozenset[str]
     logs: frozenset[str]
@@ -41,7 +41,7 @@ class _Part:
 
 
 def retained(before: Plan, after: Plan) -> Retained:
-    """Say what the plan of the next epoch leaves as it is."""
+    """Give what `after`, the plan of the next epoch, leaves unchanged from `before`."""
     same = set(_parts(before)) & set(_parts(after))
     return Retained(
         frozenset(node[0] for part in same for node in part.collectors),

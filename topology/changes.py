@@ -1,7 +1,7 @@
-"""What is different between two plans, in sentences and in figures; and rates from offsets.
+"""Comparison of two plans in sentences and in figures; rates from two samples of offsets.
 
-Goes in: two plans, or two samples of offsets. Comes out: what moves, and what it does to everyone.
-Pure. Collectors are told apart by name, as their processes and streams are.
+It also keeps logs and collectors' names from one plan to the next. No I/O. Two collectors with the
+same name are the same collector, as they are for processes and streams.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from topology.check import PlanRejected, TreeFigures, figures
 from topology.interests import Interest, InterestFile, PlanLimits
 from topology.tree import Plan
 
-RATE_MIN = 0.001  # a log that was silent while we looked is not free
-RATE_DIGITS = 3
+# A log that was silent during the measurement must not cost nothing: the planner would then send it
+# through every collector.
+RATE_MIN_PER_S = 0.001
+RATE_DIGITS = 3  # more digits of a sample of seconds are noise, and change the plan's digest
 
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:
-    """Name everything that moves from one plan to the other; empty: the layout is the same."""
+    """List every change of the layout from one plan to the other; empty: the same layout."""
     return (
         *_named("log", {e.name for e in old.logs}, {e.name for e in new.logs}),
         *_named("collector", {e.name for e in old.collectors}, {e.name for e in new.collectors}),
@@ -50,7 +52,7 @@ def _collectors_moved(old: Plan, new: Plan) -> Iterator[str]:
         if lost:
             yield f"collector {node.name} gives up {', '.join(sorted(lost))}"
         if before.host != node.host:
-            yield f"collector {node.name} stands on {node.host} (was {before.host})"
+            yield f"collector {node.name} is on {node.host} (was {before.host})"
         if before.stream != node.stream:
             yield f"collector {node.name} writes stream {node.stream} (was {before.stream})"
 
@@ -78,7 +80,7 @@ def _consumers_moved(old: Plan, new: Plan) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """One figure before and after; None where the plan has no such entry."""
+    """One figure before and after; None: that plan has no such entry."""
 
     what: str
     before: float | None
@@ -86,7 +88,7 @@ class FigureChange:
 
 
 def compared(old: Plan, new: Plan) -> tuple[FigureChange, ...]:
-    """Compare two plans by their figures, each at the rates that it was planned for."""
+    """Compare the figures of two plans, each at the rates in the plan itself."""
     was, now = figures(old), figures(new)
     return (
         FigureChange("cost", was.cost, now.cost),
@@ -118,28 +120,28 @@ def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iter
 def measured_rates(
     first: Mapping[str, int], last: Mapping[str, int], *, seconds: float
 ) -> dict[str, float]:
-    """Turn two samples of end offsets by log name into messages/s, three digits each.
+    """Turn two samples of end offsets by log name into messages/s, rounded to three digits.
 
-    Empty offsets (transaction markers) count as messages: the order names them all the same.
+    Offsets without a message (transaction markers) count, too: the order names them like messages.
     """
     assert seconds > 0, "two samples are some time apart"
     rates = {}
     for name in sorted(first.keys() & last.keys()):
         rate = max(0, last[name] - first[name]) / seconds
-        rates[name] = max(RATE_MIN, float(f"{rate:.{RATE_DIGITS}g}"))
+        rates[name] = max(RATE_MIN_PER_S, float(f"{rate:.{RATE_DIGITS}g}"))
     return rates
 
 
 def with_rates(interests: InterestFile, rates: Mapping[str, float]) -> InterestFile:
-    """Fill `[rates]` with measured ones; what the file itself says stays."""
+    """Add measured rates to the interest file; a rate that the file states has precedence."""
     return replace(interests, rates={**rates, **interests.rates})
 
 
 def with_running_logs(interests: InterestFile, running: Plan) -> InterestFile:
-    """Keep every partition and destination set of the running plan, each in its place.
+    """Add the running plan's partitions and destination sets, each at its old index.
 
-    Producers that have not heard of the new plan yet still send there: a log that no collector
-    ordered would lose messages. So logs only grow in number; what is new comes after.
+    Producers that have not read the new plan still send to them, and messages in a log that nobody
+    orders would be lost. So a plan never drops a log; new logs follow the old ones.
     """
     wider = [log.to for log in running.logs if log.topic != running.topic]
     return replace(
@@ -150,7 +152,7 @@ def with_running_logs(interests: InterestFile, running: Plan) -> InterestFile:
 
 
 def interests_of(plan: Plan) -> InterestFile:
-    """Give the interest file that a plan answers; hosts are left out."""
+    """Give the interest file for which a plan was made, without its hosts."""
     return InterestFile(
         topic=plan.topic,
         partitions=plan.partitions,
@@ -164,19 +166,19 @@ def interests_of(plan: Plan) -> InterestFile:
 
 
 def refuse_moved_logs(running: Plan, plan: Plan) -> None:
-    """Raise `PlanRejected` where a log of the running plan is missing or stands elsewhere."""
+    """Raise `PlanRejected` if the plan drops a running log or moves it to another partition."""
     for log in running.logs:
         if not plan.has_log(log.name):
             raise PlanRejected(
-                f"log {log.name} of epoch {running.epoch} is missing, and producers may still send "
-                f"there; plan with --against or --from-cluster, which keeps it"
+                f"log {log.name} of epoch {running.epoch} is missing, but producers may still send "
+                f"to it; plan with --against or --from-cluster, which keep it"
             )
         now = plan.log(log.name)
         if (now.topic, now.partition) != (log.topic, log.partition):
             raise PlanRejected(
                 f"log {log.name} would move from {log.topic}/{log.partition} to "
                 f"{now.topic}/{now.partition}; plan with --against or --from-cluster, which "
-                f"leaves it where it is"
+                f"leave it where it is"
             )
 
 
@@ -184,45 +186,45 @@ def refuse_moved_logs(running: Plan, plan: Plan) -> None:
 
 
 def with_kept_names(old: Plan, new: Plan) -> Plan:
-    """Rename the new plan's collectors so that what stays keeps its name and its stream.
+    """Give the new plan's collectors the names and streams of the old ones that they continue.
 
-    Of all pairs the one with most logs in common comes first (then: most alike in size, then in
-    the plans' order); pairs that share no log are not the same collector. What is left over takes
-    the lowest names and streams that are free.
+    Pairs of a new and an old collector are matched greedily: the pair with most logs in common
+    first (then the smaller difference of the bags, then the plans' order). Collectors without a
+    common log are never matched. Unmatched new collectors take the lowest free names and streams.
     """
     pairs = sorted(
         (
-            (-len(bag & set(was.bag)), len(bag ^ set(was.bag)), here, there)
-            for here, node in enumerate(new.collectors)
+            (-len(bag & set(was.bag)), len(bag ^ set(was.bag)), new_index, old_index)
+            for new_index, node in enumerate(new.collectors)
             for bag in [set(node.bag)]
-            for there, was in enumerate(old.collectors)
+            for old_index, was in enumerate(old.collectors)
             if not bag.isdisjoint(was.bag)
         ),
     )
-    became: dict[int, int] = {}
-    gone = set(range(len(old.collectors)))
-    for _, _, here, there in pairs:
-        if here not in became and there in gone:
-            became[here] = there
-            gone.discard(there)
-    names = {here: old.collectors[there].name for here, there in became.items()}
-    streams = {here: old.collectors[there].stream for here, there in became.items()}
-    for here in range(len(new.collectors)):
-        if here not in became:
+    matches: dict[int, int] = {}
+    unmatched = set(range(len(old.collectors)))
+    for _, _, new_index, old_index in pairs:
+        if new_index not in matches and old_index in unmatched:
+            matches[new_index] = old_index
+            unmatched.discard(old_index)
+    names = {index: old.collectors[match].name for index, match in matches.items()}
+    streams = {index: old.collectors[match].stream for index, match in matches.items()}
+    for index in range(len(new.collectors)):
+        if index not in matches:
             taken = {*names.values(), *(node.name for node in old.collectors)}
-            names[here] = next(f"K{n}" for n in count(1) if f"K{n}" not in taken)
-            streams[here] = next(n for n in count() if n not in streams.values())
-    name_of = {node.name: names[here] for here, node in enumerate(new.collectors)}
+            names[index] = next(f"K{n}" for n in count(1) if f"K{n}" not in taken)
+            streams[index] = next(n for n in count() if n not in streams.values())
+    name_of = {node.name: names[index] for index, node in enumerate(new.collectors)}
     return replace(
         new,
         collectors=tuple(
             replace(
                 node,
-                name=names[here],
-                stream=streams[here],
+                name=names[index],
+                stream=streams[index],
                 parent=node.parent and name_of[node.parent],
             )
-            for here, node in enumerate(new.collectors)
+            for index, node in enumerate(new.collectors)
         ),
         consumers=tuple(
             replace(entry, collector=entry.collector and name_of[entry.collector])

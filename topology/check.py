@@ -1,16 +1,16 @@
-"""An independent judge of plans: it shares no code with the planner and trusts no promise.
+"""The checker of plans. It shares no code with the planner and does not trust a plan's own figures.
 
-Goes in: a `Plan`, whoever wrote it. Comes out: nothing, or `PlanRejected` with the reason; and
-`figures`, the hops, foreign work and loads computed again from the tree alone.
-No solver, no search, no reduction: every log and every consumer is looked at as it stands.
+`check` accepts a plan from any source, or raises `PlanRejected` with the reason. `figures` computes
+hops, foreign work and loads again, from the tree alone. No solver, no search and no reduction: the
+code examines each log and each consumer as the plan states it.
 
-What is checked, in this order:
+Rules, in the order in which they are checked:
     logs        each partition has its log; names are canonical; no two logs share a Kafka partition
-    forest      every parent exists, and nobody is his own ancestor
+    forest      every parent exists, and no collector is its own ancestor
     one top     the collectors that hold a log are connected, so it enters the order exactly once
     coverage    a consumer's collector holds every log that meets its interest
-    limits      rates, levels and counts stay within what the plan says they must
-    promise     hops, foreign work, excess and cost are what the tree makes them
+    limits      rates, levels and counts stay within the plan's own limits
+    promise     hops, foreign work, excess and cost of the plan equal those of the tree
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from dataclasses import dataclass
 
 from topology.tree import CollectorSpec, Log, Plan, Subscription
 
-TOLERANCE = 1e-6  # relative: a promise is printed in decimal
+# Relative (and absolute near 0): a plan writes its figures as decimal fractions, so other programs
+# may round them. A wrong figure that matters differs by far more.
+TOLERANCE = 1e-6
 
 
 class PlanRejected(ValueError):
@@ -30,7 +32,11 @@ class PlanRejected(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one consumer's order costs: its own logs' crossings, others' on the way, levels."""
+    """The cost of one consumer's order.
+
+    `hops` is the cost of its own logs' way through the tree. `foreign` and `own` are the rates of
+    other logs and of its own logs, summed over the collectors on its path; `levels` counts these.
+    """
 
     consumer: str
     hops: float
@@ -40,13 +46,13 @@ class Share:
 
     @property
     def genuineness(self) -> float:
-        """Of all that crosses the collectors on the path: which part is the consumer's, 0 to 1."""
+        """The consumer's part of the messages that the collectors on its path handle, 0 to 1."""
         return 1.0 if not self.foreign else self.own / (self.own + self.foreign)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeFigures:
-    """What a tree does, computed from the tree: weighted as the objective weighs it."""
+    """The figures of a tree, computed from the tree and weighted as in the objective."""
 
     shares: tuple[Share, ...]
     loads: tuple[tuple[str, float], ...]
@@ -58,20 +64,23 @@ class TreeFigures:
 
 
 def check(plan: Plan) -> None:
-    """Accept a plan by returning; raise `PlanRejected` with the first rule that it breaks."""
+    """Return if the plan is sound; raise `PlanRejected` with the first rule that it breaks."""
     _check_logs(plan)
     _check_forest(plan.collectors)
     _check_tops(plan)
     for entry in plan.consumers:
         _check_coverage(plan, entry)
     _check_hosts(plan)
-    found = figures(plan)
-    _check_limits(plan, found)
-    _check_promise(plan, found)
+    computed = figures(plan)
+    _check_limits(plan, computed)
+    _check_promise(plan, computed)
 
 
 def figures(plan: Plan) -> TreeFigures:
-    """Compute hops, foreign work and loads from the tree. The plan must be sound up to coverage."""
+    """Compute hops, foreign work and loads from the tree.
+
+    The plan must obey the rules up to coverage.
+    """
     loads = [(n.name, math.fsum(_rate(plan, log) for log in n.bag)) for n in plan.collectors]
     wanted = plan.limits.get("collector_rate_wanted", math.inf)
     excess = math.fsum(max(0.0, load - wanted) for _, load in loads)
@@ -118,7 +127,7 @@ def _path(
 
 
 def _link(plan: Plan, log: str, node: CollectorSpec, above: CollectorSpec | None) -> float:
-    """Price one hop of one log into a collector: from its parent, or from the log's leader."""
+    """Give the price of a log's hop into a collector: from its parent or from the log's leader."""
     if not plan.hosts:
         return 1.0
     names, latency = plan.hosts["names"], plan.hosts["latency"]
@@ -144,16 +153,18 @@ def _met(plan: Plan, entry: Subscription) -> list[Log]:
 
 
 def _check_logs(plan: Plan) -> None:
-    standing: dict[tuple[str, int], str] = {}
+    placed: dict[tuple[str, int], str] = {}
     names = set()
     for log in plan.logs:
         parts = log.name.split("+")
         if parts != sorted(set(parts)):
-            raise PlanRejected(f"log {log.name} is not named by its partitions, sorted, once each")
-        other = standing.setdefault((log.topic, log.partition), log.name)
+            raise PlanRejected(
+                f"the name of log {log.name} is not the sorted list of its partitions, each once"
+            )
+        other = placed.setdefault((log.topic, log.partition), log.name)
         if other != log.name or log.name in names:
             raise PlanRejected(
-                f"logs {other} and {log.name} both stand in partition {log.partition} "
+                f"logs {other} and {log.name} both use partition {log.partition} "
                 f"of topic {log.topic}"
             )
         names.add(log.name)
@@ -161,24 +172,32 @@ def _check_logs(plan: Plan) -> None:
         if partition not in names:
             raise PlanRejected(f"partition {partition} has no log of its own")
     if plan.epoch <= plan.base_epoch:
-        raise PlanRejected(f"epoch {plan.epoch} does not follow its base, {plan.base_epoch}")
+        raise PlanRejected(
+            f"epoch {plan.epoch} is not greater than its base epoch {plan.base_epoch}"
+        )
 
 
 def _check_forest(collectors: tuple[CollectorSpec, ...]) -> None:
     parent = {node.name: node.parent for node in collectors}
     if len(parent) != len(collectors):
-        raise PlanRejected("two collectors have one name")
+        raise PlanRejected("two collectors have the same name")
     streams: dict[int, str] = {}
     for node in collectors:
         other = streams.setdefault(node.stream, node.name)
         if other != node.name:
-            raise PlanRejected(f"{other} and {node.name} both write stream {node.stream}")
+            raise PlanRejected(
+                f"collectors {other} and {node.name} both write stream {node.stream}"
+            )
         seen, above = {node.name}, node.parent
         while above is not None:
             if above not in parent:
-                raise PlanRejected(f"{node.name} follows {above}, which is no collector")
+                raise PlanRejected(
+                    f"collector {node.name} has the parent {above}, which is not a collector"
+                )
             if above in seen:
-                raise PlanRejected(f"{node.name} is its own ancestor: the parents form a circle")
+                raise PlanRejected(
+                    f"collector {node.name} is its own ancestor: the parents form a cycle"
+                )
             seen.add(above)
             above = parent[above]
 
@@ -190,21 +209,25 @@ def _check_tops(plan: Plan) -> None:
     for node in plan.collectors:
         for log in node.bag:
             if log not in known:
-                raise PlanRejected(f"{node.name} holds {log}, which is no log of the plan")
+                raise PlanRejected(
+                    f"collector {node.name} holds {log}, which is not a log of the plan"
+                )
             if node.parent is None or log not in bags[node.parent]:
                 tops.setdefault(log, []).append(node.name)
     for log in sorted(tops):
         if len(tops[log]) > 1:
             raise PlanRejected(
                 f"running intersection: log {log} enters the order at "
-                f"{' and '.join(tops[log])}, which may order it differently"
+                f"{' and '.join(tops[log])}, and these may order it differently"
             )
 
 
 def _check_coverage(plan: Plan, entry: Subscription) -> None:
     for partition in entry.interest:
         if partition not in plan.partitions:
-            raise PlanRejected(f"consumer {entry.name} wants {partition}, which is no partition")
+            raise PlanRejected(
+                f"consumer {entry.name} subscribes to {partition}, which is not a partition"
+            )
     wanted = {log.name for log in _met(plan, entry)}
     if entry.collector is None:
         if len(wanted) > 1:
@@ -215,7 +238,9 @@ def _check_coverage(plan: Plan, entry: Subscription) -> None:
         return
     bags = {node.name: set(node.bag) for node in plan.collectors}
     if entry.collector not in bags:
-        raise PlanRejected(f"consumer {entry.name} reads {entry.collector}, which is no collector")
+        raise PlanRejected(
+            f"consumer {entry.name} reads {entry.collector}, which is not a collector"
+        )
     missing = sorted(wanted - bags[entry.collector])
     if missing:
         raise PlanRejected(
@@ -227,7 +252,9 @@ def _check_coverage(plan: Plan, entry: Subscription) -> None:
 def _check_hosts(plan: Plan) -> None:
     for node in plan.collectors:
         if plan.hosts and node.host not in plan.hosts["names"]:
-            raise PlanRejected(f"{node.name} stands on {node.host}, which is no host of the plan")
+            raise PlanRejected(
+                f"collector {node.name} is on {node.host}, which is not a host of the plan"
+            )
 
 
 def _check_limits(plan: Plan, figures: TreeFigures) -> None:
@@ -236,25 +263,27 @@ def _check_limits(plan: Plan, figures: TreeFigures) -> None:
     for name, load in figures.loads:
         if load > rate_max * (1 + TOLERANCE):
             raise PlanRejected(
-                f"capacity: {name} handles {load:g} messages/s, collector_rate_max is {rate_max:g}"
+                f"capacity: collector {name} handles {load:g} messages/s, and collector_rate_max "
+                f"is {rate_max:g}"
             )
     for node in plan.collectors:
         levels = sum(1 for _ in _path(plan, node.name))
         if levels > limits.get("levels_max", math.inf):
             raise PlanRejected(
-                f"{node.name} stands at level {levels}, levels_max is {limits['levels_max']:g}"
+                f"collector {node.name} is at level {levels}, and levels_max is "
+                f"{limits['levels_max']:g}"
             )
     if len(plan.collectors) > limits.get("collectors_max", math.inf):
         raise PlanRejected(
-            f"there are {len(plan.collectors)} collectors, "
-            f"collectors_max is {limits['collectors_max']:g}"
+            f"the plan has {len(plan.collectors)} collectors, "
+            f"and collectors_max is {limits['collectors_max']:g}"
         )
     for host in plan.hosts.get("names", []):
         count = sum(1 for node in plan.collectors if node.host == host)
         if count > limits.get("collectors_per_host_max", math.inf):
             raise PlanRejected(
-                f"{count} collectors stand on {host}, "
-                f"collectors_per_host_max is {limits['collectors_per_host_max']:g}"
+                f"{count} collectors are on {host}, "
+                f"and collectors_per_host_max is {limits['collectors_per_host_max']:g}"
             )
 
 
@@ -266,8 +295,10 @@ def _check_promise(plan: Plan, figures: TreeFigures) -> None:
         ("excess", promised.excess, figures.excess),
         ("cost", promised.cost, figures.cost),
     )
-    for what, said, true in pairs:
-        if not math.isclose(said, true, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-            raise PlanRejected(f"promise: the plan says {what} {said:g}, the tree makes {true:g}")
+    for what, stated, true in pairs:
+        if not math.isclose(stated, true, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            raise PlanRejected(
+                f"promise: the plan states {what} {stated:g}, and its tree has {true:g}"
+            )
     if not 0 <= promised.gap <= 1:
-        raise PlanRejected(f"promise: a gap of {promised.gap:g} is not between 0 and 1")
+        raise PlanRejected(f"promise: the gap {promised.gap:g} is not between 0 and 1")

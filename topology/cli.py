@@ -1,7 +1,7 @@
 """`amcast topology`: the verbs that need no cluster.
 
-stdout is data, stderr is progress. `-o json` prints one JSON document. Exit codes: 0 ok, 1 failed,
-2 bad input, 6 changes to make (only with --detailed-exitcode).
+Results go to stdout, progress and errors to stderr. `-o json` prints one JSON document. Exit codes:
+0 success, 1 failure, 2 bad input, 6 there are changes to make (only with --detailed-exitcode).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Plan, judge and draw trees of collectors; apply one to a cluster.",
+    help="Plan, check and draw trees of collectors, and apply one to a cluster.",
 )
 
-CHANGES_TO_MAKE = 6
+CHANGES_TO_MAKE = 6  # exit code; 1 to 5 are errors, see `multicast.errors`
 
 
 class Preference(StrEnum):
-    """What the best tree is best at."""
+    """What the planner optimises for."""
 
     GENUINE = "genuine"
     LATENCY = "latency"
@@ -51,7 +51,7 @@ class Preference(StrEnum):
 
 
 class SolverName(StrEnum):
-    """Who solves the integer program."""
+    """The solver of the integer program."""
 
     CBC = "cbc"
     HIGHS = "highs"
@@ -59,49 +59,71 @@ class SolverName(StrEnum):
 
 FromClusterOption = Annotated[
     bool,
-    typer.Option("--from-cluster", help="Compare with the running epoch, at measured rates."),
+    typer.Option("--from-cluster", help="Compare with the running epoch, and use measured rates."),
 ]
 WindowOption = Annotated[
-    float, typer.Option(help="Seconds to measure rates for, with --from-cluster.", min=0.1)
+    float, typer.Option(help="With --from-cluster: seconds to measure the rates for.", min=0.1)
 ]
 BootstrapOption = Annotated[
-    str | None, typer.Option("--bootstrap", "-b", help="Brokers, with --from-cluster.")
+    str | None,
+    typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
 ]
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Form of stdout.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
 SvgOption = Annotated[
-    Path | None, typer.Option("--svg", help="Draw the tree here, for the wall (SVG).")
+    Path | None, typer.Option("--svg", help="Write a detailed drawing to this file (SVG).")
 ]
 MermaidOption = Annotated[
-    Path | None, typer.Option("--mermaid", help="Draw the tree here (Mermaid).")
+    Path | None, typer.Option("--mermaid", help="Write a drawing to this file (Mermaid).")
 ]
-DotOption = Annotated[Path | None, typer.Option("--dot", help="Draw the tree here (Graphviz).")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+DotOption = Annotated[
+    Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
-OutOption = Annotated[Path | None, typer.Option("--out", help="Write the plan (JSON) here.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
+]
 AgainstOption = Annotated[
-    Path | None, typer.Option("--against", help="The running epoch's plan (JSON).")
+    Path | None,
+    typer.Option("--against", help="Compare with this plan, that of the running epoch (JSON)."),
 ]
 PreferOption = Annotated[
     Preference,
     typer.Option(
-        help="genuine: little foreign work; latency: few hops; balance: no busy collector."
+        help="genuine: little foreign work; latency: few hops; balance: the least load on the "
+        "busiest collector."
     ),
 ]
 PhiOption = Annotated[
-    float | None, typer.Option(help="Hops that one foreign message is worth.", min=0)
+    float | None, typer.Option(help="Price of one foreign message, in hops.", min=0)
+]
+
+
+ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
+BaseEpochOption = Annotated[int | None, typer.Option(help="Epoch that the plan replaces.", min=0)]
+SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer program.")]
+EffortOption = Annotated[
+    float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
+]
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds for the integer program; with it, the plan may differ between runs.",
+        min=0,
+    ),
 ]
 
 
 def fail(sentence: str, exit_code: int) -> NoReturn:
-    """Say one sentence on stderr and end with an exit code."""
+    """Print one sentence to stderr and end the command with an exit code."""
     sys.stderr.write(f"amcast: {sentence}\n")
     raise typer.Exit(exit_code)
 
 
 def read_interests(path: Path) -> InterestFile:
-    """Read an interest file; a file that cannot be used ends the command with exit code 2."""
+    """Read an interest file; an unusable one ends the command with exit code 2."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as wrong:
@@ -111,7 +133,7 @@ def read_interests(path: Path) -> InterestFile:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan file and judge it; a plan that is refused ends the command with exit code 2."""
+    """Read and check a plan file; a rejected plan ends the command with exit code 2."""
     try:
         plan = Plan.parse(path.read_bytes())
         check(plan)
@@ -124,7 +146,7 @@ def read_plan(path: Path) -> Plan:
 
 @app.command("check")
 def check_command(file: InterestPath, output: OutputOption = Output.TABLE) -> None:
-    """Say whether the interests are acyclic, which cycle makes them not so, and what would help."""
+    """Tell whether the interests are acyclic; if not, show a cycle and the least change."""
     interests = read_interests(file)
     verdict = judged(interests)
     if output is Output.JSON:
@@ -141,26 +163,19 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     against: AgainstOption = None,
     prefer: PreferOption = Preference.GENUINE,
     phi: PhiOption = None,
-    cluster_id: Annotated[str, typer.Option(help="Cluster that the plan is for.")] = "",
-    base_epoch: Annotated[
-        int | None, typer.Option(help="Epoch that the plan replaces.", min=0)
-    ] = None,
-    solver: Annotated[SolverName, typer.Option(help="Integer solver.")] = SolverName.CBC,
-    effort: Annotated[
-        float, typer.Option(help="Multiplies the step budgets of large searches.", min=0.01)
-    ] = 1.0,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds for the integer program; the plan may then vary.", min=0),
-    ] = None,
+    cluster_id: ClusterIdOption = "",
+    base_epoch: BaseEpochOption = None,
+    solver: SolverOption = SolverName.CBC,
+    effort: EffortOption = 1.0,
+    time_limit: TimeLimitOption = None,
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
     detailed_exitcode: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--detailed-exitcode", help="Exit with 6 if something would change.")
+        bool, typer.Option("--detailed-exitcode", help="Exit with 6 if the plan changes anything.")
     ] = False,
     from_cluster: FromClusterOption = False,  # noqa: FBT002 - a flag
-    window: WindowOption = 5.0,
+    window: WindowOption = 5.0,  # at 100 messages/s the rate is then right to about 5 %
     bootstrap: BootstrapOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -171,13 +186,19 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     running = None if against is None else read_plan(against)
     if from_cluster:
         if against is not None or cluster_id:
-            fail("--from-cluster stands for --against and --cluster-id: give one or the other", 2)
-        running, rates, cluster_id, has = _ask_cluster(interests.topic, bootstrap, window)
+            fail(
+                "--from-cluster replaces --against and --cluster-id: leave those two out, or "
+                "leave out --from-cluster",
+                2,
+            )
+        running, rates, cluster_id, partition_count = _ask_cluster(
+            interests.topic, bootstrap, window
+        )
         interests = with_rates(interests, rates)
     if running is not None:
         interests = with_running_logs(interests, running)
     if from_cluster:
-        _compare_partitions(interests, has)
+        _compare_partitions(interests, partition_count)
     if base_epoch is None:
         base_epoch = 0 if running is None else running.epoch
     if running is not None and not cluster_id:
@@ -194,20 +215,20 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         effort=effort,
     )
     plan = solution.plan if running is None else with_kept_names(running, solution.plan)
-    found = figures(plan)
+    computed = figures(plan)
     check(plan)
     report.solved(solution, perf_counter() - started)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
-    drawings.draw(plan, found)
-    _print(plan, found, output)
+    drawings.draw(plan, computed)
+    _print(plan, computed, output)
     changes = _print_changes(running, plan, output)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
 def _print_changes(running: Plan | None, plan: Plan, output: Output) -> tuple[str, ...]:
-    """Print what moves from the running plan to this one; give it."""
+    """Print what changes from the running plan to this one, and return the sentences."""
     if running is None:
         return ("everything is new",)
     changes = differences(running, plan)
@@ -226,13 +247,13 @@ def show_command(  # noqa: PLR0917 - a command line, not a call
     dot_file: DotOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Judge a plan file and print it as a tree."""
+    """Check a plan file and print it as a tree."""
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing(drawings.files, force=force)
     plan = read_plan(file)
-    found = figures(plan)
-    drawings.draw(plan, found)
-    _print(plan, found, output)
+    computed = figures(plan)
+    drawings.draw(plan, computed)
+    _print(plan, computed, output)
 
 
 @app.command("diff")
@@ -244,7 +265,7 @@ def diff_command(
         bool, typer.Option("--detailed-exitcode", help="Exit with 6 if the plans differ.")
     ] = False,
 ) -> None:
-    """Name what moves from one plan to another, with the figures before and after."""
+    """List what changes from one plan to another, with the figures before and after."""
     before, after = read_plan(old), read_plan(new)
     changes, rows = differences(before, after), compared(before, after)
     if output is Output.JSON:
@@ -266,47 +287,55 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
 def _ask_cluster(
     topic: str, bootstrap: str | None, window_s: float
 ) -> tuple[Plan | None, dict[str, float], str, int]:
-    """Ask whoever knows clusters; this room does not, so an entry point names it."""
+    """Give the running plan, the measured rates, the cluster's ID and the topic's partition count.
+
+    This room may not import code that talks to Kafka, so it loads an entry point.
+    """
     entries = entry_points(group="amcast.cluster", name="running")
     if not entries:
-        fail("this installation has no part that reads clusters", 2)
+        fail(
+            "--from-cluster cannot be used: this installation does not register the entry point "
+            "'running' of group 'amcast.cluster'; install the package amcast again",
+            2,
+        )
     (entry,) = entries
-    found: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
+    answer: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
-    return found
+    return answer
 
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:
     try:
-        with report.progress() as tell:
-            return solve(interests, progress=tell, **options)
+        with report.progress() as update:
+            return solve(interests, progress=update, **options)
     except Infeasible as wrong:
         fail(str(wrong), 1)
     except ModuleNotFoundError as wrong:
         fail(f"{wrong}: pip install highspy", 2)
 
 
-def _compare_partitions(interests: InterestFile, has: int) -> None:
-    """Refuse what `apply` would refuse, and say what it would do to the topic that stands."""
+def _compare_partitions(interests: InterestFile, partition_count: int) -> None:
+    """Refuse what `apply` would refuse, and warn where `apply` would have to grow the topic."""
     wanted = len(interests.partitions)
-    if has > wanted:
+    if partition_count > wanted:
         fail(
-            f"topic {interests.topic} has {has} partitions and the interest file and the running "
-            f"plan name {wanted}: no consumer would be sent what stands in the others; name all "
-            f"{has} in the interest file",
+            f"topic {interests.topic} has {partition_count} partitions, but the interest file and "
+            f"the running plan name {wanted}: no consumer would get the messages in the others; "
+            f"name all {partition_count} in the interest file",
             2,
         )
-    if 0 < has < wanted:
+    if 0 < partition_count < wanted:
         sys.stderr.write(
-            f"topic {interests.topic} has {has} partitions and the plan {wanted}: applying it "
-            f"needs --add-partitions, which moves keys of keyed producers to other partitions\n"
+            f"topic {interests.topic} has {partition_count} partitions and the plan needs "
+            f"{wanted}: applying it needs --add-partitions, after which producers that choose the "
+            f"partition by the key send some keys to other partitions\n"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawings:
-    """The files that a tree is drawn to."""
+    """The files to draw a tree to; None: no drawing of that kind."""
 
     svg: Path | None
     mermaid: Path | None
@@ -315,11 +344,11 @@ class _Drawings:
 
     @property
     def files(self) -> list[Path | None]:
-        """All of them."""
+        """The three paths."""
         return [self.svg, self.mermaid, self.dot]
 
     def draw(self, plan: Plan, figures: TreeFigures) -> None:
-        """Write those that were asked for."""
+        """Write each drawing that has a path."""
         if self.svg is not None:
             _write(self.svg, svg(plan, figures), force=self.force)
         if self.mermaid is not None:
@@ -329,7 +358,7 @@ class _Drawings:
 
 
 def _refuse_existing(files: Sequence[Path | None], *, force: bool) -> None:
-    """End the command before it works for nothing: one of its files exists."""
+    """End the command before the search starts if one of its output files exists."""
     try:
         refuse_existing_of(files, force=force)
     except FileExists as wrong:

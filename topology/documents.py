@@ -1,9 +1,9 @@
-"""JSON that anybody may have written, read with one error.
+"""Readers for JSON from untrusted writers; every defect raises the same error, `NotReadable`.
 
-Goes in: bytes, or a part of a document. Comes out: the value in the wanted form, or `NotReadable`,
-whatever the bytes are: another encoding, lists nested too deep for Python's stack, `1e999`, numbers
-of thousands of digits, halves of surrogate pairs. Whether a document is readable is a function of
-its bytes alone, so that everybody who reads a control topic takes the same statements. No I/O.
+They take bytes or a part of a document, and give the value in the wanted form. They survive any
+bytes: another encoding, lists nested too deep for Python's stack, `1e999`, numbers of thousands of
+digits, halves of surrogate pairs. Whether a document is readable depends on its bytes alone, so all
+readers of a control topic accept the same records. No I/O.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import json
 import math
 from typing import Any, Never
 
-DEPTH_MAX = 64  # of lists and objects in each other; Python's stack allows some hundreds
-WHOLE_MAX = 2**63 - 1
+# Nested lists and objects. Our deepest document has fewer than ten levels; Python's stack allows
+# some hundreds.
+DEPTH_MAX = 64
+WHOLE_MAX = 2**63 - 1  # the largest offset of Kafka (int64)
 
 
 class NotReadable(ValueError):
@@ -21,11 +23,11 @@ class NotReadable(ValueError):
 
 
 def json_object(raw: bytes | str) -> dict[str, Any]:
-    """Read one JSON object. Its texts are Unicode, its numbers finite, its depth bounded."""
+    """Read one JSON object whose strings are Unicode, numbers finite, and depth bounded."""
     try:
         document = json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:
-        raise NotReadable("it is nested too deep") from None
+        raise NotReadable("it is nested too deeply") from None
     except ValueError as error:
         raise NotReadable(f"it is not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -55,50 +57,50 @@ def _check(document: Any) -> None:
         if not below:
             return
         level = below
-    raise NotReadable("it is nested too deep")
+    raise NotReadable("it is nested too deeply")
 
 
 def _check_text(value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise NotReadable("a text holds half a surrogate pair") from None
+        raise NotReadable("a string holds half a surrogate pair") from None
 
 
 def whole(value: object, most: int = WHOLE_MAX) -> int:
-    """Give a whole number from 0 to `most`; JSON's 1.0, true and "1" are none."""
+    """Read a whole number from 0 to `most`; JSON's 1.0, true and "1" are not whole numbers."""
     if type(value) is not int or not 0 <= value <= most:
-        raise NotReadable("it is not a whole number of the wanted range")
+        raise NotReadable(f"it is not a whole number from 0 to {most}")
     return value
 
 
 def whole_text(value: str, most: int = WHOLE_MAX) -> int:
-    """Give the whole number that a text of decimal digits says, from 0 to `most`."""
+    """Read a string of decimal digits as a whole number from 0 to `most`."""
     if not (value.isascii() and value.isdecimal() and len(value) <= len(str(most))):
         raise NotReadable("it is not a whole number")
     return whole(int(value), most)
 
 
 def text(value: object) -> str:
-    """Give a text."""
+    """Read a string."""
     if not isinstance(value, str):
-        raise NotReadable("it is not a text")
+        raise NotReadable("it is not a string")
     return value
 
 
 def octets(value: object, length: int) -> bytes:
-    """Give that many bytes, written as hexadecimal digits."""
+    """Read `length` bytes, written as hexadecimal digits."""
     try:
-        found = bytes.fromhex(text(value))
+        raw = bytes.fromhex(text(value))
     except ValueError:
         raise NotReadable("it is not hexadecimal") from None
-    if len(found) != length:
-        raise NotReadable("it has another length")
-    return found
+    if len(raw) != length:
+        raise NotReadable(f"it has {len(raw)} bytes, not {length}")
+    return raw
 
 
 def part(document: object, name: str) -> Any:
-    """Give a field of an object."""
+    """Read a field of an object."""
     if not isinstance(document, dict) or name not in document:
-        raise NotReadable(f"it has no {name}")
+        raise NotReadable(f"it has no field {name!r}")
     return document[name]

@@ -1,7 +1,7 @@
-"""Pictures of a plan: a text tree, Mermaid, DOT, and an SVG for the wall.
+"""Drawings of a plan as text: a tree for the terminal, Mermaid, and DOT (Graphviz).
 
-Goes in: a `Plan` and what its logs carry. Comes out: text; nothing is written to files here. The
-only file that knows networkx, which lays the forest out. The same plan gives the same picture.
+Each function takes a `Plan` and its figures and returns a string; nothing here writes files. Only
+this file imports networkx, which lays out the text tree. The same plan gives the same drawing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import networkx as nx
 from topology.check import TreeFigures
 from topology.tree import CollectorSpec, Plan
 
-NAMES_SHOWN = 6
-NAME_SHOWN = 30
+# Bounds of a line of the text tree. Larger ones make lines wrap in a terminal; smaller ones hide
+# which logs enter the order where.
+NAMES_SHOWN_MAX = 6
+NAME_SHOWN_CHARACTERS_MAX = 30
 
 
 def graph(plan: Plan) -> nx.DiGraph:
-    """Give the forest as a networkx graph: an edge from each collector to those that follow it."""
+    """Give the forest as a networkx graph with an edge from each parent to each child."""
     forest = nx.DiGraph()
     forest.add_nodes_from(node.name for node in plan.collectors)
     forest.add_edges_from((n.parent, n.name) for n in plan.collectors if n.parent is not None)
@@ -27,11 +29,15 @@ def graph(plan: Plan) -> nx.DiGraph:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Write a list of names, the first few and how many more."""
+    """Join the first names of a list, and say how many more there are."""
     if not names:
         return "-"
-    more = len(names) - NAMES_SHOWN
-    shown = [n if len(n) <= NAME_SHOWN else f"{n[: NAME_SHOWN - 1]}…" for n in names[:NAMES_SHOWN]]
+    more = len(names) - NAMES_SHOWN_MAX
+    longest = NAME_SHOWN_CHARACTERS_MAX
+    shown = [
+        name if len(name) <= longest else f"{name[: longest - 1]}…"
+        for name in names[:NAMES_SHOWN_MAX]
+    ]
     return " ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
@@ -51,7 +57,7 @@ def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
 
 
 def text_tree(plan: Plan, figures: TreeFigures) -> str:
-    """Draw the forest as indented text, one line a collector, roots first."""
+    """Draw the forest as indented text, one line per collector, roots first."""
     forest = graph(plan)
     for node in plan.collectors:
         forest.nodes[node.name]["label"] = _line(plan, node, figures)
@@ -70,7 +76,7 @@ def mermaid(plan: Plan, figures: TreeFigures) -> str:
         label = f"<b>{node.name}</b><br/>enters {enters}<br/>{loads[node.name]:g}/s"
         lines.append(f'    {node.name}["{label}"]')
     lines.extend(
-        f'    {node.parent} -->|"{_carried(plan, node):g}/s"| {node.name}'
+        f'    {node.parent} -->|"{_inherited_rate(plan, node):g}/s"| {node.name}'
         for node in plan.collectors
         if node.parent is not None
     )
@@ -82,7 +88,7 @@ def mermaid(plan: Plan, figures: TreeFigures) -> str:
 
 
 def dot(plan: Plan, figures: TreeFigures) -> str:
-    """Draw the forest in Graphviz's language; the pen's width follows the rate of an edge."""
+    """Draw the forest in Graphviz's DOT; the width of an edge follows its rate."""
     lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
     loads = dict(figures.loads)
     busiest = max((load for _, load in figures.loads), default=1.0) or 1.0
@@ -92,7 +98,7 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
         lines.append(f'  "{node.name}" [shape=box, style=rounded, label="{label}"];')
     for node in plan.collectors:
         if node.parent is not None:
-            width = 1 + 5 * _carried(plan, node) / busiest
+            width = 1 + 5 * _inherited_rate(plan, node) / busiest
             lines.append(f'  "{node.parent}" -> "{node.name}" [penwidth={width:.2f}];')
     for entry in plan.consumers:
         lines.append(f'  "consumer {entry.name}" [shape=oval, label="{entry.name}"];')
@@ -101,8 +107,8 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _carried(plan: Plan, node: CollectorSpec) -> float:
-    """Sum the rates of the logs whose order a collector takes from its parent."""
-    assert node.parent is not None, "a root takes nothing from above"
+def _inherited_rate(plan: Plan, node: CollectorSpec) -> float:
+    """Sum the rates of the logs that a collector inherits from its parent."""
+    assert node.parent is not None, "a root inherits nothing"
     above = set(plan.collector(node.parent).bag)
     return sum(plan.rates.get(log, 1.0) for log in node.bag if log in above)

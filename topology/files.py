@@ -1,4 +1,4 @@
-"""Files that commands write for a person: none that exists is overwritten without being asked."""
+"""Writing output files: an existing file is overwritten only with `--force`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 class FileExists(Exception):
-    """There is a file of that name already; the text is one sentence."""
+    """The output file exists; the message is one sentence that says how to go on."""
 
 
 def write_text(path: Path, text: str, *, force: bool, instead: str = "") -> None:
-    """Write a text file; one that holds the same text already is left as it is.
+    """Write a text file, in UTF-8.
 
-    Raises `FileExists` where another file is there and `force` is not said, and `OSError`.
-    `instead` names an option by which another name can be given.
+    Raises `OSError`, and, without `force`, `FileExists` if the file exists with another text.
+    `instead` is the option that names another file, for the error message.
     """
     if not force:
         refuse_existing(path, text, instead=instead)
@@ -22,20 +22,20 @@ def write_text(path: Path, text: str, *, force: bool, instead: str = "") -> None
 
 
 def refuse_existing_of(files: Iterable[Path | None], *, force: bool) -> None:
-    """Raise `FileExists` where one of these is there, before a command works for nothing."""
+    """Raise `FileExists` if one of these files exists, before the command does its work."""
     for file in files:
         if file is not None and not force:
             refuse_existing(file)
 
 
 def refuse_existing(path: Path, text: str | None = None, *, instead: str = "") -> None:
-    """Raise `FileExists` where there is a file of that name, with another text than this one.
+    """Raise `FileExists` if the file exists and does not hold `text` already.
 
-    What is no regular file (a pipe, /dev/null) keeps nothing that could be lost.
+    Anything but a regular file (a pipe, /dev/null) passes: no contents can be lost.
     """
     if not path.is_file():
         return
     if text is not None and path.read_bytes() == text.encode():
         return
     other = f"give another name with {instead}" if instead else "give another name"
-    raise FileExists(f"{path} exists already; {other}, or say --force to overwrite it")
+    raise FileExists(f"{path} exists already; {other}, or give --force to overwrite it")

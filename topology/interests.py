@@ -1,13 +1,14 @@
-"""The interest file: what an operator writes, read once into one immutable value.
+"""The reader of the interest file, which an operator writes.
 
-Goes in: the TOML text. Comes out: an `InterestFile` in which every name is known and every set is
-sorted, or one `InvalidInterests` whose sentence names the line or the name. Nothing downstream
-checks the input again. No planning here.
+`parse` takes the TOML text and gives an immutable `InterestFile`, in which every name is known and
+every set is sorted; otherwise it raises `InvalidInterests` with the line or the name. Later code
+does not check this input again. No planning here.
 
-    partition     an address; its place in `partitions` is its Kafka partition of the data topic
-    destination   a declared set of two or more partitions; its place is its partition of ".groups"
+    partition     an address; its index in `partitions` is its Kafka partition of the data topic
+    destination   a declared set of two or more partitions; its index in `destinations` is its Kafka
+                  partition of the topic `A.groups`
     interest      the non-empty set of partitions that a consumer subscribes to
-    limit         hard: a plan that breaks it is refused; soft ("wanted"): breaking it costs
+    limit         hard: a plan that exceeds it is refused; soft ("wanted"): to exceed it costs
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ NAME_LENGTH_MAX = 240
 
 
 class InvalidInterests(ValueError):
-    """The interest file cannot be used; the text is one sentence naming the line or the name."""
+    """The interest file is not valid; the message is one sentence that names the line or entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """A consumer's name, the partitions it subscribes to (sorted), and its latency's weight."""
+    """A consumer's name, its partitions (sorted), and the weight of its latency in the cost."""
 
     name: str
     interest: tuple[str, ...]
@@ -43,11 +44,11 @@ class Interest:
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """What a plan must keep to (hard) or should (soft); None: no limit.
+    """The limits of a plan; None: no limit.
 
-    `collector_rate_max`, hard: messages/s of all logs in one bag. `levels_max`, hard: collectors
-    on the longest path. `collectors_max` and `collectors_per_host_max`, hard: how many collectors.
-    `collector_rate_wanted`, soft: each message/s beyond it costs `phi`.
+    Hard: `collector_rate_max`, messages/s of all logs in one bag; `levels_max`, collectors on the
+    longest path; `collectors_max` and `collectors_per_host_max`, counts of collectors.
+    Soft: `collector_rate_wanted`, each message/s above it costs `phi`.
     """
 
     collector_rate_max: float | None = None
@@ -59,9 +60,9 @@ class PlanLimits:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Machines that collectors may stand on; `latency[a][b]` is what a hop from a to b costs.
+    """The machines that may run collectors; `latency[a][b]` is the cost of a hop from a to b.
 
-    `leaders` says which host leads a log; a log that it does not name costs the mean of all hosts.
+    `leaders` names the host of a log's leader; a log without an entry costs the mean of all hosts.
     """
 
     names: tuple[str, ...]
@@ -71,7 +72,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class InterestFile:
-    """A checked interest file. Equal contents have equal `input_hash`, whatever the formatting."""
+    """A valid interest file. Files with equal contents have equal `input_hash`."""
 
     topic: str
     partitions: tuple[str, ...]
@@ -88,7 +89,7 @@ class InterestFile:
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
     def rate(self, log: str) -> float:
-        """Give the messages/s of a log; 1.0 where the file names none."""
+        """Give the messages/s of a log; 1.0 if the file states none."""
         return self.rates.get(log, 1.0)
 
 
@@ -107,7 +108,7 @@ def from_document(document: Mapping[str, Any]) -> InterestFile:
     _refuse_unknown(document, known, "the interest file")
     topic = _name(_required(document, "topic", "the interest file"), "topic")
     if topic in (".", ".."):
-        raise InvalidInterests(f"topic {topic!r} is not a name that Kafka allows")
+        raise InvalidInterests(f"topic {topic!r} is not allowed by Kafka; choose another name")
     partitions = _partitions(document)
     destinations = _destinations(document.get("destinations", []), partitions)
     logs = [*partitions, *("+".join(to) for to in destinations)]
@@ -138,7 +139,8 @@ def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, .
         to = _subset(entry, known, f"destination set number {number}")
         if len(to) == 1:
             raise InvalidInterests(
-                f"destination set number {number} is {to[0]} alone, which is always declared"
+                f"destination set number {number} is the single partition {to[0]}, which is "
+                f"always declared; remove it"
             )
         sets.append(to)
     _refuse_twice("destination set", ["+".join(to) for to in sets])
@@ -212,7 +214,7 @@ def _hosts(value: Any, logs: list[str]) -> Hosts:
     )
     if len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
         raise InvalidInterests(
-            f"hosts.latency must have {len(names)} rows of {len(names)} numbers, one a host"
+            f"hosts.latency must have {len(names)} rows of {len(names)} numbers, one per host"
         )
     leaders: dict[str, str] = {}
     for key, host in sorted(_table(table.get("leaders", {}), "hosts.leaders").items()):
@@ -220,7 +222,9 @@ def _hosts(value: Any, logs: list[str]) -> Hosts:
         if log not in logs:
             raise InvalidInterests(f"[hosts.leaders] names {key}, which is not a declared set")
         if host not in names:
-            raise InvalidInterests(f"the leader of {key} is {host!r}, which is not a host")
+            raise InvalidInterests(
+                f"[hosts.leaders] gives {key} the leader {host!r}, which hosts.names does not list"
+            )
         leaders[log] = host
     return Hosts(names=names, latency=matrix, leaders=leaders)
 
@@ -263,7 +267,8 @@ def _list(value: Any, where: str) -> list[Any]:
 def _name(value: Any, what: str) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value) or len(value) > NAME_LENGTH_MAX:
         raise InvalidInterests(
-            f"{what} {value!r} is not a name: use 1 to {NAME_LENGTH_MAX} of A-Z a-z 0-9 . _ -"
+            f"{what} {value!r} is not a valid name: use 1 to {NAME_LENGTH_MAX} characters of "
+            f"A-Z a-z 0-9 . _ -"
         )
     return value
 

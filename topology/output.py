@@ -1,4 +1,4 @@
-"""The option `--output` of every command: a table for people, JSON for programs."""
+"""The option `--output` of all commands: a table for people, or JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `amcast topology` prints: tables for people, documents for programs. Nothing is decided."""
+"""What `amcast topology` prints: tables for people, JSON documents for programs.
+
+This file formats values; it decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +24,25 @@ from topology.safety import SafetyVerdict
 from topology.tree import Plan
 
 SCHEMA_VERSION = 1
-WIDTH = 100
+# Fixed, so that a table that is piped to a file does not depend on the terminal; the tables of the
+# documents fit into it.
+WIDTH_COLUMNS = 100
 
 
 class PlanProgress(Protocol):
-    """Called with a sentence and the gap so far."""
+    """A callback for the planner's progress."""
 
     def __call__(self, sentence: str, gap: float, /) -> None:
-        """Show how far the planner is."""
+        """Show what the planner does now, and the relative gap so far (0 to 1)."""
 
 
 def written(document: object) -> str:
-    """Write one JSON document, as `-o json` prints it."""
+    """Give the text of one JSON document, as `-o json` prints it."""
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
 
 def show(text: str) -> None:
-    """Print data."""
+    """Print text to stdout, ended by one line feed."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
@@ -48,11 +53,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         grid.add_column(name, justify="right" if number else "left")
     for row in rows:
         grid.add_row(*row)
-    Console(file=sys.stdout, width=WIDTH, highlight=False, color_system=None).print(grid)
+    console = Console(file=sys.stdout, width=WIDTH_COLUMNS, highlight=False, color_system=None)
+    console.print(grid)
 
 
 def tree(plan: Plan, figures: TreeFigures) -> None:
-    """Print the tree, and what each consumer's order costs."""
+    """Print the tree, and the cost of each consumer's order."""
     show(draw.text_tree(plan, figures))
     show("")
     table(
@@ -73,7 +79,7 @@ def tree(plan: Plan, figures: TreeFigures) -> None:
 
 
 def objective(plan: Plan, figures: TreeFigures) -> None:
-    """Print the promise of a plan in one line."""
+    """Print the plan's objective in one line: cost, hops, foreign work, bound."""
     promised = plan.objective
     over = f" + {plan.phi:g} * {promised.excess:g} over the wanted rate" if promised.excess else ""
     proof = "proven least" if promised.gap == 0 else f"gap {promised.gap:.1%}"
@@ -85,13 +91,13 @@ def objective(plan: Plan, figures: TreeFigures) -> None:
 
 
 def solved(solution: Solution, seconds: float) -> None:
-    """Say on stderr how the plan was found."""
+    """Print to stderr how the plan was found, and in what time."""
     how = ", ".join(sorted(set(solution.how))) or "no collector is needed"
     sys.stderr.write(f"planned in {seconds:.2f} s: {how}\n")
 
 
 def comparison(changes: Sequence[str], rows: Sequence[FigureChange]) -> None:
-    """Print what moves, and the figures that differ, before and after."""
+    """Print what changes, and each figure that differs, before and after."""
     if not changes:
         show("nothing moves")
     for sentence in changes:
@@ -106,7 +112,7 @@ def comparison(changes: Sequence[str], rows: Sequence[FigureChange]) -> None:
 
 
 def comparison_document(changes: Sequence[str], rows: Sequence[FigureChange]) -> dict[str, Any]:
-    """Give the same as an object."""
+    """Give the comparison as a JSON object; it lists equal figures, too."""
     return {
         "schema_version": SCHEMA_VERSION,
         "changes": list(changes),
@@ -119,7 +125,7 @@ def _figure(value: float | None) -> str:
 
 
 def verdict(interests: InterestFile, safety: SafetyVerdict) -> None:
-    """Print whether the interests are safe, and why not."""
+    """Print whether the interests are acyclic and pairwise safe, and if not, why."""
     count = len(interests.consumers)
     if safety.acyclic:
         show(f"acyclic: the interests of {count} consumers can be their own collectors (genuine)")
@@ -136,7 +142,7 @@ def verdict(interests: InterestFile, safety: SafetyVerdict) -> None:
 
 
 def verdict_document(interests: InterestFile, safety: SafetyVerdict) -> dict[str, Any]:
-    """Give the same as an object."""
+    """Give the verdict as a JSON object."""
     witness = safety.witness
     return {
         "schema_version": SCHEMA_VERSION,
@@ -157,7 +163,7 @@ def verdict_document(interests: InterestFile, safety: SafetyVerdict) -> dict[str
 
 @contextmanager
 def progress() -> Iterator[PlanProgress]:
-    """Show a bar with the gap on stderr while the planner works; nothing off a terminal."""
+    """Show a progress bar with the gap on stderr; show nothing if stderr is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _sentence, _gap: None
@@ -166,8 +172,8 @@ def progress() -> Iterator[PlanProgress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning", total=1.0)
 
-        def tell(sentence: str, gap: float, /) -> None:
+        def update(sentence: str, gap: float, /) -> None:
             words = f"{sentence} · gap {gap:.1%}"
             bar.update(task, description=words, completed=1.0 - gap)
 
-        yield tell
+        yield update

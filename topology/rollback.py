@@ -1,8 +1,7 @@
-"""The way back: the plan that lays a topic out as an earlier plan did.
+"""Rollback: the next plan, with the layout of an earlier plan.
 
-Goes in: the earlier plan and the one in force. Comes out: the next plan. Logs that were added since
-stay, because messages may stand in them, so the tree is the earlier one only where none was added;
-else it is planned anew for the earlier interests.
+Logs that were added since the earlier plan stay, because they may hold messages. If none was added,
+the next plan has the earlier tree; else it is a new tree for the earlier interests.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from topology.tree import Plan
 
 
 def back(earlier: Plan, running: Plan) -> Plan:
-    """Plan the epoch after `running` for the interests of `earlier`.
+    """Make the plan of the epoch after `running` for the interests of `earlier`.
 
-    Blocks while it plans; raises `Infeasible` where the earlier limits cannot hold any longer.
+    May run the planner, and blocks meanwhile. Raises `Infeasible` if no tree with the added logs
+    keeps the earlier limits.
     """
     if {log.name for log in running.logs} == {log.name for log in earlier.logs}:
         return replace(earlier, epoch=running.epoch + 1, base_epoch=running.epoch)

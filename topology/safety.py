@@ -1,16 +1,19 @@
-"""Whether subscriptions are safe as they are, and what makes them not so.
+"""Whether the interests of a file are acyclic and pairwise safe, with a witness if they are not.
 
-Goes in: an `InterestFile`. Comes out: a `SafetyVerdict` with a witness in words and the least
-change that would remove it. Pure; the hypergraph is over logs, so declared destination sets count.
+`judged` takes an `InterestFile` and gives a `SafetyVerdict`: a witness in words (an example of what
+can go wrong) and the least change that would remove it. No I/O. The vertices of the hypergraph are
+logs, so declared destination sets count.
 
-    acyclic         alpha-acyclic: collectors can be the interests themselves, genuine by nature
-    pairwise safe   deciding each pair of co-subscribed logs in one place suffices, in every
-                    execution: the co-subscription graph is chordal and each triangle of logs lies
-                    inside one interest. Acyclic implies it.
+    acyclic         alpha-acyclic: the interests themselves can be the collectors' bags, so no
+                    collector does foreign work
+    pairwise safe   it is enough to order each pair of co-subscribed logs at one place, in every
+                    execution: the co-subscription graph is chordal, and each triangle of logs lies
+                    inside one interest. Acyclic implies pairwise safe.
 
-The witness is the smallest there is of the first kind found: three logs pairwise co-subscribed but
-not by one consumer; a cycle of four or more logs without a chord; else a clique of logs that no one
-interest holds, though interests hold all but one of it each (such a one is pairwise safe).
+The witness is of the first kind that exists, in this order: three logs that are pairwise
+co-subscribed but not all by one consumer; a chordless cycle of four or more logs; a clique of logs
+that no single interest holds, while for each of its logs some interest holds all the others
+(interests with only such cliques are pairwise safe).
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ Graph = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class SafetyWitness:
-    """Logs around a cycle, or of an uncovered clique; consumer i holds log i and its successor."""
+    """The logs of a cycle, or of an uncovered clique.
+
+    Of a cycle, consumer i takes log i and the next one; of a clique, all logs but log i.
+    """
 
     logs: tuple[str, ...]
     consumers: tuple[str, ...]
@@ -35,7 +41,7 @@ class SafetyWitness:
 
     @property
     def sentence(self) -> str:
-        """Say what can go wrong, or what cannot be had for free."""
+        """The possible cycle of deliveries; of a clique, why the interests are not acyclic."""
         pairs = [
             f"{consumer} takes {log} and {self.logs[(place + 1) % len(self.logs)]}"
             for place, (log, consumer) in enumerate(zip(self.logs, self.consumers, strict=True))
@@ -45,7 +51,7 @@ class SafetyWitness:
                 f"{consumer} takes all of them but {log}"
                 for log, consumer in zip(self.logs, self.consumers, strict=True)
             ]
-            return f"no one consumer takes all of {', '.join(self.logs)}, but {'; '.join(missing)}"
+            return f"no consumer takes all of {', '.join(self.logs)}, but {'; '.join(missing)}"
         around = [
             f"{log} before {self.logs[(place + 1) % len(self.logs)]}"
             for place, log in enumerate(self.logs)
@@ -55,7 +61,7 @@ class SafetyWitness:
 
 @dataclass(frozen=True, slots=True)
 class SafetyVerdict:
-    """What the interests are, with the reason where they are not acyclic."""
+    """Whether the interests are acyclic and pairwise safe; if not acyclic, the reason."""
 
     acyclic: bool
     pairwise_safe: bool
@@ -64,7 +70,7 @@ class SafetyVerdict:
 
 
 def judged(interests: InterestFile) -> SafetyVerdict:
-    """Judge an interest file."""
+    """Give the verdict on an interest file."""
     met = logs_met(interests)
     edges = {name: frozenset(logs) for name, logs in met.items() if len(logs) > 1}
     rest = residue(edges.values())
@@ -98,7 +104,7 @@ def _co_subscribed(edges: Sequence[frozenset[str]]) -> Graph:
 
 
 def _triangle(graph: Graph, edges: Sequence[frozenset[str]]) -> list[str] | None:
-    """Find three logs, pairwise neighbours, that no edge holds together."""
+    """Find three logs that are pairwise neighbours while no edge holds all three."""
     holding: dict[str, set[int]] = {}
     for number, edge in enumerate(edges):
         for vertex in edge:
@@ -112,7 +118,7 @@ def _triangle(graph: Graph, edges: Sequence[frozenset[str]]) -> list[str] | None
 
 
 def _chordless(graph: Graph, vertices: Sequence[str]) -> list[str] | None:
-    """Find a shortest cycle of four or more logs without a chord through the first log on one."""
+    """Find a chordless cycle of four or more logs: a shortest one through the first log on any."""
     for start in vertices:
         best: list[str] | None = None
         near = set(graph[start])
@@ -145,9 +151,10 @@ def _path(graph: Graph, start: str, end: str, *, without: set[str]) -> list[str]
 def _uncovered_clique(
     graph: Graph, edges: Sequence[frozenset[str]], vertices: Sequence[str]
 ) -> list[str]:
-    """In a chordal graph, find a clique inside no edge and take away what it can spare.
+    """Find a minimal clique of a chordal graph that no edge holds.
 
-    Eliminating vertices whose neighbours form a clique meets every maximal clique.
+    Eliminating one vertex after the other whose neighbours form a clique visits every maximal
+    clique.
     """
     near = {vertex: set(graph[vertex]) for vertex in vertices}
     left = list(vertices)
@@ -181,7 +188,7 @@ def _all_but(clique: Sequence[str], edges: Mapping[str, frozenset[str]]) -> tupl
 
 
 def _least_change(interests: InterestFile, witness: SafetyWitness) -> str:
-    """Find one change of one name that makes all acyclic; else one that removes the witness."""
+    """Find a change of a single name that makes all acyclic; else one that removes the witness."""
     for sentence, changed in _changes(interests, witness):
         edges = (frozenset(logs) for logs in logs_met(changed).values() if len(logs) > 1)
         if not residue(edges):
@@ -197,7 +204,7 @@ def _least_change(interests: InterestFile, witness: SafetyWitness) -> str:
 
 
 def _changes(interests: InterestFile, witness: SafetyWitness) -> Iterator[tuple[str, InterestFile]]:
-    """List changes of one name about the witness: adding first, since nothing is lost by it."""
+    """List the changes of a single name of the witness, additions first: they lose nothing."""
     consumers = list(dict.fromkeys(witness.consumers))
     wanted = sorted({partition for log in witness.logs for partition in log.split("+")})
     entries = {entry.name: entry for entry in interests.consumers}

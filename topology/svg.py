@@ -1,8 +1,8 @@
-"""The plan as a picture for the wall: levels, bags, who enters where, edges as wide as their rate.
+"""A large drawing of a plan as SVG: levels, bags, tops, and edges as wide as their rates.
 
-Goes in: a `Plan` and its figures. Comes out: one self-contained SVG text. No clock and no chance:
-the same plan gives the same picture. Colours hold for the colour-blind; meaning never hangs on
-colour alone: logs that enter at a collector are bold, logs that come from its parent are not.
+`svg` takes a `Plan` and its figures and returns one self-contained SVG text. The same plan gives
+the same drawing. The colours suit colour-blind readers, and colour alone never carries meaning:
+logs that enter the order at a collector are bold, logs that it inherits are not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from html import escape
 from topology.check import TreeFigures
 from topology.tree import CollectorSpec, Plan
 
+# Lengths are in pixels of the SVG. A box holds a name of `NAME_SHOWN_CHARACTERS_MAX` characters in
+# the 12 px font; the gap between levels leaves room for the label of an edge.
 BOX, GAP, LEVEL_GAP, MARGIN, HEAD = 230, 26, 74, 32, 92
 LINE = 17
-LOGS_SHOWN = 8
-NAME_SHOWN = 26
 EDGE_MIN, EDGE_MAX = 2.0, 16.0
+LOGS_SHOWN_MAX = 8  # of a box; with ten times more, a level is higher than a screen
+NAME_SHOWN_CHARACTERS_MAX = 26
 
 INK, PALE, PAPER = "#1b1f24", "#6b7280", "#ffffff"
 ROOT, NODE, EDGE, READER = "#0b5394", "#3d6fa5", "#9db8d2", "#b45f06"
@@ -37,7 +39,7 @@ def svg(plan: Plan, figures: TreeFigures) -> str:
 
 class _Picture:
     def __init__(self, plan: Plan, figures: TreeFigures) -> None:
-        self.plan, self.found = plan, figures
+        self.plan, self.figures = plan, figures
         self.loads = dict(figures.loads)
         self.children: dict[str | None, list[CollectorSpec]] = {}
         for node in plan.collectors:
@@ -52,7 +54,7 @@ class _Picture:
         self.top = self._tops()
 
     def _place(self) -> float:
-        """Give each collector its level and its left edge: above the middle of its children."""
+        """Give each collector a level and a left edge, centred over its children."""
         right = float(MARGIN)
         pending = [(node, 0, False) for node in reversed(self.children.get(None, []))]
         while pending:
@@ -74,7 +76,7 @@ class _Picture:
         tops, top = [], float(HEAD)
         for level in range(max(self.level.values(), default=-1) + 1):
             tops.append(top)
-            heights = [self._height(name) for name, at in self.level.items() if at == level]
+            heights = [self._height(name) for name, row in self.level.items() if row == level]
             top += max(heights) + LEVEL_GAP
         self.bottom = top - LEVEL_GAP if tops else top
         return tops
@@ -83,7 +85,7 @@ class _Picture:
         return 30 + LINE * len(self.lines[name]) + 10
 
     def _lines(self, node: CollectorSpec) -> Iterator[tuple[str, str]]:
-        """List a box's lines with their classes: what enters, what comes from above, readers."""
+        """List a box's lines with their classes: own logs, inherited logs, consumers."""
         own = set(self.plan.own_logs(node.name))
         yield from self._names("own", "enters here:", [log for log in node.bag if log in own])
         if node.parent is not None:
@@ -95,13 +97,13 @@ class _Picture:
     def _names(self, kind: str, label: str, names: list[str]) -> Iterator[tuple[str, str]]:
         if names:
             yield "small", label
-        for name in names[:LOGS_SHOWN]:
+        for name in names[:LOGS_SHOWN_MAX]:
             yield kind, name
-        if len(names) > LOGS_SHOWN:
-            yield "small", f"and {len(names) - LOGS_SHOWN} more"
+        if len(names) > LOGS_SHOWN_MAX:
+            yield "small", f"and {len(names) - LOGS_SHOWN_MAX} more"
 
     def text(self) -> str:
-        """Write the whole picture."""
+        """Give the SVG text of the drawing."""
         height = self.bottom + MARGIN + LINE * 2
         size = f"{self.width:.0f} {height:.0f}"
         lines = [
@@ -130,11 +132,11 @@ class _Picture:
             "small",
             f"{len(self.plan.collectors)} collectors · {promised.hops:g} hops · "
             f"{promised.foreign:g} foreign · cost {promised.cost:g} ({proof}) · "
-            f"{self.found.genuineness:.0%} genuine",
+            f"{self.figures.genuineness:.0%} genuine",
         )
 
     def _edges(self) -> Iterator[str]:
-        carried = {
+        inherited = {
             node.name: sum(
                 self.plan.rates.get(log, 1.0)
                 for log in node.bag
@@ -143,11 +145,11 @@ class _Picture:
             for node in self.plan.collectors
             if node.parent is not None
         }
-        most = max(carried.values(), default=1.0) or 1.0
+        most = max(inherited.values(), default=1.0) or 1.0
         for node in self.plan.collectors:
             if node.parent is None:
                 continue
-            width = EDGE_MIN + (EDGE_MAX - EDGE_MIN) * carried[node.name] / most
+            width = EDGE_MIN + (EDGE_MAX - EDGE_MIN) * inherited[node.name] / most
             x1 = self.left[node.parent] + BOX / 2
             y1 = self.top[self.level[node.parent]] + self._height(node.parent)
             x2, y2 = self.left[node.name] + BOX / 2, self.top[self.level[node.name]]
@@ -157,7 +159,7 @@ class _Picture:
                 f'{x2:.1f} {y2:.1f}" fill="none" stroke="{EDGE}" stroke-width="{width:.1f}" '
                 f'stroke-linecap="round"/>'
             )
-            yield _text(x2 + 6 + width / 2, y2 - 8, "small", f"{carried[node.name]:g}/s")
+            yield _text(x2 + 6 + width / 2, y2 - 8, "small", f"{inherited[node.name]:g}/s")
 
     def _boxes(self) -> Iterator[str]:
         for node in self.plan.collectors:
@@ -187,18 +189,18 @@ class _Picture:
                 line += LINE
 
     def _foot(self, height: float) -> Iterator[str]:
-        alone = self.readers.get(None, [])
-        said = f" · read one log alone: {', '.join(alone[:LOGS_SHOWN])}" if alone else ""
-        more = f" and {len(alone) - LOGS_SHOWN} more" if len(alone) > LOGS_SHOWN else ""
+        lone = self.readers.get(None, [])
+        readers = f" · read one log alone: {', '.join(lone[:LOGS_SHOWN_MAX])}" if lone else ""
+        more = f" and {len(lone) - LOGS_SHOWN_MAX} more" if len(lone) > LOGS_SHOWN_MAX else ""
         legend = "bold: enters the order here · pill: a consumer · edges as wide as their rate"
-        yield _text(MARGIN, height - 16, "small", legend + said + more)
+        yield _text(MARGIN, height - 16, "small", legend + readers + more)
 
 
 def _text(x: float, y: float, kind: str, words: str, *, end: bool = False) -> str:
     short = (
         words
-        if kind in ("title", "small") or len(words) <= NAME_SHOWN
-        else (words[: NAME_SHOWN - 1] + "…")
+        if kind in ("title", "small") or len(words) <= NAME_SHOWN_CHARACTERS_MAX
+        else (words[: NAME_SHOWN_CHARACTERS_MAX - 1] + "…")
     )
     anchor = ' text-anchor="end"' if end else ""
     hover = f"<title>{escape(words)}</title>" if short != words else ""

@@ -1,18 +1,17 @@
-"""The plan: which collectors there are, what each decides, whom it follows, who reads it.
+"""The plan of one epoch: its logs, its collectors with bags and parents, and its consumers.
 
-Goes in: names of partitions, destination sets and consumers. Comes out: one immutable `Plan` that
-every process reads in the same way, and its canonical bytes, whose digest anchors an epoch.
-No Kafka, no solver, no files here.
+A `Plan` is immutable, and every process reads it in the same way. The digest of its canonical bytes
+identifies the epoch's layout. No Kafka, no solver and no files here.
 
-    partition   an address a message is multicast to, "P1"
-    log         the Kafka partition that holds one destination set's messages; its name is the set,
-                sorted and joined by "+": "P1+P3"
+    partition   an address that a message is multicast to, "P1"
+    log         the Kafka partition that holds the messages of one destination set; its name is the
+                set, sorted and joined by "+": "P1+P3"
     bag         the logs whose order one collector knows
-    top         the one collector at which a log enters the order
+    top         of a log: the one collector at which it enters the order
     interest    the partitions that a consumer subscribes to
 
-Invariants (asserted by `Plan`, proved independently by `check.py`):
-    every log in a bag is a log of the plan, every parent a collector of the plan;
+Invariants (`Plan` refuses a document that breaks one; `check.py` checks them independently):
+    each log in a bag is a log of the plan, each parent a collector of the plan;
     the parents form a forest;
     the collectors whose bags hold a given log form a connected subtree (running intersection).
 """
@@ -30,17 +29,18 @@ from typing import Any
 from topology.documents import WHOLE_MAX, NotReadable, json_object
 
 SCHEMA_VERSION = 1
-DIGEST_BYTES = 16
+DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are trusted
 EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
-PARTITION_MAX = 2**31 - 1  # Kafka's numbers of partitions
+PARTITION_MAX = 2**31 - 1  # Kafka's partition numbers are int32
+PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
 
 
 class InvalidPlan(ValueError):
-    """The document is not a plan; the text names the entry and what is wrong with it."""
+    """The document is not a plan; the message names the entry and what is wrong with it."""
 
 
 def log_name(to: Iterable[str]) -> str:
-    """Name the log of a destination set: its partitions, sorted and joined by "+"."""
+    """Give the name of a destination set's log: its partitions, sorted and joined by "+"."""
     return "+".join(sorted(set(to)))
 
 
@@ -48,8 +48,8 @@ def log_name(to: Iterable[str]) -> str:
 class Log:
     """One declared destination set and the Kafka partition that holds its messages.
 
-    `first` is the offset at which its order begins in the first epoch that has it: 0 for a new
-    topic, the oldest retained offset for one that already held messages.
+    `first` is the offset at which its order begins in the first epoch that has the log: 0 for a
+    new topic, the log start offset for a topic that held messages before.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:
-    """A node of the forest. `stream` is its Kafka partition of the order topic.
+    """A collector as the plan describes it. `stream` is its Kafka partition of the order topic.
 
-    `stream_first` is an offset of that partition below which no record of this epoch stands.
+    No record of this epoch has an offset below `stream_first` in that partition.
     """
 
     name: str
@@ -80,7 +80,10 @@ class CollectorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A consumer's name, its interest, and the collector it reads (None: one log, read alone)."""
+    """A consumer's name, its interest, and the collector that it reads.
+
+    `collector` is None if the interest meets one log only: the log is its own order.
+    """
 
     name: str
     interest: tuple[str, ...]
@@ -90,9 +93,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What the planner promises: see DESIGN's ILP; `gap` is relative, 0.0 is proven optimal.
+    """The figures that the planner states for its plan; see DESIGN's integer program.
 
-    cost = hops + phi * (foreign + excess); `excess` is load beyond a soft limit, most often 0.
+    cost = hops + phi * (foreign + excess). `excess` is the load above a soft limit, most often 0.
+    `gap` is the distance to the proven lower bound, relative to the cost; 0.0: proven optimal.
     """
 
     hops: float
@@ -104,7 +108,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Plan:
-    """The layout of one epoch. Immutable; equal documents have equal digests."""
+    """The layout of one epoch. Immutable; equal plans have equal digests."""
 
     topic: str
     epoch: int
@@ -117,29 +121,31 @@ class Plan:
     consumers: tuple[Subscription, ...]
     objective: Objective
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    # What the promise was computed from, so that anyone can compute it again.
-    phi: float = 10.0
+    # The input of the objective, so that anyone can compute it again.
+    phi: float = PHI_DEFAULT
     rates: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        """Refuse a document whose names do not fit together."""
+        """Raise `InvalidPlan` if names are missing or double, or an invariant is broken."""
         _refuse_twice("log", [log.name for log in self.logs])
         _refuse_twice("collector", [node.name for node in self.collectors])
         _refuse_twice("consumer", [entry.name for entry in self.consumers])
         _refuse_twice("stream", [str(node.stream) for node in self.collectors])
         self._refuse_unknown_names()
         for node in self.collectors:
-            self._refuse_circle(node)
+            self._refuse_cycle(node)
         tops: dict[str, list[str]] = {name: [] for node in self.collectors for name in node.bag}
         for node in self.collectors:
             for name in self._entering(node):
                 tops[name].append(node.name)
-        for name, found in sorted(tops.items()):
-            if len(found) != 1:
-                raise InvalidPlan(f"log {name} enters the order at {' and '.join(found)}, not once")
+        for name, entries in sorted(tops.items()):
+            if len(entries) != 1:
+                raise InvalidPlan(
+                    f"log {name} enters the order at {' and '.join(entries)}, not at one collector"
+                )
 
     def _refuse_unknown_names(self) -> None:
         names = {node.name for node in self.collectors}
@@ -150,9 +156,9 @@ class Plan:
                 raise InvalidPlan(f"log {log.name} names an unknown partition {unknown[0]}")
         logs = {log.name for log in self.logs}
         for node in self.collectors:
-            strange = sorted(set(node.bag) - logs)
-            if strange:
-                raise InvalidPlan(f"collector {node.name} holds an unknown log {strange[0]}")
+            unknown = sorted(set(node.bag) - logs)
+            if unknown:
+                raise InvalidPlan(f"collector {node.name} holds an unknown log {unknown[0]}")
             if node.parent is not None and node.parent not in names:
                 raise InvalidPlan(f"collector {node.name} has an unknown parent {node.parent}")
         for entry in self.consumers:
@@ -161,7 +167,7 @@ class Plan:
                     f"consumer {entry.name} reads an unknown collector {entry.collector}"
                 )
 
-    def _refuse_circle(self, node: CollectorSpec) -> None:
+    def _refuse_cycle(self, node: CollectorSpec) -> None:
         seen = {node.name}
         parent = node.parent
         while parent is not None:
@@ -171,7 +177,7 @@ class Plan:
             parent = self.collector(parent).parent
 
     def _entering(self, node: CollectorSpec) -> list[str]:
-        """List the logs of a bag that the parent's does not hold."""
+        """List the logs of a bag that the parent's bag does not hold."""
         above = set() if node.parent is None else set(self.collector(node.parent).bag)
         return [name for name in dict.fromkeys(node.bag) if name not in above]
 
@@ -195,7 +201,7 @@ class Plan:
 
     @cached_property
     def _met(self) -> dict[str, list[int]]:
-        """Give for each partition the numbers of the logs whose destination set it is in."""
+        """Give for each partition the numbers of the logs whose destination sets contain it."""
         met: dict[str, list[int]] = {}
         for number, log in enumerate(self.logs):
             for name in log.to:
@@ -203,7 +209,7 @@ class Plan:
         return met
 
     def log(self, name: str) -> Log:
-        """Look a log up by its name; KeyError where there is none."""
+        """Look up a log by its name; raises `KeyError` if there is none."""
         return self._logs[name]
 
     def has_log(self, name: str) -> bool:
@@ -211,23 +217,23 @@ class Plan:
         return name in self._logs
 
     def number(self, name: str) -> int:
-        """Give the place of a log in `logs`: what order records call it."""
+        """Give the index of a log in `logs`; order records refer to the log by it."""
         return self._numbers[name]
 
     def collector(self, name: str) -> CollectorSpec:
-        """Look a collector up by its name; KeyError where there is none."""
+        """Look up a collector by its name; raises `KeyError` if there is none."""
         return self._collectors[name]
 
     def has_collector(self, name: str) -> bool:
-        """Whether a collector of that name exists in this epoch."""
+        """Whether this plan has a collector of that name."""
         return name in self._collectors
 
     def children(self, name: str) -> tuple[CollectorSpec, ...]:
-        """List the collectors that follow this one, in the plan's order."""
+        """List the collectors whose parent is this one, in the plan's order."""
         return tuple(node for node in self.collectors if node.parent == name)
 
     def top(self, log: str) -> CollectorSpec | None:
-        """Give the one collector at which the log enters the order; None: it is read alone."""
+        """Give the collector at which the log enters the order; None: no collector orders it."""
         return self._tops.get(log)
 
     def own_logs(self, collector: str) -> tuple[str, ...]:
@@ -241,9 +247,10 @@ class Plan:
         return tuple(self.logs[number] for number in sorted(met))
 
     def cover(self, to: Iterable[str]) -> Log | None:
-        """Find the log of a destination set: its own, else the smallest declared superset's.
+        """Find the log for a destination set: its own, or that of its smallest declared superset.
 
-        Of supersets of equal size the first by name serves, so every producer picks the same.
+        Of supersets of equal size it is the first by name, so all producers pick the same one.
+        None if no declared set contains it.
         """
         wanted = set(to)
         exact = self._logs.get(log_name(wanted))
@@ -253,16 +260,16 @@ class Plan:
         return min(wider, key=lambda log: (len(log.to), log.name), default=None)
 
     def collector_for(self, interest: Iterable[str]) -> CollectorSpec | None:
-        """Find the collector with the smallest bag that covers all logs of an interest.
+        """Find the collector with the smallest bag that holds all logs of an interest.
 
-        None where no bag does. Of equal bags the first by name serves.
+        None if no bag does. Of bags of equal size it is the first by name.
         """
         wanted = {log.name for log in self.logs_of(interest)}
         serving = [node for node in self.collectors if wanted <= set(node.bag)]
         return min(serving, key=lambda node: (len(node.bag), node.name), default=None)
 
     def subscription(self, consumer: str) -> Subscription | None:
-        """Look up the plan's entry for a consumer."""
+        """Look up the plan's entry for a consumer; None if there is none."""
         return next((entry for entry in self.consumers if entry.name == consumer), None)
 
     # -- documents --------------------------------------------------------------------------
@@ -272,7 +279,7 @@ class Plan:
         return asdict(self)
 
     def canonical(self) -> bytes:
-        """Give the one byte string that stands for this plan in the control topic."""
+        """Give the canonical bytes of this plan: equal plans give equal bytes."""
         return json.dumps(
             self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True
         ).encode("ascii")
@@ -284,9 +291,9 @@ class Plan:
 
     @staticmethod
     def from_json(document: Any) -> Plan:
-        """Read a plan back. Fields that this version does not know are ignored.
+        """Read a plan from a JSON object. Fields that this version does not know are ignored.
 
-        Raises `InvalidPlan` with the field's name where one is missing or has the wrong form.
+        Raises `InvalidPlan` with the field's name if a field is missing or has the wrong form.
         """
         if not isinstance(document, dict):
             raise InvalidPlan("a plan is a JSON object")
@@ -300,13 +307,13 @@ class Plan:
         except InvalidPlan:
             raise
         except KeyError as missing:
-            raise InvalidPlan(f"the field {missing} is missing") from missing
+            raise InvalidPlan(f"the plan has no field {missing}") from missing
         except (TypeError, AttributeError, ValueError, OverflowError) as wrong:
             raise InvalidPlan(f"a field has the wrong form: {wrong}") from wrong
 
     @staticmethod
     def parse(raw: bytes | str) -> Plan:
-        """Read a plan from JSON, whatever the bytes are. Raises `InvalidPlan`."""
+        """Read a plan from JSON. Raises `InvalidPlan` for any bytes that are not a plan."""
         try:
             return Plan.from_json(json_object(raw))
         except NotReadable as wrong:
@@ -345,7 +352,7 @@ def _read(document: dict[str, Any]) -> Plan:
     )
     promised = document["objective"]
     partitions = document.get("partitions")
-    if partitions is None:  # a plan written by another program names them in its logs only
+    if partitions is None:  # plans of other programs may name partitions in their logs only
         partitions = sorted({partition for log in logs for partition in log.to})
     if not isinstance(partitions, list) or not all(isinstance(name, str) for name in partitions):
         raise InvalidPlan(f"partitions is {partitions!r}, not a list of names")
@@ -367,7 +374,7 @@ def _read(document: dict[str, Any]) -> Plan:
             excess=_number(promised.get("excess", 0.0), "excess"),
         ),
         topic_ids=dict(document.get("topic_ids", {})),
-        phi=_number(document.get("phi", 10.0), "phi"),
+        phi=_number(document.get("phi", PHI_DEFAULT), "phi"),
         rates=_numbers(document, "rates"),
         limits=_numbers(document, "limits"),
         hosts=dict(document.get("hosts", {})),
@@ -377,7 +384,7 @@ def _read(document: dict[str, Any]) -> Plan:
 def _text(entry: dict[str, Any], name: str) -> str:
     value = entry[name]
     if not isinstance(value, str):
-        raise InvalidPlan(f"{name} is {value!r}, not a text")
+        raise InvalidPlan(f"{name} is {value!r}, not a string")
     return value
 
 
@@ -406,7 +413,7 @@ def _numbers(document: dict[str, Any], name: str) -> dict[str, float]:
 def _names(entry: dict[str, Any], name: str) -> tuple[str, ...]:
     value = entry[name]
     if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
-        raise InvalidPlan(f"{name} is {value!r}, not a list of names")
+        raise InvalidPlan(f"{name} is {value!r}, not a non-empty list of names")
     return tuple(sorted(set(value)))
 
 
@@ -414,5 +421,5 @@ def _refuse_twice(what: str, names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidPlan(f"{what} {name} stands twice in the plan")
+            raise InvalidPlan(f"the plan has {what} {name} twice")
         seen.add(name)

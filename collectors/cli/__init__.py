@@ -1,1 +1,1 @@
-"""The commands of this room."""
+"""The commands `amcast collectors` and `amcast doctor`, and `amcast topology` on a cluster."""

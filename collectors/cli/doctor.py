@@ -1,8 +1,8 @@
-"""`amcast doctor`: one screen on what is wrong with a deployment, and what to do.
+"""`amcast doctor`: shows the state of a deployment, what is wrong with it, and what to do.
 
-stdout is what was found (tables, or one JSON document). Nothing is written to the cluster.
+The result goes to stdout, as tables or as one JSON document. Nothing is written to the cluster.
 
-    exit code 0   nothing is wrong; notes may be there
+    exit code 0   nothing is wrong; there may be notes
               1   something is wrong
               4   no broker answers
 """
@@ -29,7 +29,7 @@ from collectors.doctor.facts import (
     TopicFacts,
     length,
 )
-from collectors.doctor.inspection import look
+from collectors.doctor.inspection import inspect
 from multicast.cli.options import Bootstrap, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -38,7 +38,7 @@ from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "dim"}
-_SETTINGS = (
+_SETTINGS = (  # of topics, in the JSON document
     "cleanup.policy",
     "min.insync.replicas",
     "retention.bytes",
@@ -53,30 +53,30 @@ def doctor(
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     patience: Annotated[
-        float, typer.Option(help="Seconds in which collectors may order what waits.", min=0.0)
-    ] = 2.0,
+        float,
+        typer.Option(help="Seconds for collectors to order the messages that wait.", min=0.0),
+    ] = 2.0,  # a collector orders within milliseconds, and a standby takes over within a second
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what is wrong with a deployment, and what to do; changes nothing.
+    """Tell what is wrong with a deployment, and what to do; changes nothing.
 
-    Looks at brokers, topics and their settings, the epoch, every collector, consumers' cursors,
-    foreign records and clocks. Ends with 1 where something is wrong, with 4 where no broker
-    answers.
+    Checks brokers, topics and their settings, the epoch, all collectors, consumers' cursors,
+    foreign records and clocks. Exits with 1 if something is wrong, with 4 if no broker answers.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic)
-    # The exact driver: it fetches nothing ahead, and little is read.
+    # kafka-python fetches nothing ahead of what is read, and an inspection reads little.
     opened = open_driver("kafka-python", chosen.bootstrap, chosen.client)
     try:
         with Admin(chosen.bootstrap, chosen.client) as admin:
-            facts = look(opened, admin, chosen.topic, patience_s=patience)
+            facts = inspect(opened, admin, chosen.topic, patience_s=patience)
     finally:
         opened.close()
-    found = findings(facts)
-    wrong = sum(one.weight is not Weight.NOTE for one in found)
+    results = findings(facts)
+    wrong = sum(finding.weight is not Weight.NOTE for finding in results)
     if output is Output.JSON:
-        typer.echo(json.dumps(_document(facts, found, wrong)))
+        typer.echo(json.dumps(_document(facts, results, wrong)))
     else:
-        _show(facts, found, wrong)
+        _show(facts, results, wrong)
     if wrong:
         raise typer.Exit(1)
 
@@ -86,19 +86,26 @@ def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str
         "schema_version": 1,
         "topic": facts.topic,
         "epoch": facts.plan.epoch if facts.plan else 0,
-        "begun": facts.plan is not None and facts.shown == facts.plan.epoch,
-        "brokers": [{"broker": one.broker, "away": one.away} for one in facts.brokers],
-        "topics": [_topic(one) for one in facts.topics],
+        "begun": facts.plan is not None and facts.begun_epoch == facts.plan.epoch,
+        "brokers": [{"broker": broker.broker, "away": broker.away} for broker in facts.brokers],
+        "topics": [_topic(topic) for topic in facts.topics],
         "control": {"foreign": len(facts.control_foreign), "plans_lost": facts.plans_lost},
-        "collectors": [asdict(one) for one in facts.collectors],
+        "collectors": [_collector(collector) for collector in facts.collectors],
         "consumers": [
-            {**asdict(one), "lag": sum(place.lag for place in one.places)} for one in facts.groups
+            {**asdict(group), "lag": sum(place.lag for place in group.places)}
+            for group in facts.groups
         ],
-        "clocks": [_clock(one) for one in facts.stamps],
+        "clocks": [_clock(stamp) for stamp in facts.stamps],
         "not_checked": list(facts.unseen),
         "wrong": wrong,
-        "findings": [asdict(one) for one in findings],
+        "findings": [asdict(finding) for finding in findings],
     }
+
+
+def _collector(collector: CollectorFacts) -> dict[str, Any]:
+    """Give a collector's facts; the document has called its address so since version 1."""
+    names = {"advertised_address": "told_address"}
+    return {names.get(field, field): value for field, value in asdict(collector).items()}
 
 
 def _topic(topic: TopicFacts) -> dict[str, Any]:
@@ -112,10 +119,10 @@ def _topic(topic: TopicFacts) -> dict[str, Any]:
 
 
 def _clock(stamp: Stamp) -> dict[str, Any]:
-    """Give the bounds of a clock's difference to ours; `ahead_at_most_ms` None: not known."""
+    """Give the bounds of a clock's difference to ours; `ahead_at_most_ms` None: unknown."""
     late = stamp.late_ms
     return {
-        "whose": stamp.whose,
+        "whose": stamp.source,
         "ahead_at_least_ms": stamp.ahead_ms,
         "ahead_at_most_ms": None if late is None else -late,
     }
@@ -124,17 +131,18 @@ def _clock(stamp: Stamp) -> dict[str, Any]:
 def _show(facts: Facts, findings: Sequence[Finding], wrong: int) -> None:
     console = Console()
     console.print(_headline(facts), highlight=False)
-    topics = [_topic_row(one, facts.topic) for one in facts.topics]
+    topics = [_topic_row(topic, facts.topic) for topic in facts.topics]
     _table(console, ("topic", "holds", "partitions", "replicas", "in sync", "kept"), topics)
-    collectors = [_collector_row(one, facts.now_ms) for one in facts.collectors]
+    collectors = [_collector_row(collector, facts.now_ms) for collector in facts.collectors]
     _table(console, ("collector", "state", "records", "not counted", "last record"), collectors)
-    groups = [_group_row(one) for one in facts.groups]
+    groups = [_group_row(group) for group in facts.groups]
     _table(console, ("consumer group", "epoch", "lag", "cursor"), groups)
-    for one in findings:
-        colour = _COLOURS[one.weight]
-        console.print(f"[{colour}]{one.weight}[/] ", end="")
-        console.print(f"{one.says}\n       {one.do}", markup=False, highlight=False)
-    clocks = ", ".join(sorted({one.whose.split(" (")[0].split("'s")[0] for one in facts.stamps}))
+    for finding in findings:
+        colour = _COLOURS[finding.weight]
+        console.print(f"[{colour}]{finding.weight}[/] ", end="")
+        console.print(f"{finding.says}\n       {finding.do}", markup=False, highlight=False)
+    sources = {stamp.source.split(" (")[0].split("'s")[0] for stamp in facts.stamps}
+    clocks = ", ".join(sorted(sources))
     console.print(
         f"clocks seen: {clocks or 'none'}" if wrong else f"nothing is wrong; clocks seen: {clocks}",
         markup=False,
@@ -143,11 +151,11 @@ def _show(facts: Facts, findings: Sequence[Finding], wrong: int) -> None:
 
 
 def _headline(facts: Facts) -> str:
-    here = sum(not one.away for one in facts.brokers)
+    here = sum(not broker.away for broker in facts.brokers)
     brokers = f"{here} of {len(facts.brokers)} brokers"
     if facts.plan is None:
         return f"topic {facts.topic}: no plan; {brokers}"
-    begun = "has begun" if facts.shown == facts.plan.epoch else "has not begun"
+    begun = "has begun" if facts.begun_epoch == facts.plan.epoch else "has not begun"
     foreign = f"; {len(facts.control_foreign)} foreign records in the control topic"
     return (
         f"topic {facts.topic}: epoch {facts.plan.epoch} {begun}; {brokers}"

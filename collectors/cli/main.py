@@ -1,4 +1,4 @@
-"""`amcast collectors …`: run collectors, and see how they fare."""
+"""`amcast collectors`: run collectors, and show how far they have ordered their logs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from multicast.settings import Settings, settings
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 
-app = typer.Typer(no_args_is_help=True, help="Run collectors, and see how they fare.")
-_READ_S = 10.0
+app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
+_READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 
 
 @app.command()
@@ -32,29 +32,34 @@ def run(
     *,
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", help="This collector, and no share of the others; may be repeated."),
+        typer.Option("--node", help="Run only this collector; may be repeated."),
     ] = None,
     standby: Annotated[
-        bool, typer.Option("--standby", help="Stand by for --node: act while nobody else does.")
+        bool,
+        typer.Option("--standby", help="Be a standby for --node: append while nobody else does."),
     ] = False,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
     web_port: Annotated[
-        int | None, typer.Option("--web-port", help="For /healthz and /status; 0: any free one.")
+        int | None, typer.Option("--web-port", help="Port of /healthz and /status; 0: any free.")
     ] = None,
     log_level: Annotated[
         str, typer.Option("--log-level", help="crit, error, warn, info or debug")
     ] = "warn",
 ) -> None:
-    """Run collectors in this process until it is told to stop (SIGTERM, Ctrl-C).
+    """Run collectors in this process until SIGTERM or Ctrl-C.
 
-    All processes without --node share out the running epoch's collectors, and move them when one
-    of them dies or joins; each stands by for others' and takes over within a second. Any number of
-    processes may run the same collectors at once. Prints the address of its web pages on stderr.
+    All processes without --node share the running epoch's collectors among themselves, and share
+    them again when a process joins or dies. Each is also a standby for collectors of the others,
+    and takes over within a second. Several processes may run the same collector at once. Prints the
+    address of its web pages to stderr.
     """
     if standby and not node:
-        raise UsageError("--standby goes with --node; without it all is shared out, standbys too")
+        raise UsageError(
+            "--standby goes with --node: name the collectors to stand by for; without --node the "
+            "processes also share the standbys among themselves"
+        )
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     os.environ.update(
         AMCAST_BOOTSTRAP=chosen.bootstrap,
@@ -66,8 +71,8 @@ def run(
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)
     if node:
-        with control_of(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
-            _, state = both
+        client = dict(chosen.client)
+        with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (_, state):
             for name in node:
                 if not state.plan().has_collector(name):
                     raise UsageError(
@@ -90,18 +95,18 @@ def status(
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say for every collector of the running epoch how far it has ordered its logs."""
-    plan, told = _nodes(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    """Show for each collector of the running epoch how far it has ordered its logs."""
+    plan, rows = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
-        typer.echo(json.dumps({**document, "collectors": told}))
+        typer.echo(json.dumps({**document, "collectors": rows}))
         return
     table = Table(title=f"topic {plan.topic}, epoch {plan.epoch}")
     for column in ("collector", "parent", "records", "void", "lag", "state"):
         table.add_column(
             column, justify="right" if column in ("records", "void", "lag") else "left"
         )
-    for row in told:
+    for row in rows:
         table.add_row(
             row["collector"],
             row["parent"] or "",
@@ -121,33 +126,36 @@ def lag(
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say for every log how many of its offsets have no place in the order yet."""
-    plan, told = _nodes(settings(bootstrap=bootstrap, topic=topic, driver=driver))
-    rows: dict[str, int] = {}
-    for row in told:
-        rows.update(row["lag_by_log"])
+    """Show for each log how many of its offsets are not ordered yet."""
+    plan, rows = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    lags: dict[str, int] = {}
+    for row in rows:
+        lags.update(row["lag_by_log"])
     if output is Output.JSON:
-        total = sum(rows.values())
+        total = sum(lags.values())
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch, "total": total}
-        typer.echo(json.dumps({**document, "logs": rows}))
+        typer.echo(json.dumps({**document, "logs": lags}))
         return
-    typer.echo(f"total {sum(rows.values())}")
-    for name, behind in rows.items():
+    typer.echo(f"total {sum(lags.values())}")
+    for name, behind in lags.items():
         typer.echo(f"{name} {behind}")
 
 
-def _nodes(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
-    """Describe every collector of the running epoch."""
-    with control_of(chosen.driver, chosen.bootstrap, dict(chosen.client), chosen.topic) as both:
-        opened, state = both
+def _describe_all(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
+    """Describe each collector of the running epoch."""
+    client = dict(chosen.client)
+    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (opened, state):
         plan = state.plan()
         return plan, [describe(opened, state, plan, node.name) for node in plan.collectors]
 
 
 def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
-    """Read one collector's stream to its end, and compare it with its logs."""
-    at = stream_partition(plan, name)
-    end = driver.last_stable_offsets([at])[at]
+    """Read one collector's stream to its end, and compare it with the ends of its own logs.
+
+    Raises `TimedOut` if the stream cannot be read to its end.
+    """
+    partition = stream_partition(plan, name)
+    end = driver.last_stable_offsets([partition])[partition]
     stream = state.stream(plan.epoch, name, below=end)
     plan = stream.plan
     void = _read_to(driver, stream, end)
@@ -170,20 +178,20 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
 
 
 def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
-    """Read a stream to an offset; give how many records did not count.
+    """Read a stream to an offset; give the number of void records.
 
-    Raises `TimedOut` where nothing more comes though something must.
+    Raises `TimedOut` if no record comes before that offset is reached.
     """
-    at = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({at: stream.offset_next})
+    partition = stream_partition(stream.plan, stream.collector)
+    reader = driver.reader({partition: stream.offset_next})
     counted, read = stream.state.count, 0
     try:
         while stream.offset_next < end:
             moved = reader.poll(_READ_S)
             if not moved:
                 raise TimedOut(
-                    f"the stream of collector {stream.collector} could not be read beyond offset "
-                    f"{stream.offset_next} of {end} within {_READ_S:g} s"
+                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
+                    f"record came for {_READ_S:g} s after offset {stream.offset_next}; try again"
                 )
             for fetched in moved:
                 for record in fetched.records:
@@ -198,7 +206,7 @@ def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
 def control_of(
     driver: str, bootstrap: str, client: dict[str, str], topic: str
 ) -> Iterator[tuple[Driver, ControlState]]:
-    """Open a driver, and read the control topic to its end; a context manager."""
+    """Give a driver, and the control topic's state at its end; close both afterwards."""
     opened = open_driver(driver, bootstrap, client)
     try:
         control = ControlReader(opened, topic)

@@ -1,4 +1,4 @@
-"""`amcast topology recover`: makes good what a wrong order record has damaged."""
+"""`amcast topology recover`: repairs the damage of a wrong order record."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ def recover_damaged(
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
+    # Twice that of apply: before it changes the epoch, it may append 100,000 skips unasked. A run
+    # that is too short is finished by the next one.
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 60.0,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Append as many empty messages as it takes.")
+        bool, typer.Option("--yes", help="Append any number of empty messages.")
     ] = False,
     accept_loss: Annotated[
         bool,
         typer.Option(
             "--accept-loss",
-            help="End the epoch although the next one has another layout by now.",
+            help="End the epoch even if the next one, applied meanwhile, has another layout.",
         ),
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make good what a wrong order record has damaged; doing it twice is doing it once.
+    """Repair the damage of a wrong order record; to run it twice does no harm.
 
-    Fills logs that are ordered too far beyond their ends. Where a stream was frozen, has strayed or
-    cannot be read on, ends the epoch and begins the next with the same layout. A run that was
-    interrupted is finished by the next. Ends with 4 where time ran out (run it again), and with 5
-    where a question has to be answered first, or another operator was quicker.
+    Fills logs that are ordered too far beyond their ends. If a stream was frozen, contradicts its
+    parent's or has an unreadable record, ends the epoch and begins the next with the same layout.
+    The next run finishes an interrupted one. Exits with 4 if time ran out (run it again), and with
+    5 if it needs --yes or --accept-loss, or another operator was quicker.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
@@ -72,8 +74,8 @@ def _report(done: Recovered, topic: str, output: Output) -> None:
             "changed": done.changed,
             "skips": done.skips,
             "found": [
-                {"harm": one.harm, "collector": one.collector, "says": one.says}
-                for one in done.found
+                {"harm": damage.harm, "collector": damage.collector, "says": damage.says}
+                for damage in done.damages
             ],
         }
         typer.echo(json.dumps(document))

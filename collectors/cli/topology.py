@@ -1,7 +1,8 @@
-"""The verbs of `amcast topology` that need a cluster: apply, verify, history, rollback.
+"""The verbs of `amcast topology` that need a cluster: apply, recover, verify, history, rollback.
 
-stdout is data, stderr says each step. Exit code 1: what runs is not what was applied, or collectors
-of a new epoch do not run; 3: probes saw a violation; 4: not in time; 5: another plan came first.
+Results go to stdout, progress to stderr. Exit code 1: the deployment differs from what was applied,
+or collectors of a new epoch do not run; 3: probes saw a violation; 4: time-out; 5: conflict with
+another plan.
 """
 
 from __future__ import annotations
@@ -51,34 +52,38 @@ def apply_plan(
     *,
     bootstrap: Bootstrap = None,
     driver: DriverName = None,
+    # A change of 200 collectors takes about 8 s (docs/operating.md). A run that is too short is
+    # finished by the next one.
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
     uncovered: Annotated[
-        bool, typer.Option("--uncovered", help="Consumers that the plan leaves out have gone.")
+        bool,
+        typer.Option("--uncovered", help="Accept that the plan leaves out consumers."),
     ] = False,
     add_partitions: Annotated[
         bool,
         typer.Option(
             "--add-partitions",
-            help="Grow the topic: keys of producers that choose partitions by key move.",
+            help="Add partitions to the topic; producers that choose the partition by the key then "
+            "send some keys to other partitions.",
         ),
     ] = False,
     probes: Annotated[
-        bool, typer.Option(help="Read along as consumers, and judge what they see.")
+        bool, typer.Option(help="Read as consumers during the change, and check the order.")
     ] = True,
     rollback: Annotated[
         Path | None,
-        typer.Option("--rollback", help="Where to write the way back; default: FILE.rollback"),
+        typer.Option("--rollback", help="File for the rollback plan; default: FILE.rollback"),
     ] = None,
     force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make the plan's topics and start its epoch, under load; doing it twice is doing it once.
+    """Create the plan's topics and start its epoch, under load; to run it twice does no harm.
 
-    A run that was interrupted is finished by the next. What is refused leaves no topic behind: a
-    plan with fewer partitions than its topic, or (without --add-partitions) with more. Ends with 1
-    where collectors of a later epoch than the first do not run, with 3 where a consumer saw a
-    violation, with 4 where the running epoch did not end in time (run it again), and with 5 where
-    the plan was made for another cluster or epoch, or another operator was quicker.
+    The next run finishes an interrupted one. A refused plan creates no topic; refused are plans
+    with fewer partitions than their topic, and (without --add-partitions) with more. Exits with 1
+    if collectors of an epoch after the first do not run, with 3 if a probe saw a violation, with 4
+    if the running epoch did not end in time (run it again), and with 5 if the plan was made for
+    another cluster or epoch, or another operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
@@ -86,7 +91,7 @@ def apply_plan(
     seen: Seen | None = None
     try:
         running = _running(opened, plan.topic)
-        # A plan that does not follow on the running one is refused below, and needs no way back.
+        # A plan that is not for the next epoch is refused below, and needs no rollback.
         follows = running is not None and plan.base_epoch == running.epoch
         if running is not None and follows and not same_layout(running, plan):
             back_file = rollback or file.with_name(f"{file.name}.rollback")
@@ -128,7 +133,7 @@ def _running(driver: Driver, topic: str) -> Plan | None:
 
 
 def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
-    """Write the way back before anything is done: afterwards it may be needed in a hurry."""
+    """Write the rollback plan first: after the change it may be needed quickly."""
     try:
         text = json.dumps(back(running, plan).to_json(), indent=2) + "\n"
         write_text(file, text, force=force, instead=option)
@@ -137,8 +142,8 @@ def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, optio
     except FileExists as error:
         raise UsageError(str(error)) from error
     except Infeasible as error:
-        raise UsageError(f"no way back can be planned: {error}") from error
-    _say(f"the way back: amcast topology apply {file}")
+        raise UsageError(f"no rollback can be planned: {error}") from error
+    _say(f"to roll back: amcast topology apply {file}")
 
 
 def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Output) -> None:
@@ -164,8 +169,8 @@ def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Outpu
     if output is Output.JSON:
         typer.echo(json.dumps(document))
     else:
-        said = "runs" if done.changed else "runs already; nothing changed"
-        typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {said}")
+        state = "runs" if done.changed else "runs already; nothing changed"
+        typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {state}")
         if seen is not None and before is not None:
             pause = (
                 "no message came" if seen.delay_p99_ms is None else f"{seen.delay_p99_ms:.0f} ms"
@@ -189,26 +194,26 @@ def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Outpu
 
 
 def _say_not_running(done: Applied) -> None:
-    """Say which collectors nobody has opened; all of them is normal before the first start."""
+    """Name collectors that no instance has opened; before the first start, that is all of them."""
     names, count = done.not_running, len(done.plan.collectors)
     epoch, topic = done.plan.epoch, done.plan.topic
     if len(names) == count:
         _say(
             f"no collector of epoch {epoch} of topic {topic} runs: start 'amcast collectors run', "
-            f"or read the log of the one that was started"
+            f"or, if it was started, read what it logs"
         )
     elif names:
         _say(
             f"{len(names)} of {count} collectors of epoch {epoch} of topic {topic} do not run: "
-            f"{some(names)}; read the log of 'amcast collectors run', or start another one"
+            f"{some(names)}; read what 'amcast collectors run' logs, or start another one"
         )
 
 
 @contextmanager
 def _opened(chosen: Settings) -> Iterator[tuple[Driver, Any]]:
     client = dict(chosen.client)
-    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as both:
-        yield both
+    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as opened:
+        yield opened
 
 
 @app.command("verify")
@@ -219,9 +224,9 @@ def verify_running(
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Hold what runs to what was applied: topics, their settings, epochs, every order stream.
+    """Compare the deployment with the applied plan: topics, settings, epochs, all order streams.
 
-    Ends with 1 where something is wrong. What consumers deliver is judged by 'amcast verify'.
+    Exits with 1 if something is wrong. 'amcast verify' checks what consumers deliver.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     wrong: list[str] = []
@@ -236,13 +241,14 @@ def verify_running(
                 wrong.append(str(error))
         if state.starts(plan.epoch) is None:
             wrong.append(
-                f"epoch {plan.epoch} has not begun: its apply was interrupted; run it again"
+                f"epoch {plan.epoch} has not begun: 'amcast topology apply' was interrupted; "
+                f"run it again"
             )
         else:
             for node in plan.collectors:
-                found = describe(opened, state, plan, node.name)
-                if found["state"] == "behind":
-                    wrong.append(f"collector {node.name} is {found['lag']} offsets behind its logs")
+                row = describe(opened, state, plan, node.name)
+                if row["state"] == "behind":
+                    wrong.append(f"collector {node.name} is {row['lag']} offsets behind its logs")
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch, "wrong": wrong}
         typer.echo(json.dumps({**document, "not_checked": unseen}))
@@ -303,11 +309,11 @@ def _state_of(state: Any, epoch: int) -> str:
 
 @app.command("rollback")
 def rollback(
-    file: Annotated[
-        Path | None, typer.Argument(help="Where to write the plan (as --out says).", hidden=True)
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="The same as --out.", hidden=True)] = None,
     *,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the plan (JSON) here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
+    ] = None,
     force: Force = False,
     to: Annotated[
         int | None, typer.Option("--to", help="The epoch to go back to; default: the one before.")
@@ -316,13 +322,13 @@ def rollback(
     topic: Topic = None,
     driver: DriverName = None,
 ) -> None:
-    """Write the plan that lays the topic out as an earlier epoch did; then apply that.
+    """Write a plan with the layout of an earlier epoch; 'amcast topology apply' then applies it.
 
-    Logs that were added since stay: messages may stand in them.
+    Logs that were added since then stay, because they may hold messages.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     if (file is None) == (out is None):
-        raise UsageError("name one file to write the plan to, with --out")
+        raise UsageError("no file is named for the plan: give one with --out")
     target = out or file
     assert target is not None
     with _opened(chosen) as (_, state):
@@ -330,14 +336,14 @@ def rollback(
         wanted = running.epoch - 1 if to is None else to
         if not 1 <= wanted < running.epoch:
             raise UsageError(
-                f"epoch {running.epoch} of topic {chosen.topic} runs; there is no epoch {wanted} "
-                f"before it to go back to"
+                f"epoch {running.epoch} of topic {chosen.topic} runs, and no earlier epoch has the "
+                f"number {wanted}; 'amcast topology history' lists the epochs"
             )
         _write_rollback(target, state.plan(wanted), running, force=force, option="--out")
 
 
 def read_plan(file: Path) -> Plan:
-    """Read a plan file; raises `UsageError` with the file's name and what is wrong."""
+    """Read a plan file; raises `UsageError` with the file's name and what is wrong with it."""
     try:
         return Plan.parse(file.read_bytes())
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What is wrong with a deployment: looked at, then judged."""
+"""Finds problems of a deployment: `inspection.py` collects facts, `checks.py` judges them."""

@@ -1,7 +1,7 @@
-"""Where consumer groups stand: from a committed cursor to an offset in every log of the interest.
+"""The positions of consumer groups: from a committed cursor to an offset in each log.
 
-Goes in: the control state, a group's cursor, its collector's stream. Comes out: where the group
-reads on, and whether retention may overtake it (judged in `checks.py`). Nothing is written.
+It needs the control state, the group's cursor and the collector's stream. Facts on what is left to
+read let `checks.py` judge whether retention may overtake the group. Writes nothing.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, Time
 from multicast.order import OrderRecord, OrderStream
 from topology.tree import Log, Plan
 
+# For the first unread records of lagging groups. A log that does not answer in time is left out;
+# then the check of retention by time does not cover it.
 _STAMP_S = 3.0
 
 
 def group_prefix(topic: str) -> str:
-    """Give what the names of a topic's consumer groups begin with."""
+    """Give the prefix of the names of a topic's consumer groups."""
     return f"amcast.{topic}."
 
 
-def look_at_groups(
+def inspect_groups(
     driver: Driver,
     state: ControlState,
     names: Iterable[str],
     topics: Iterable[TopicFacts],
     sizes: Mapping[TopicPartition, int],
 ) -> tuple[GroupFacts, ...]:
-    """Find out where those groups stand that have committed a cursor."""
-    kept = {one.name: one for one in topics}
-    found = []
+    """Find the positions of those groups that have committed a cursor."""
+    kept = {topic.name: topic for topic in topics}
+    results = []
     for name in names:
         group = _group(driver, state, name)
         if group is not None:
-            found.append(_with_left(driver, group, state, kept, sizes))
-    return tuple(found)
+            results.append(_with_left(driver, group, state, kept, sizes))
+    return tuple(results)
 
 
 def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
     """Read one group's cursor, and the stream up to it."""
-    at = control_partition(state.topic)
-    stored = driver.committed(name, [at]).get(at)
+    partition = control_partition(state.topic)
+    stored = driver.committed(name, [partition]).get(partition)
     if stored is None:
         return None
     short = name.removeprefix(group_prefix(state.topic))
@@ -63,7 +65,7 @@ def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
-        sentence = f"the cursor of consumer {short} leads nowhere: {error}"
+        sentence = f"the cursor of consumer {short} is not valid: {error}"
         return replace(bare, problem=sentence)
     plan = state.plan(cursor.epoch)
     interest = _interest(short, (state.plan(), plan))
@@ -76,7 +78,10 @@ def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
 
 
 def _interest(group: str, plans: Sequence[Plan]) -> tuple[str, ...] | None:
-    """Guess a group's interest from its name, as `Consumer` names groups; None: it has its own."""
+    """Guess a group's interest from its name, as `Consumer` names groups.
+
+    None if the group has a name of its own.
+    """
     for plan in plans:
         entry = plan.subscription(group)
         if entry is not None:
@@ -86,7 +91,7 @@ def _interest(group: str, plans: Sequence[Plan]) -> tuple[str, ...] | None:
 
 
 def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str, int]:
-    """Say for each log that the cursor's source orders where reading goes on."""
+    """Give the next offset to deliver of each log that the cursor's source orders."""
     plan = state.plan(cursor.epoch)
     if cursor.source.startswith(ALONE):
         return {cursor.source.removeprefix(ALONE): cursor.next}
@@ -94,23 +99,28 @@ def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str,
         raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
     stream = state.stream(cursor.epoch, cursor.source, below=cursor.record)
     plan = stream.plan
-    at_cursor = _read_to(driver, stream, cursor.record)
+    record = _read_to(driver, stream, cursor.record)
     positions = dict(stream.state.positions)
-    for index, run in enumerate(at_cursor.runs[: cursor.run + 1] if at_cursor else ()):
+    for index, run in enumerate(record.runs[: cursor.run + 1] if record else ()):
         positions[run.log] = run.next if index < cursor.run else max(run.first, cursor.next)
     return {plan.logs[number].name: position for number, position in positions.items()}
 
 
 def _read_to(driver: Driver, stream: OrderStream, offset: int) -> OrderRecord | None:
-    """Read a stream to the record at `offset`; give that if it counts, its effect left out."""
-    at = stream_partition(stream.plan, stream.collector)
-    end = driver.last_stable_offsets([at])[at]
-    reader = driver.reader({at: stream.offset_next})
+    """Read a stream up to the record at `offset`, and give that record if it is accepted.
+
+    The state of the stream is then the one before that record.
+    """
+    partition = stream_partition(stream.plan, stream.collector)
+    end = driver.last_stable_offsets([partition])[partition]
+    reader = driver.reader({partition: stream.offset_next})
     try:
         while stream.offset_next < min(offset + 1, end):
             moved = reader.poll(READ_S)
             if not moved:
-                raise TimedOut(f"nothing came beyond offset {stream.offset_next} of {end}")
+                raise TimedOut(
+                    f"no record came for {READ_S:g} s after offset {stream.offset_next} of {end}"
+                )
             for fetched in moved:
                 for record in fetched.records:
                     before = stream.state.copy()
@@ -129,7 +139,10 @@ def _read_to(driver: Driver, stream: OrderStream, offset: int) -> OrderRecord | 
 def _added(
     state: ControlState, epoch: int, interest: Sequence[str], positions: dict[str, int]
 ) -> list[Log]:
-    """List the interest's logs that came with later epochs; all of them are still to be read."""
+    """List the interest's logs that later epochs added, and add their first offsets to positions.
+
+    The group has read nothing of them.
+    """
     added = []
     for later in range(epoch + 1, state.epoch + 1):
         plan = state.plan(later)
@@ -144,14 +157,16 @@ def _added(
 def _places(
     driver: Driver, logs: Sequence[Log], positions: Mapping[str, int]
 ) -> tuple[GroupPosition, ...]:
-    at = {log.name: log_partition(log) for log in logs}
-    begins, ends = (
-        driver.log_start_offsets(list(at.values())),
-        driver.last_stable_offsets(list(at.values())),
-    )
+    partitions = {log.name: log_partition(log) for log in logs}
+    starts = driver.log_start_offsets(list(partitions.values()))
+    ends = driver.last_stable_offsets(list(partitions.values()))
     return tuple(
         GroupPosition(
-            log.name, log.topic, positions[log.name], begins[at[log.name]], ends[at[log.name]]
+            log.name,
+            log.topic,
+            positions[log.name],
+            starts[partitions[log.name]],
+            ends[partitions[log.name]],
         )
         for log in logs
     )
@@ -164,21 +179,22 @@ def _with_left(
     topics: Mapping[str, TopicFacts],
     sizes: Mapping[TopicPartition, int],
 ) -> GroupFacts:
-    """Add what tells whether retention comes near: stamps, and bytes left, of what it lags."""
-    at = {
+    """Add the first unread record's timestamp and the unread bytes, for the check of retention."""
+    partitions = {
         place.log: log_partition(log)
         for place in group.places
         for plan in state.plans
         for log in plan.logs
         if log.name == place.log
     }
-    late = _late(driver, [one for one in group.places if one.lag], at, topics)
-    stamps = _stamps(driver, {at[one.log]: one.position for one in late})
+    late = _late(driver, [place for place in group.places if place.lag], partitions, topics)
+    stamps = _stamps(driver, {partitions[place.log]: place.position for place in late})
     places = []
     for place in group.places:
-        size, stand = sizes.get(at[place.log]), place.end - place.begin
-        left = None if size is None or stand <= 0 else size * min(place.lag, stand) // stand
-        places.append(replace(place, oldest_ms=stamps.get(at[place.log]), bytes_left=left))
+        partition, kept = partitions[place.log], place.end - place.begin
+        size = sizes.get(partition)
+        left = None if size is None or kept <= 0 else size * min(place.lag, kept) // kept
+        places.append(replace(place, oldest_ms=stamps.get(partition), bytes_left=left))
     return replace(group, places=tuple(places))
 
 
@@ -188,9 +204,12 @@ def _late(
     partitions: Mapping[str, TopicPartition],
     topics: Mapping[str, TopicFacts],
 ) -> list[GroupPosition]:
-    """Pick those whose next record is older than half its topic's retention: no payload is read."""
+    """Pick positions whose next record is older than half the topic's retention time.
+
+    It asks the brokers for offsets by time, and reads no record.
+    """
     now = now_ms()
-    found = []
+    late = []
     for place in places:
         kept_ms = topics[place.topic].kept_ms if place.topic in topics else FOR_EVER
         if kept_ms == FOR_EVER or place.position < place.begin:
@@ -199,25 +218,25 @@ def _late(
             partitions[place.log]
         ]
         if place.position < young:
-            found.append(place)
-    return found
+            late.append(place)
+    return late
 
 
 def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Read the stamp of the first record at or after each offset; what does not come is left."""
-    found: dict[TopicPartition, int] = {}
+    """Read the timestamp of the first record at or after each offset, as far as records come."""
+    stamps: dict[TopicPartition, int] = {}
     if not starts:
-        return found
+        return stamps
     reader = driver.reader(starts)
     try:
-        while len(found) < len(starts):
+        while len(stamps) < len(starts):
             moved = reader.poll(_STAMP_S, 1)
             if not moved:
                 break
             for fetched in moved:
                 for record in fetched.records[:1]:
-                    found.setdefault(fetched.partition, record.timestamp_ms)
-            reader.remove([one.partition for one in moved if one.partition in found])
+                    stamps.setdefault(fetched.partition, record.timestamp_ms)
+            reader.remove([fetched.partition for fetched in moved if fetched.partition in stamps])
     finally:
         reader.close()
-    return found
+    return stamps

@@ -1,10 +1,10 @@
-"""What was found out about a deployment, before anybody judges it (`checks.py` does).
+"""The facts about a deployment, without judgement: `checks.py` judges them.
 
-No I/O: `inspection.py` asks Kafka. Times are milliseconds since 1970 by our own clock, unless a
-line says whose.
+No I/O: `inspection.py` asks Kafka. Times are milliseconds since 1970 by the clock of this process,
+unless a line names another clock.
 
-    stamp    what somebody's clock said at a moment of which ours knows bounds
-    foreign  a record that no program of ours writes there; everybody skips it
+    stamp    a timestamp of another machine's clock, with bounds of when it was taken by ours
+    foreign  a record that none of our programs writes to that topic; all readers skip it
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from collectors.mending import Damage
 from multicast.drivers.kafka_python import OpenTransaction
 from topology.tree import Plan
 
-FOR_EVER = -1
-OPEN_MS = 2_000  # a transaction that is open for longer makes people wait
+FOR_EVER = -1  # Kafka's value of retention.ms and retention.bytes for no limit
+# Consumers wait for an open transaction, so one that is open for longer is reported. Kafka Streams
+# commits every 100 ms (exactly once); ten times more here would hide a hung producer for 20 s.
+OPEN_MS = 2_000
 _HOUR_MS = 3_600_000
 
 
@@ -32,7 +34,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A registered broker; `away`: it is fenced, or does not answer, and has no `settings`."""
+    """A registered broker; `away`: it is fenced or does not answer, so `settings` is empty."""
 
     broker: int
     away: bool
@@ -41,7 +43,7 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Who holds a Kafka partition; `leader` is -1 where nobody leads."""
+    """The replicas of a Kafka partition, by broker IDs; `leader` is -1 if there is none."""
 
     partition: int
     leader: int
@@ -51,7 +53,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic that exists, with all settings in force."""
+    """A topic that exists, with all its effective settings."""
 
     name: str
     role: Role
@@ -61,7 +63,7 @@ class TopicFacts:
     @property
     def replication(self) -> int:
         """The least number of replicas of any of its Kafka partitions."""
-        return min((len(one.replicas) for one in self.partitions), default=0)
+        return min((len(partition.replicas) for partition in self.partitions), default=0)
 
     @property
     def in_sync_min(self) -> int:
@@ -81,10 +83,10 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class CollectorFacts:
-    """A collector of the epoch that runs, as its stream tells.
+    """A collector of the running epoch, as its stream shows it.
 
-    `behind` counts by log the offsets that stood there `waited_s` seconds ago and have no place in
-    the stream yet. `void` counts by reason what did not count from offset `read_from` on.
+    `behind` counts by log the offsets that were filled `waited_s` seconds ago and are not ordered
+    yet. `void` counts by reason the void records from offset `read_from` on.
     """
 
     name: str
@@ -103,9 +105,9 @@ class CollectorFacts:
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """A log whose last stable offset stands still before messages of open transactions.
+    """A log whose last stable offset cannot advance past messages of open transactions.
 
-    `opened` are those transactions, the first one first; empty where nobody tells.
+    `opened` lists those transactions, the oldest first; empty if the brokers do not tell.
     """
 
     log: str
@@ -116,32 +118,35 @@ class HeldLog:
     opened: tuple[OpenTransaction, ...] = ()
 
     def oldest(self, now_ms: int) -> OpenTransaction | None:
-        """Give the first of those that have been open for long."""
-        late = [one for one in self.opened if now_ms - one.since_ms >= OPEN_MS]
+        """Give the first transaction that has been open for `OPEN_MS`; None if there is none."""
+        late = [opened for opened in self.opened if now_ms - opened.since_ms >= OPEN_MS]
         return late[0] if late else None
 
     def says(self, now_ms: int) -> str:
-        """Say who waits for whom."""
-        one = self.oldest(now_ms)
-        who = "an open transaction"
-        if one is not None:
-            name = f", transactional id {one.transactional_id}" if one.transactional_id else ""
-            who = (
-                f"a transaction of producer {one.producer_id} (epoch {one.producer_epoch}{name}), "
-                f"which is open for {length(now_ms - one.since_ms)}"
+        """Name the log, and the transaction that its consumers wait for."""
+        oldest = self.oldest(now_ms)
+        what = "an open transaction"
+        if oldest is not None:
+            name = ""
+            if oldest.transactional_id:
+                name = f", transactional id {oldest.transactional_id}"
+            what = (
+                f"a transaction of producer {oldest.producer_id} "
+                f"(epoch {oldest.producer_epoch}{name}), "
+                f"which has been open for {length(now_ms - oldest.since_ms)}"
             )
         return (
-            f"log {self.log} stands still at offset {self.end} before {self.high - self.end} "
-            f"offsets: its consumers wait for {who}"
+            f"log {self.log} is held at offset {self.end}, {self.high - self.end} offsets before "
+            f"its end: its consumers wait for {what}"
         )
 
     def do(self, now_ms: int) -> str:
-        """Say what ends it."""
-        one = self.oldest(now_ms)
-        first = self.end if one is None else one.first_offset
+        """Name what ends the transaction."""
+        oldest = self.oldest(now_ms)
+        first = self.end if oldest is None else oldest.first_offset
         ends = "Kafka aborts it after its transaction.timeout.ms"
-        if one is not None and one.timeout_ms is not None:
-            ends = f"Kafka aborts it {length(one.timeout_ms)} after it began"
+        if oldest is not None and oldest.timeout_ms is not None:
+            ends = f"Kafka aborts it {length(oldest.timeout_ms)} after it began"
         return (
             f"let that producer commit or abort ({ends}); 'kafka-transactions.sh abort --topic "
             f"{self.topic} --partition {self.partition} --start-offset {first}' ends it now"
@@ -150,10 +155,10 @@ class HeldLog:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """Where a consumer group reads on in one log (or in an order stream), and what is left there.
+    """The position of a consumer group in one log or order stream, and what it has still to read.
 
-    `oldest_ms` is the stamp of the first record it has not read; `bytes_left` an estimate, known
-    only where retention counts bytes.
+    `oldest_ms` is the timestamp of the first unread record; `bytes_left` is an estimate, known only
+    if retention is by bytes.
     """
 
     log: str
@@ -166,13 +171,13 @@ class GroupPosition:
 
     @property
     def lag(self) -> int:
-        """The offsets that it has not read, trimmed ones included."""
+        """How many offsets it has not read, including deleted ones."""
         return max(0, self.end - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A consumer group with a committed cursor; `guessed`: its interest is not known."""
+    """A consumer group with a committed cursor; `guessed`: its interest is unknown."""
 
     group: str
     cursor: str
@@ -184,32 +189,35 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a clock said, not after `before_ms` of ours; not before `after_ms`, where known."""
+    """A timestamp of `source`'s clock, taken not after `before_ms` and not before `after_ms`.
 
-    whose: str
+    Both bounds are of our clock; `after_ms` None: unknown.
+    """
+
+    source: str
     stamp_ms: int
     before_ms: int
     after_ms: int | None = None
 
     @property
     def ahead_ms(self) -> int:
-        """By how much that clock is ahead of ours at least; negative: not known to be."""
+        """By how much that clock is ahead of ours at least; negative: it may not be ahead."""
         return self.stamp_ms - self.before_ms
 
     @property
     def late_ms(self) -> int | None:
-        """By how much that clock is behind ours at least; None: cannot be seen."""
+        """By how much that clock is behind ours at least; None: the stamp cannot show it."""
         return None if self.after_ms is None else self.after_ms - self.stamp_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was found out. `shown` is the newest epoch that has begun, 0 where none has."""
+    """All facts of one inspection. `begun_epoch` is the newest epoch that has begun; 0: none."""
 
     topic: str
     now_ms: int
     plan: Plan | None = None
-    shown: int = 0
+    begun_epoch: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     brokers: tuple[BrokerFacts, ...] = ()
     topics: tuple[TopicFacts, ...] = ()
@@ -224,7 +232,7 @@ class Facts:
 
 
 def length(milliseconds: int) -> str:
-    """Say a length of time for a person."""
+    """Format a length of time for people."""
     if milliseconds < 60_000:
         return f"{milliseconds / 1000:.1f} s"
     if milliseconds < 2 * _HOUR_MS:

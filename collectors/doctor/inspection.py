@@ -1,13 +1,14 @@
-"""Finds out the facts about a deployment: asks the brokers, reads streams and cursors.
+"""Collects the facts about a deployment: asks the brokers, reads streams and cursors.
 
-`of_settings` and `overtaken_groups` are what a start looks at, within a few requests; `look` is
-what `amcast doctor` shows, and waits up to `patience_s` for collectors to order what stood in their
-logs when it began. Nothing is written. What may not be seen is listed as unseen; only a cluster
-that does not answer raises (`ClusterUnreachable`).
+`of_settings` and `overtaken_groups` are the quick checks of `apply`, `verify` and a start.
+`inspect` is the full inspection of `amcast doctor`; it gives collectors up to `patience_s` to order
+the messages that were in their logs when it began. Nothing is written. What this user may not see
+is listed as unseen; only a cluster that does not answer, a user or a certificate that is refused
+raises an error.
 
-What of other machines' clocks can be seen without writing: the leading controller's (it answers
-with its time), a collector's in its newest record, a producer's in a log's newest message. That a
-clock is behind shows only in what is written while we look.
+Clocks of other machines that can be seen without writing: the active controller's (its answer has
+its time), a collector's in its newest record, a producer's in a log's newest message. A clock that
+is behind shows only in a record that is written during the inspection.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collectors.doctor.checks import (
     of_unordered,
     of_unseen,
 )
-from collectors.doctor.consumer_groups import group_prefix, look_at_groups
+from collectors.doctor.consumer_groups import group_prefix, inspect_groups
 from collectors.doctor.facts import (
     FOR_EVER,
     BrokerFacts,
@@ -41,9 +42,9 @@ from collectors.doctor.facts import (
     Stamp,
     TopicFacts,
 )
-from collectors.doctor.streams import Began, look_at_collector, now_ms, read_control
+from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms, read_control
 from collectors.mending import Damage, Harm
-from collectors.reconfiguration.recovery import look_for_damage
+from collectors.reconfiguration.recovery import find_damage
 from multicast.control import (
     ControlState,
     control_partition,
@@ -62,20 +63,23 @@ from multicast.errors import (
 )
 from topology.tree import Plan
 
+# For the newest message of each log, which serves to see clocks only. A fetch takes milliseconds,
+# but a log that ends in transaction markers shows no message at all.
 _NEWEST_S = 2.0
 _T = TypeVar("_T")
 
 
-# -- what every start looks at --------------------------------------------------------------
+# -- the quick checks -----------------------------------------------------------------------
 
 
 def of_settings(admin: Admin, plan: Plan) -> list[Finding]:
-    """Judge brokers, topics and the controller's clock; what may not be seen is a note."""
+    """Check brokers, topics and the controller's clock; what may not be seen is a note."""
     unseen: list[str] = []
-    topics = look_at_topics(admin, plan, unseen)
+    topics = inspect_topics(admin, plan, unseen)
     return [
-        *of_changed_topics(plan, topic_ids_of(admin, plan, [])),  # `topics` has noted them
-        *of_brokers(look_at_brokers(admin, unseen)),
+        # Topics that may not be seen are in `unseen` already.
+        *of_changed_topics(plan, topic_ids_of(admin, plan, [])),
+        *of_brokers(inspect_brokers(admin, unseen)),
         *of_topics(topics),
         *of_partitions(topics),
         *of_unordered(plan, topics),
@@ -85,11 +89,11 @@ def of_settings(admin: Admin, plan: Plan) -> list[Finding]:
 
 
 def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[Finding]:
-    """Judge whether retention overtakes a known consumer of the newest epoch's topics."""
+    """Check whether retention overtakes a consumer group with a committed cursor."""
     if not state.epoch:
         return []
     unseen: list[str] = []
-    topics = look_at_topics(admin, state.plan(), [])
+    topics = inspect_topics(admin, state.plan(), [])
     groups = _groups(driver, admin, state, topics, unseen)
     return [
         *of_groups(groups, topics, topic=state.topic, now_ms=now_ms()),
@@ -100,64 +104,65 @@ def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[
 # -- the parts ------------------------------------------------------------------------------
 
 
-def look_at_brokers(admin: Admin, unseen: list[str]) -> tuple[BrokerFacts, ...]:
-    """Ask for the brokers and their settings."""
+def inspect_brokers(admin: Admin, unseen: list[str]) -> tuple[BrokerFacts, ...]:
+    """Ask for the registered brokers and their settings."""
     settings = _seen(admin.broker_settings, "the settings of brokers", unseen)
     here = admin.members()[1] if settings is None else settings
     return tuple(
-        BrokerFacts(one, away=one not in here, settings=(settings or {}).get(one, {}))
-        for one in admin.broker_ids()
+        BrokerFacts(broker, away=broker not in here, settings=(settings or {}).get(broker, {}))
+        for broker in admin.broker_ids()
     )
 
 
-def look_at_topics(admin: Admin, plan: Plan, unseen: list[str]) -> tuple[TopicFacts, ...]:
-    """Ask for those topics of a plan that exist; one whose settings are hidden is left out."""
+def inspect_topics(admin: Admin, plan: Plan, unseen: list[str]) -> tuple[TopicFacts, ...]:
+    """Ask for those topics of a plan that exist, and whose settings this user may see."""
     roles = dict.fromkeys((plan.topic, *(log.topic for log in plan.logs)), Role.DATA)
     roles[order_topic(plan.topic)] = Role.ORDER
     roles[control_partition(plan.topic).topic] = Role.CONTROL
-    found = []
+    topics = []
     for name, role in roles.items():
         what = f"topic {name} and its settings"
-        facts = _seen(partial(_look_at_topic, admin, name, role), what, unseen)
+        facts = _seen(partial(_inspect_topic, admin, name, role), what, unseen)
         if facts is not None:
-            found += facts
-    return tuple(found)
+            topics += facts
+    return tuple(topics)
 
 
-def _look_at_topic(admin: Admin, name: str, role: Role) -> list[TopicFacts]:
+def _inspect_topic(admin: Admin, name: str, role: Role) -> list[TopicFacts]:
     holders = admin.holders([name])
     if name not in holders:
         return []
     settings = admin.topic_settings([name])[name]
-    partitions = tuple(PartitionFacts(*one) for one in holders[name])
+    partitions = tuple(PartitionFacts(*holder) for holder in holders[name])
     return [TopicFacts(name, role, settings, partitions)]
 
 
 def topic_ids_of(admin: Admin, plan: Plan, unseen: list[str] | None = None) -> dict[str, str]:
-    """Ask for the ids that a plan's topics have now.
+    """Ask for the current IDs of a plan's topics; topics that do not exist are left out.
 
-    With `unseen`, a topic that may not be seen counts as the planned one, and is noted.
+    With `unseen`, a topic that may not be seen is added to it, and keeps the planned ID.
     """
     if unseen is None:
-        return {name: str(found) for name, found in admin.topic_ids(list(plan.topic_ids)).items()}
+        current = admin.topic_ids(list(plan.topic_ids))
+        return {name: str(topic_id) for name, topic_id in current.items()}
     ids = {}
     for name, planned in plan.topic_ids.items():
-        found = _seen(partial(admin.topic_ids, [name]), f"the id of topic {name}", unseen)
-        if found is None:
+        answer = _seen(partial(admin.topic_ids, [name]), f"the id of topic {name}", unseen)
+        if answer is None:
             ids[name] = planned
-        elif name in found:
-            ids[name] = str(found[name])
+        elif name in answer:
+            ids[name] = str(answer[name])
     return ids
 
 
 def _controller(admin: Admin, unseen: list[str]) -> list[Stamp]:
     after = now_ms()
-    # Who may not describe the cluster is not shown others' groups, either, without a word.
+    # Kafka also hides groups from a user who may not describe the cluster, without an error.
     what = "the controller's clock, and groups that this user may not describe,"
-    told = _seen(admin.controller_time_ms, what, unseen)
-    if told is None:
+    answer = _seen(admin.controller_time_ms, what, unseen)
+    if answer is None:
         return []
-    broker, stamp = told
+    broker, stamp = answer
     return [Stamp(f"the controller (broker {broker})", stamp, now_ms(), after)]
 
 
@@ -170,20 +175,21 @@ def _groups(
 ) -> tuple[GroupFacts, ...]:
     prefix = group_prefix(state.topic)
     names = _seen(lambda: admin.groups(prefix), "consumer groups", unseen) or []
-    limited = [one.name for one in topics if one.role is Role.DATA and one.kept_bytes != FOR_EVER]
+    data = [topic for topic in topics if topic.role is Role.DATA]
+    limited = [topic.name for topic in data if topic.kept_bytes != FOR_EVER]
     sizes: dict[TopicPartition, int] = {}
     if limited and names:
         sizes = _seen(lambda: admin.sizes(limited), "the sizes of logs", unseen) or {}
-    found: list[GroupFacts] = []
+    groups: list[GroupFacts] = []
     for name in names:
         what = f"the cursor of group {name}"
-        ask = partial(look_at_groups, driver, state, [name], topics, sizes)
-        found += _seen(ask, what, unseen) or ()
-    return tuple(found)
+        ask = partial(inspect_groups, driver, state, [name], topics, sizes)
+        groups += _seen(ask, what, unseen) or ()
+    return tuple(groups)
 
 
 def _seen(ask: Callable[[], _T], what: str, unseen: list[str]) -> _T | None:
-    """Ask; note what may not be seen."""
+    """Call `ask`; if this user may not see `what`, add the reason to `unseen` and give None."""
     try:
         return ask()
     except (AuthenticationFailed, ClusterUnreachable, TlsFailed):
@@ -193,13 +199,17 @@ def _seen(ask: Callable[[], _T], what: str, unseen: list[str]) -> _T | None:
         return None
 
 
-# -- the whole ------------------------------------------------------------------------------
+# -- the full inspection --------------------------------------------------------------------
 
 
-def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -> Facts:
-    """Find out everything; raises `ClusterUnreachable` where no broker answers."""
+def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -> Facts:
+    """Collect all facts about a deployment.
+
+    Blocks until the brokers have answered, and up to `patience_s` seconds more for each collector
+    that is behind. Raises `ClusterUnreachable` if no broker answers.
+    """
     unseen: list[str] = []
-    facts = Facts(topic, now_ms(), brokers=look_at_brokers(admin, unseen))
+    facts = Facts(topic, now_ms(), brokers=inspect_brokers(admin, unseen))
     stamps = _controller(admin, unseen)
     try:
         control = read_control(driver, topic)
@@ -211,18 +221,18 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
     )
     if state.epoch:
         plan = state.plan()
-        shown = state.begun_epoch
+        begun_epoch = state.begun_epoch
         facts = replace(
             facts,
             plan=plan,
-            shown=shown,
-            topics=look_at_topics(admin, plan, unseen),
+            begun_epoch=begun_epoch,
+            topics=inspect_topics(admin, plan, unseen),
             topic_ids=topic_ids_of(admin, plan, []),
         )
         work = partial(_work, driver, state, facts, patience_s, unseen)
         facts, seen = _seen(work, "what collectors do", unseen) or (facts, [])
         stamps += seen
-        facts = replace(facts, held=_held(driver, admin, state.plan(shown), unseen))
+        facts = replace(facts, held=_held(driver, admin, state.plan(begun_epoch), unseen))
         damages = _seen(lambda: _damages(driver, state), "the streams' agreement", unseen)
         facts = replace(facts, damages=damages or ())
         facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
@@ -232,69 +242,85 @@ def look(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0) -
 def _work(
     driver: Driver, state: ControlState, facts: Facts, patience_s: float, unseen: list[str]
 ) -> tuple[Facts, list[Stamp]]:
-    """Look at every collector, and at the newest message of every log."""
-    plan = state.plan(facts.shown)
+    """Inspect each collector, and the newest message of each log."""
+    plan = state.plan(facts.begun_epoch)
     logs = {log_partition(log): log.name for log in plan.logs}
     streams = [stream_partition(plan, node.name) for node in plan.collectors]
-    at_ms, deadline = now_ms(), time.monotonic() + patience_s
+    began_ms, deadline = now_ms(), time.monotonic() + patience_s
     try:
-        began = Began(at_ms, driver.last_stable_offsets([*logs, *streams]), deadline)
-    except TopicMissing:  # the findings of changed topics tell which
+        ends = driver.last_stable_offsets([*logs, *streams])
+    except TopicMissing:  # `of_changed_topics` reports it
         return facts, []
-    found, stamps = [], []
+    start = InspectionStart(began_ms, ends, deadline)
+    collectors, stamps = [], []
     for node in plan.collectors:
-        seen, told = look_at_collector(driver, state, plan, node.name, began)
-        found.append(seen)
-        stamps += told
-    newest = partial(_newest, driver, logs, began)
+        collector, seen = inspect_collector(driver, state, plan, node.name, start)
+        collectors.append(collector)
+        stamps += seen
+    newest = partial(_newest, driver, logs, start)
     stamps += _seen(newest, "the newest messages of logs", unseen) or []
-    return replace(facts, collectors=tuple(found)), stamps
+    return replace(facts, collectors=tuple(collectors)), stamps
 
 
 def _damages(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
-    """Look for damage; what asks for a freeze may have been written after we read it."""
+    """Look for damage.
+
+    The markers that explain a freeze may have been written after we read the control topic, so a
+    freeze without markers is checked again.
+    """
     try:
-        found = look_for_damage(driver, state)
-        if any(one.harm is Harm.FROZEN for one in found):
-            found = look_for_damage(driver, read_control(driver, state.topic).state)
+        damages = find_damage(driver, state)
+        if any(damage.harm is Harm.FROZEN for damage in damages):
+            damages = find_damage(driver, read_control(driver, state.topic).state)
     except TopicMissing:
-        return ()  # which is a finding of its own
-    return found
+        return ()  # `of_changed_topics` reports it
+    return damages
 
 
 def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[HeldLog, ...]:
-    """Look for logs whose end is held back, and ask who does it."""
+    """Find logs whose last stable offset is held back, and ask for the open transactions."""
     logs = {log_partition(log): log.name for log in plan.logs}
     try:
         highs, ends = driver.high_watermarks(list(logs)), driver.last_stable_offsets(list(logs))
-    except TopicMissing:  # the findings of changed topics tell which
+    except TopicMissing:  # `of_changed_topics` reports it
         return ()
-    held = [at for at in logs if ends[at] < highs[at]]
+    held = [partition for partition in logs if ends[partition] < highs[partition]]
     if not held:
         return ()
-    told = _seen(lambda: admin.open_transactions(held), "open transactions", unseen) or {}
+    opened = _seen(lambda: admin.open_transactions(held), "open transactions", unseen) or {}
     return tuple(
-        HeldLog(logs[at], at.topic, at.partition, ends[at], highs[at], tuple(told.get(at, ())))
-        for at in held
+        HeldLog(
+            logs[partition],
+            partition.topic,
+            partition.partition,
+            ends[partition],
+            highs[partition],
+            tuple(opened.get(partition, ())),
+        )
+        for partition in held
     )
 
 
-def _newest(driver: Driver, logs: dict[TopicPartition, str], began: Began) -> list[Stamp]:
-    """Read the stamp of the newest message of each log; a log that ends in markers shows none."""
-    begins, ends = driver.log_start_offsets(list(logs)), driver.last_stable_offsets(list(logs))
-    starts = {at: ends[at] - 1 for at in logs if ends[at] > begins[at]}
-    found: dict[TopicPartition, Stamp] = {}
+def _newest(driver: Driver, logs: dict[TopicPartition, str], start: InspectionStart) -> list[Stamp]:
+    """Read the timestamp of each log's last message; a log that ends in markers gives none."""
+    firsts, ends = driver.log_start_offsets(list(logs)), driver.last_stable_offsets(list(logs))
+    starts = {
+        partition: ends[partition] - 1 for partition in logs if ends[partition] > firsts[partition]
+    }
+    stamps: dict[TopicPartition, Stamp] = {}
     waiting = dict(starts)
     reader = driver.reader(starts)
     deadline = time.monotonic() + _NEWEST_S
     try:
         while waiting and time.monotonic() < deadline:
             for fetched in reader.poll(deadline - time.monotonic()):
+                source = f"the producer of log {logs[fetched.partition]}'s newest message"
                 for record in fetched.records:
-                    after = began.at_ms if record.offset >= began.ends[fetched.partition] else None
-                    whose = f"the producer of log {logs[fetched.partition]}'s newest message"
-                    found[fetched.partition] = Stamp(whose, record.timestamp_ms, now_ms(), after)
+                    fresh = record.offset >= start.ends[fetched.partition]
+                    stamps[fetched.partition] = Stamp(
+                        source, record.timestamp_ms, now_ms(), start.now_ms if fresh else None
+                    )
                 waiting.pop(fetched.partition, None)
     finally:
         reader.close()
-    return list(found.values())
+    return list(stamps.values())

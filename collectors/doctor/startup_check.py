@@ -1,10 +1,10 @@
-"""What a process of collectors looks at when it starts: settings, cursors, the controller's clock.
+"""The check when a process of collectors starts: settings, cursors, the controller's clock.
 
-A setting that breaks a guarantee is refused: `refused` says which, nothing is to be ordered, and it
-is looked at again until somebody mended it. The rest is logged, once. What this user may not see
-is logged as not checked, and collectors order all the same: the order does not depend on it, and
-`apply`, whose user may see it, has refused what breaks a guarantee. A start waits for none of this:
-who takes over from a dead collector must not wait for a broker that is slow to answer.
+If a setting breaks a guarantee, `refused` names it: the process must order nothing, and checks
+again until the setting is corrected. All other findings are logged, once. What this user may not
+see is logged as not checked, and the collectors order nevertheless: the order does not depend on
+it, and `amcast topology apply` has checked it with its own user's rights. The collectors start
+without waiting for this check, so a slow broker does not delay a take-over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("amcast.collectors")
 
 
 class StartCheck:
-    """Looks until it could see everything, and nothing was to be refused."""
+    """The check of one process; call `look` again until it returns True."""
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
@@ -31,7 +31,10 @@ class StartCheck:
         self._failure = ""
 
     def look(self) -> bool:
-        """Look once; whether that was enough. Blocks for as long as the brokers take."""
+        """Check once; True if the check was complete and refused nothing.
+
+        Blocks until the brokers answer or time out.
+        """
         try:
             self._look()
         except UncoveredInterest:  # no plan yet
@@ -59,13 +62,13 @@ class StartCheck:
             finally:
                 control.close()
             with Admin(chosen.bootstrap, chosen.client) as admin:
-                found = of_settings(admin, state.plan())
-                refuse(found)
-                found += overtaken_groups(driver, admin, state)
+                results = of_settings(admin, state.plan())
+                refuse(results)
+                results += overtaken_groups(driver, admin, state)
         finally:
             driver.close()
-        for one in found:
-            if one.check is Check.UNSEEN:
-                _log.warning("not checked: %s", one.says)
-            elif one.weight is Weight.WARN:
-                _log.warning("%s", one)
+        for finding in results:
+            if finding.check is Check.UNSEEN:
+                _log.warning("not checked: %s", finding.says)
+            elif finding.weight is Weight.WARN:
+                _log.warning("%s", finding)

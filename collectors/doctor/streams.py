@@ -1,7 +1,7 @@
-"""Reads the control topic and order streams to their ends, for people: facts, no judgement.
+"""Reads the control topic and the order streams to their ends, and gives facts for the checks.
 
-Goes in: a driver, where the logs ended when the look began. Comes out: what stands in the control
-topic that is foreign, and of each collector what it ordered, and what it left. Nothing is written.
+The facts are: the foreign records of the control topic; of each collector, what it has ordered of
+the offsets that were filled when the inspection began. Writes nothing.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from multicast.order import OrderRecord, OrderStream, Void, decode
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
 
-READ_S = 10.0
-LOOK_BACK = 20_000  # offsets of a stream that are looked at, at least
+READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
+# Offsets of a stream that are read, at least: enough to show recent foreign and void records. The
+# time of an inspection grows with it, so with ten times more it would take up to ten times longer.
+LOOK_BACK_OFFSETS = 20_000
 _FOREIGN = (Void.FOREIGN, Void.MALFORMED, Void.IMPOSSIBLE)
 
 
 def now_ms() -> int:
-    """Give our clock's time."""
+    """Give the time of this machine's clock, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass
 class Control:
-    """The control topic: what it says, and the offsets of its foreign records.
+    """The control topic: its state, and the offsets of its foreign records.
 
-    `lost` counts plans that came second; that is no fault.
+    `lost` counts plans that lost to an earlier plan for the same epoch; that is not a fault.
     """
 
     state: ControlState
@@ -47,7 +49,7 @@ class Control:
     lost: int = 0
 
     def read(self, record: Record) -> None:
-        """Take the next record."""
+        """Read the next record."""
         before = self.state.void
         self.state.read(record)
         if self.state.void > before:
@@ -66,17 +68,19 @@ def _is_plan(record: Record) -> bool:
 
 
 def read_control(driver: Driver, topic: str) -> Control:
-    """Read a control topic to its end; raises `TopicMissing` where there is none."""
-    at = control_partition(topic)
+    """Read a control topic to its end; raises `TopicMissing` if it does not exist."""
+    partition = control_partition(topic)
     control = Control(ControlState(topic))
-    position, end = driver.log_start_offsets([at])[at], driver.last_stable_offsets([at])[at]
-    reader = driver.reader({at: position})
+    position = driver.log_start_offsets([partition])[partition]
+    end = driver.last_stable_offsets([partition])[partition]
+    reader = driver.reader({partition: position})
     try:
         while position < end:
             moved = reader.poll(READ_S)
             if not moved:
                 raise ClusterUnreachable(
-                    f"the control topic {at.topic} could not be read to its end within {READ_S:g} s"
+                    f"the control topic {partition.topic} could not be read to its end within "
+                    f"{READ_S:g} s"
                 )
             for fetched in moved:
                 for record in fetched.records:
@@ -88,16 +92,16 @@ def read_control(driver: Driver, topic: str) -> Control:
 
 
 @dataclass(frozen=True)
-class Began:
-    """Where logs and streams ended when the look began, and when that was."""
+class InspectionStart:
+    """The ends of logs and streams when the inspection began, and the time of that."""
 
-    at_ms: int
+    now_ms: int
     ends: Mapping[TopicPartition, int]
     deadline: float  # of `time.monotonic`: until then collectors may catch up
 
 
-class _Look:
-    """What one stream shows while it is read."""
+class _StreamInspection:
+    """One stream while it is read, with its void and foreign records."""
 
     def __init__(self, stream: OrderStream) -> None:
         self.stream = stream
@@ -117,92 +121,104 @@ class _Look:
         self.newest = record.offset, counted.time_ms
 
 
-def look_at_collector(
-    driver: Driver, state: ControlState, plan: Plan, name: str, began: Began
+def inspect_collector(
+    driver: Driver, state: ControlState, plan: Plan, name: str, start: InspectionStart
 ) -> tuple[CollectorFacts, list[Stamp]]:
-    """Read a collector's stream until it has ordered what stood in its logs, or time is up.
+    """Read a collector's stream until it has ordered all of `start.ends`, or to the deadline.
 
-    Raises `ClusterUnreachable` and `AccessDenied`; what is wrong with the stream itself stands in
-    the facts.
+    Raises `ClusterUnreachable` and `AccessDenied`; any other error of the stream is the `problem`
+    of the facts.
     """
     plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
-    told = state.addresses.get(name)
+    address = state.addresses.get(name)
     bare = CollectorFacts(
         name,
         node.parent,
-        advertised_address=told is not None and told[0] >= plan.epoch,
+        advertised_address=address is not None and address[0] >= plan.epoch,
         records=0,
     )
     try:
-        look = _Look(open_near_end(driver, state, plan, name))
-        _read(driver, look, began)
+        inspection = _StreamInspection(open_near_end(driver, state, plan, name))
+        _read(driver, inspection, start)
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
         sentence = f"the stream of collector {name} cannot be read: {error}"
         return replace(bare, problem=sentence), []
     stamps = []
-    if look.newest is not None:
-        offset, stamp = look.newest
-        fresh = offset >= began.ends[stream_partition(plan, name)]
-        stamps = [Stamp(f"collector {name}", stamp, now_ms(), began.at_ms if fresh else None)]
+    if inspection.newest is not None:
+        offset, stamp = inspection.newest
+        fresh = offset >= start.ends[stream_partition(plan, name)]
+        stamps = [Stamp(f"collector {name}", stamp, now_ms(), start.now_ms if fresh else None)]
     facts = replace(
         bare,
-        records=look.stream.state.count,
-        frozen=look.stream.state.frozen,
-        void=dict(look.void),
-        foreign=tuple(look.foreign),
-        read_from=look.read_from,
-        behind=_behind(look.stream, began),
-        waited_s=(now_ms() - began.at_ms) / 1000,
-        last_ms=look.newest[1] if look.newest else None,
+        records=inspection.stream.state.count,
+        frozen=inspection.stream.state.frozen,
+        void=dict(inspection.void),
+        foreign=tuple(inspection.foreign),
+        read_from=inspection.read_from,
+        behind=_behind(inspection.stream, start),
+        waited_s=(now_ms() - start.now_ms) / 1000,
+        last_ms=inspection.newest[1] if inspection.newest else None,
     )
     return facts, stamps
 
 
 def open_near_end(
-    driver: Driver, state: ControlState, plan: Plan, name: str, *, look_back: int = LOOK_BACK
+    driver: Driver,
+    state: ControlState,
+    plan: Plan,
+    name: str,
+    *,
+    look_back: int = LOOK_BACK_OFFSETS,
 ) -> OrderStream:
-    """Open a stream somewhat before its end, at a checkpoint that can still be proven."""
-    at = stream_partition(plan, name)
-    begin, end = driver.log_start_offsets([at])[at], driver.last_stable_offsets([at])[at]
-    points = [one for one in state.checkpoints(plan.epoch, name) if begin <= one.offset < end]
+    """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
+
+    Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
+    if retention has deleted that start.
+    """
+    partition = stream_partition(plan, name)
+    begin = driver.log_start_offsets([partition])[partition]
+    end = driver.last_stable_offsets([partition])[partition]
+    points = [point for point in state.checkpoints(plan.epoch, name) if begin <= point.offset < end]
     chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
     if chosen is None and points and plan.collector(name).stream_first < begin:
-        chosen = points[0]  # retention took the epoch's start
+        chosen = points[0]
     return state.opened(plan.epoch, name, chosen)
 
 
-def _behind(stream: OrderStream, began: Began) -> dict[str, int]:
-    """Count what stood in the logs when the look began, and has no place in the stream."""
-    found = {}
+def _behind(stream: OrderStream, start: InspectionStart) -> dict[str, int]:
+    """Count by log the offsets below `start.ends` that the stream has not ordered."""
+    behind = {}
     for number, position in stream.state.positions.items():
         log = stream.plan.logs[number]
-        waits = began.ends[log_partition(log)] - position
+        waits = start.ends[log_partition(log)] - position
         if waits > 0 and not stream.state.frozen:
-            found[log.name] = waits
-    return found
+            behind[log.name] = waits
+    return behind
 
 
-def _read(driver: Driver, look: _Look, began: Began) -> None:
-    """Read what stood there when the look began; then on, as long as something is left to order."""
-    stream = look.stream
-    at = stream_partition(stream.plan, stream.collector)
-    end = began.ends[at]
-    reader = driver.reader({at: stream.offset_next})
+def _read(driver: Driver, inspection: _StreamInspection, start: InspectionStart) -> None:
+    """Read the stream to its end at the start; then on to the deadline, while it is behind."""
+    stream = inspection.stream
+    partition = stream_partition(stream.plan, stream.collector)
+    end = start.ends[partition]
+    reader = driver.reader({partition: stream.offset_next})
     try:
         while True:
             reads = stream.offset_next < end
-            left_s = READ_S if reads else began.deadline - time.monotonic()
-            if not reads and (left_s <= 0 or not _behind(stream, began)):
+            left_s = READ_S if reads else start.deadline - time.monotonic()
+            if not reads and (left_s <= 0 or not _behind(stream, start)):
                 return
             moved = reader.poll(left_s)
             if reads and not moved:
-                raise TimedOut(f"nothing came beyond offset {stream.offset_next} of {end}")
+                raise TimedOut(
+                    f"no record came for {READ_S:g} s after offset {stream.offset_next} of {end}"
+                )
             for fetched in moved:
                 for record in fetched.records:
-                    look.read(record)
+                    inspection.read(record)
                 stream.passed(fetched.position)
     finally:
         reader.close()

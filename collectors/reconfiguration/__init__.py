@@ -1,1 +1,1 @@
-"""From one epoch to the next: apply, drain, recovery."""
+"""The change from one epoch to the next: apply, drain, recovery."""

@@ -1,9 +1,9 @@
-"""`topology apply`: a plan becomes an epoch.
+"""`amcast topology apply`: makes a plan the next epoch.
 
-Refuses a plan that does not fit, and a cluster whose settings would break a guarantee; only then
-makes the topics, and appends the plan to the control topic, where the digest chain lets one of
-several operators win. Then the epoch before is drained (`drain.py`). Every step may be done
-twice, so an interrupted `apply` is simply run again.
+It first refuses a plan that does not fit, and a cluster with settings that would break a guarantee.
+Then it creates the topics and appends the plan to the control topic; of several operators' plans
+for one epoch only the first counts, by its digest chain. At last it drains the epoch before
+(`drain.py`). All steps can be repeated, so an interrupted `apply` is run again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from collectors.doctor.checks import (
     refuse,
 )
 from collectors.doctor.inspection import (
-    look_at_brokers,
-    look_at_topics,
+    inspect_brokers,
+    inspect_topics,
     of_settings,
     overtaken_groups,
     topic_ids_of,
@@ -61,11 +61,13 @@ from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan
 
+# After a change, how long to wait until instances have opened all collectors of the new epoch.
+# 200 collectors open in about 1.3 s (docs/operating.md).
 _OPENING_S = 10.0
-_POLL_S = 0.05
+_POLL_S = 0.05  # of the control topic; well below the 0.2 s that a human notices
 _FOR_EVER = "-1"
-# A bell is not replicated, and never removed.
-_BELL_SETTINGS = {
+# A sentinel record is not replicated, and never removed.
+_SENTINEL_SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": _FOR_EVER,
     "retention.bytes": _FOR_EVER,
@@ -75,10 +77,10 @@ _BELL_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `apply` did: the plan as it counts, and the topics it made.
+    """The result of `apply`: the plan with its cluster's values, and the topics it created.
 
-    `not_running` names the plan's collectors that no instance has opened; of a first epoch that is
-    normal.
+    `not_running` names the plan's collectors that no instance has opened; in the first epoch that
+    is normal.
     """
 
     plan: Plan
@@ -99,25 +101,20 @@ def apply(
 ) -> Applied:
     """Make `plan` the next epoch; return once it has begun.
 
-    Applying the running plan again changes nothing, or finishes what was interrupted. A consumer
-    of the running plan whose interest the new one does not cover is refused, unless `uncovered`;
-    so is a plan with more partitions than its topic has, unless `add_partitions`, and one with
-    fewer. `say` hears of each step. What is refused leaves nothing behind: no topic is made and
-    none is grown before all is checked.
+    To apply the running plan again changes nothing, or finishes an interrupted `apply`. Without
+    `uncovered`, a plan that does not cover the interest of a consumer of the running plan is
+    refused. A plan with fewer partitions than its topic is refused, and without `add_partitions`
+    one with more. `say` is called with a sentence for each step. All checks come before the first
+    change, so a refused plan creates and grows no topic. Blocks; `timeout_s` bounds each wait for
+    the brokers' acknowledgements and the drain.
 
-    Raises `TimedOut` where the running epoch did not end in time, `UsageError` for a plan that the
-    checker rejects, whoever wrote it, `Conflict` for a plan that was made for another cluster or
-    epoch, or where another operator was quicker; `UnsafeCluster` where a setting would break a
-    guarantee; `TopicChanged` where a topic of the plan was made anew.
+    Raises `TimedOut` if the running epoch did not end in time; `UsageError` for a plan that the
+    checker rejects; `Conflict` for a plan for another cluster or epoch, or if another operator was
+    quicker; `UnsafeCluster` for a setting that would break a guarantee; `TopicChanged` if a topic
+    of the plan was deleted or recreated.
     """
-    try:
-        check(plan)
-    except PlanRejected as error:
-        raise UsageError(f"the plan is rejected: {error}") from error
-    cluster = admin.cluster_id()
-    if plan.cluster_id not in ("", cluster):
-        raise Conflict(f"the plan was made for cluster {plan.cluster_id}; this is {cluster}")
-    refuse(of_brokers(look_at_brokers(admin, [])))
+    cluster = _check_for_cluster(admin, plan)
+    refuse(of_brokers(inspect_brokers(admin, [])))
     state = _control_state(driver, admin, plan.topic)
     running = state.plan() if state.epoch else None
     made: list[str] = []
@@ -142,24 +139,39 @@ def apply(
             return Applied(
                 running, tuple(made), changed=drained, not_running=not_opened(control.state)
             )
-        found = of_settings(admin, plan)
-        refuse(found)
-        found += overtaken_groups(driver, admin, state)
-        _tell(found, say)
+        results = of_settings(admin, plan)
+        refuse(results)
+        results += overtaken_groups(driver, admin, state)
+        _report(results, say)
         append_sentinels(driver, admin, plan.topic, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
         _propose(driver, filled, state.previous, timeout_s)
         if control.refresh().plan(plan.epoch).digest != filled.digest:
             raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
-        say(f"epoch {plan.epoch} stands in the control topic")
+        say(f"the plan of epoch {plan.epoch} is in the control topic")
         _drain(driver, control, timeout_s, say)
         return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
     finally:
         control.close()
 
 
+def _check_for_cluster(admin: Admin, plan: Plan) -> str:
+    """Check the plan by itself, and that it is for this cluster; give the cluster's ID."""
+    try:
+        check(plan)
+    except PlanRejected as error:
+        raise UsageError(f"the plan is rejected: {error}") from error
+    cluster = admin.cluster_id()
+    if plan.cluster_id not in ("", cluster):
+        raise Conflict(
+            f"the plan was made for cluster {plan.cluster_id}, and this is cluster {cluster}; "
+            f"plan again for this one"
+        )
+    return cluster
+
+
 def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
-    """Read what the control topic says; nothing where there is none."""
+    """Read the control topic; give an empty state if it does not exist."""
     if not admin.partitions([control_partition(topic).topic]):
         return ControlState(topic)
     control = ControlReader(driver, topic)
@@ -170,54 +182,54 @@ def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
 
 
 def _refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
-    """Raise where the plan cannot follow on what the control topic says."""
+    """Raise if the plan cannot follow the newest epoch of the control topic."""
     if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
         raise Conflict(
-            f"the plan goes from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
+            f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
             f"{state.epoch} runs; plan again"
         )
     if not state.epoch:
         return
     if state.starts(state.epoch) is None:
         raise Conflict(
-            f"epoch {state.epoch} has not begun yet: its apply was interrupted; run that "
-            f"one again first"
+            f"epoch {state.epoch} has not begun yet: its 'amcast topology apply' was interrupted; "
+            f"run that again first"
         )
     _refuse_lost(state.plan(), plan, uncovered=uncovered)
 
 
-def _tell(findings: Iterable[Finding], say: Callable[[str], None]) -> None:
-    """Say what is wrong, and what this user may not see."""
-    for one in findings:
-        if one.check is Check.UNSEEN:
-            say(f"not checked: {one.says}")
-        elif one.weight is Weight.WARN:
-            say(f"warning: {one}")
+def _report(findings: Iterable[Finding], say: Callable[[str], None]) -> None:
+    """Report warnings, and what this user may not see."""
+    for finding in findings:
+        if finding.check is Check.UNSEEN:
+            say(f"not checked: {finding.says}")
+        elif finding.weight is Weight.WARN:
+            say(f"warning: {finding}")
 
 
 def _drain(
     driver: Driver, control: ControlReader, timeout_s: float, say: Callable[[str], None]
 ) -> bool:
-    """End the epoch before the newest where it has not ended; say whether it had to be.
+    """End the epoch before the newest one; give whether it had not ended before.
 
-    Where collectors run at all, the newest epoch's may take a moment to open all theirs.
+    Afterwards wait until instances have opened all new collectors, unless no collectors run.
     """
     newest = control.state.epoch
     if newest == 1 or newest - 1 in control.state.ends:
         return False
-    unhelped = drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
+    froze_alone = drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
     new = {node.name for node in control.state.plan().collectors}
     new -= control.state.retained(newest - 1).collectors
     until = time.monotonic() + _OPENING_S
     while time.monotonic() < until and (waiting := new.intersection(not_opened(control.state))):
-        if not unhelped and waiting == new:
-            break  # nobody runs any
+        if not froze_alone and waiting == new:
+            break  # nobody runs collectors
         control.follow(_POLL_S)
     return True
 
 
 def not_opened(state: ControlState) -> tuple[str, ...]:
-    """Name the newest plan's collectors that no instance has opened since their epoch stands."""
+    """Name the newest plan's collectors that no instance has opened in their epoch."""
     plan = state.plan()
     first = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
     opened = {epoch: state.collectors_open(epoch) for epoch in set(first.values())}
@@ -225,7 +237,7 @@ def not_opened(state: ControlState) -> tuple[str, ...]:
 
 
 def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
-    """Raise `UsageError` where a log would be lost, or a consumer's interest."""
+    """Raise `UsageError` if the plan drops a log, or does not cover a consumer's interest."""
     try:
         refuse_moved_logs(running, plan)
     except PlanRejected as error:
@@ -238,27 +250,27 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
         except (UncoveredInterest, UsageError) as error:
             raise UsageError(
                 f"consumer {entry.name} reads {'+'.join(entry.interest)}, which the new plan does "
-                f"not cover: add it to the interest file, or say --uncovered where it has gone"
+                f"not cover: add it to the interest file, or, if it is gone, give --uncovered"
             ) from error
 
 
 def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
-    """Raise where a topic of a running plan was made anew, or a setting breaks a guarantee.
+    """Raise if a topic of a running plan was recreated, or a setting breaks a guarantee.
 
-    Give what this user may not see, which was therefore not checked.
+    Give a sentence for each thing that this user may not see, and that was not checked therefore.
     """
-    found = of_settings(admin, plan)
-    refuse(found)
-    return [one.says for one in found if one.check is Check.UNSEEN]
+    results = of_settings(admin, plan)
+    refuse(results)
+    return [finding.says for finding in results if finding.check is Check.UNSEEN]
 
 
 def unordered(admin: Admin, plan: Plan) -> list[str]:
-    """Say which partitions of its topic a running plan does not order."""
-    return [str(one) for one in of_unordered(plan, look_at_topics(admin, plan, []))]
+    """Name the partitions of its topic that a running plan does not order, in a sentence."""
+    return [str(finding) for finding in of_unordered(plan, inspect_topics(admin, plan, []))]
 
 
-def same_layout(one: Plan, other: Plan) -> bool:
-    """Whether two plans lay out the same epoch, whatever `apply` filled in."""
+def same_layout(first: Plan, second: Plan) -> bool:
+    """Whether two plans are the same apart from what `apply` fills in."""
 
     def bare(plan: Plan) -> Plan:
         return replace(
@@ -269,38 +281,38 @@ def same_layout(one: Plan, other: Plan) -> bool:
             collectors=tuple(replace(node, stream_first=0) for node in plan.collectors),
         )
 
-    return bare(one) == bare(other)
+    return bare(first) == bare(second)
 
 
 def append_sentinels(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0) -> bool:
-    """Give each broker a bell: one small record that watchers are sent instead of messages.
+    """Append one small sentinel record on each broker, for watchers to fetch instead of messages.
 
-    Nothing depends on them but how many bytes a watcher reads, so a cluster that will not have
-    them is no error: False.
+    They only save bytes that a watcher fetches, so if the cluster refuses them, the result is
+    False, and not an error.
     """
-    bells = sentinel_topic(topic)
+    name = sentinel_topic(topic)
     try:
-        placed = admin.place_on_brokers(bells, _BELL_SETTINGS)
-        at = [TopicPartition(bells, partition) for partition in placed.values()]
-        silent = [one for one, offset in driver.high_watermarks(at).items() if offset == 0]
-        for one in silent:
-            _append(driver, one, None, b"bell", timeout_s)
+        placed = admin.place_on_brokers(name, _SENTINEL_SETTINGS)
+        partitions = [TopicPartition(name, number) for number in placed.values()]
+        highs = driver.high_watermarks(partitions)
+        for partition in [partition for partition, high in highs.items() if high == 0]:
+            _append(driver, partition, None, b"bell", timeout_s)
     except AmcastError:
         return False
     return True
 
 
 def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
-    """Write into the plan what only the cluster knows."""
-    begins = driver.log_start_offsets([log_partition(log) for log in plan.logs])
+    """Fill in the cluster's ID, the topics' IDs, and first offsets of logs and streams."""
+    starts = driver.log_start_offsets([log_partition(log) for log in plan.logs])
     streams = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
     ends = driver.last_stable_offsets(list(streams.values()))
     ids = admin.topic_ids(list(topics_of(plan)))
     return replace(
         plan,
         cluster_id=cluster,
-        topic_ids={name: str(found) for name, found in sorted(ids.items())},
-        logs=tuple(replace(log, first=begins[log_partition(log)]) for log in plan.logs),
+        topic_ids={name: str(topic_id) for name, topic_id in sorted(ids.items())},
+        logs=tuple(replace(log, first=starts[log_partition(log)]) for log in plan.logs),
         collectors=tuple(
             replace(node, stream_first=ends[streams[node.name]]) for node in plan.collectors
         ),
@@ -315,14 +327,18 @@ def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> N
 def _append(
     driver: Driver, partition: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
 ) -> int:
-    """Append one record and wait until it is stored; give its offset."""
+    """Append one record, wait until it is stored, and give its offset.
+
+    Raises `AppendUnknown` after `timeout_s` seconds, and the error of an append that failed.
+    """
     outcomes: list[AppendOutcome] = []
     appender = driver.appender()
     try:
         appender.append(partition, value, key=key, done=outcomes.append)
         if not appender.flush(timeout_s) or not outcomes:
             raise AppendUnknown(
-                f"{partition.topic} did not acknowledge a record within {timeout_s:g} s"
+                f"topic {partition.topic} did not acknowledge a record within {timeout_s:g} s; "
+                f"it may be stored: run the command again"
             )
     finally:
         appender.close()

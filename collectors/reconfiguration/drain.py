@@ -1,16 +1,16 @@
-"""The drain at work: one epoch is brought to its end, so that the next one begins.
+"""The drain: ends one epoch, so that the next one begins.
 
-Goes in: a driver and a control topic whose newest plan has not begun. What is to be done at each
-step says `epoch_change.py`; here it is carried out. Every step looks first at what stands in the
-logs, so a drain that was killed anywhere is simply run again, and several at once do no harm.
+The newest plan of the control topic is that of the next epoch, which has not begun. This module
+does the I/O of the steps that `epoch_change.py` defines. Each step first reads what is in the logs,
+so a killed drain is run again, and several drains at once do no harm.
 
-    ready     a collector of the next epoch that an instance has opened: it waits for the end only
-    helped    a collector of the old epoch that did not freeze in time: it is run here (any process
-              may run any collector at any time)
+    ready     a collector of the next epoch that an instance has opened: it only waits for the end
+    helped    a collector of the old epoch that did not freeze in time: the drain runs an instance
+              of it (any process may run any collector at any time)
 
-What a wrong order record has damaged is not passed over: `recovery.py` ends such an epoch.
+The drain refuses an epoch that a wrong order record has damaged; `recovery.py` ends that.
 
-Invariant: the ends are written once every collector is frozen and every log reaches its end.
+Invariant: the ends are written after all collectors are frozen and all logs reach their ends.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ from multicast.messages import epoch_header
 from multicast.order import OrderStream
 from topology.tree import Plan
 
+# How long to wait for the next epoch's collectors. Without the wait the change only pauses
+# deliveries for longer; ten times more delays a change for which nobody runs collectors.
 _READY_S = 3.0
+# Longer than several standbys need to take over one after the other, 0.2 s each along a path of the
+# tree. So the drain helps only collectors without any instance.
 _HELP_S = 1.5
-_POLL_S = 0.05
-_NAMED_MAX = 10
-_SKIPS_MAX = 100_000  # an early run leaves a thousand holes at most
+_POLL_S = 0.05  # adds to the pause of a change, so well below the 0.2 s that a human notices
+_NAMED_MAX = 10  # names in a sentence; more make it unreadable
+_SKIPS_MAX = 100_000  # an early run leaves at most 1000 holes in a log: more is damage
 
 
 def drain(
@@ -64,11 +68,11 @@ def drain(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> bool:
-    """Bring an epoch to its end; return once the next one can begin.
+    """End an epoch; return once the next one can begin.
 
-    The plan of the next epoch stands in the control topic already. Blocks for at most `timeout_s`
-    seconds, then raises `TimedOut`: run it again. `say` hears of each step, in a sentence. Returns
-    whether the epoch's own collectors did it, without help.
+    The plan of the next epoch must be in the control topic. Blocks for at most `timeout_s` seconds,
+    then raises `TimedOut`: run it again. `say` is called with a sentence for each step. Returns
+    True if all collectors froze without help of the drain.
     """
     with ExitStack() as opened:
         steps = Drain(driver, control, epoch, deadline=time.monotonic() + timeout_s, say=say)
@@ -79,18 +83,18 @@ def drain(
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The streams that end, by their Kafka partitions, and what reads them."""
+    """The streams that end, by their Kafka partitions, and their common reader."""
 
     reader: Reader
     places: Mapping[TopicPartition, OrderStream]
 
     @property
     def named(self) -> dict[str, OrderStream]:
-        """The streams by collector."""
+        """The streams by their collectors' names."""
         return {stream.collector: stream for stream in self.places.values()}
 
     def read(self, timeout_s: float) -> None:
-        """Read what has come."""
+        """Poll once, for at most `timeout_s` seconds, and read the records."""
         for fetched in self.reader.poll(timeout_s):
             stream = self.places[fetched.partition]
             for record in fetched.records:
@@ -98,12 +102,12 @@ class Streams:
             stream.passed(fetched.position)
 
     def take(self, stream: OrderStream, record: Record) -> None:
-        """Read a record; raises as `OrderStream.read` does."""
+        """Read a record; raises the errors of `OrderStream.read`."""
         stream.read(record.offset, record.value)
 
 
 class Drain:
-    """One drain; `recovery.py` overrides what it does where something is damaged."""
+    """One drain; `recovery.py` overrides the steps that cope with damage."""
 
     def __init__(
         self,
@@ -119,22 +123,22 @@ class Drain:
         self._driver = driver
         self._control = control
         self._plan: Plan = control.state.plan(epoch)
-        self._carried = control.state.retained(epoch)
+        self._retained = control.state.retained(epoch)
         self._next: Plan = control.state.plan(epoch + 1)
         self._deadline = deadline
-        self._denied: AccessDenied | None = None  # what keeps us from helping
+        self._denied: AccessDenied | None = None  # why an instance of ours could not help
         self._say = say
         self._skips_max = _SKIPS_MAX
 
     def run(self, opened: ExitStack) -> None:
-        """Do what is left to do."""
+        """Do all steps that are not done yet; `opened` closes what they open."""
         epoch = self._plan.epoch
         state = self._control.refresh()
         if epoch in state.ends:
             return
         if epoch not in state.markers:
             self._wait_for_ready()
-        # Before anything freezes: what is opened later makes the pause longer.
+        # Opened before collectors freeze: afterwards it would make the pause longer.
         streams = self._open_streams(opened)
         if epoch not in state.markers:
             positions = self._mark()
@@ -149,46 +153,48 @@ class Drain:
         self._say(f"epoch {epoch} has ended")
 
     def _wait_for_ready(self) -> None:
-        """Let the next epoch's collectors come up first: then the pause is short.
+        """Wait for a while until the next epoch's collectors are open, so that the pause is short.
 
-        Nothing depends on it.
+        Correctness does not depend on it.
         """
         until = min(self._deadline, time.monotonic() + _READY_S)
-        names = {node.name for node in self._next.collectors} - self._carried.collectors
+        names = {node.name for node in self._next.collectors} - self._retained.collectors
         while time.monotonic() < until:
             if names <= self._control.state.collectors_open(self._next.epoch):
                 return
             self._control.follow(_POLL_S)
 
     def _mark(self) -> dict[str, int]:
-        """Append an epoch marker to every log that needs one; give what is one past each."""
+        """Append an epoch marker to each log that needs one; give the offset after each marker."""
         outcomes: dict[str, AppendOutcome] = {}
-        names = logs_to_mark(self._plan, self._carried)
+        names = logs_to_mark(self._plan, self._retained)
         for name in names:
 
             def done(outcome: AppendOutcome, name: str = name) -> None:
                 outcomes[name] = outcome
 
-            at = log_partition(self._plan.log(name))
+            partition = log_partition(self._plan.log(name))
             header = epoch_header(name, self._next.epoch)
-            self.appender.append(at, None, headers=[header], done=done)
+            self.appender.append(partition, None, headers=[header], done=done)
         self._flush()
         return {name: _offset(outcomes.get(name), name) + 1 for name in names}
 
     def _open_streams(self, opened: ExitStack) -> Streams:
-        """Begin to read the streams that have to freeze."""
+        """Open the streams that have to freeze, and read once."""
         epoch = self._plan.epoch
         names = {
             stream_partition(self._plan, node.name): node.name
             for node in self._plan.collectors
-            if node.name not in self._carried.collectors
+            if node.name not in self._retained.collectors
         }
         ends = self._driver.last_stable_offsets(list(names))
         places: dict[TopicPartition, OrderStream] = {
-            at: self._control.state.stream(epoch, name, below=ends[at])
-            for at, name in names.items()
+            partition: self._control.state.stream(epoch, name, below=ends[partition])
+            for partition, name in names.items()
         }
-        reader = self._driver.reader({at: stream.offset_next for at, stream in places.items()})
+        reader = self._driver.reader(
+            {partition: stream.offset_next for partition, stream in places.items()}
+        )
         opened.callback(reader.close)
         streams = self._streams(reader, places)
         streams.read(0.0)
@@ -200,11 +206,11 @@ class Drain:
     def _wait_for_freeze(
         self, streams: Streams, markers: Mapping[str, int], opened: ExitStack
     ) -> dict[str, int]:
-        """Read the streams until all are frozen; give where each log ends."""
+        """Read the streams until all are frozen; give the end of each log."""
         epoch = self._plan.epoch
         named = streams.named
         help_at = time.monotonic() + _HELP_S
-        while (ends := ends_of(self._plan, named, markers, self._carried)) is None:
+        while (ends := ends_of(self._plan, named, markers, self._retained)) is None:
             now = time.monotonic()
             waits = [name for name, stream in named.items() if not stream.state.frozen]
             if self._denied is not None:
@@ -222,11 +228,11 @@ class Drain:
         return ends
 
     def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
-        """Run collectors that did not freeze in time: perhaps nobody else does.
+        """Run an instance of each collector that did not freeze in time.
 
-        Gives in how many seconds help is due again.
+        Gives the number of seconds after which to help again.
         """
-        self._say(f"{some(names)} did not freeze in time; an instance of each runs here")
+        self._say(f"{some(names)} did not freeze in time; this command runs an instance of each")
         engine = opened.enter_context(Engine(self._driver, self._plan.topic))
         for name in names:
             node = CollectorInstance(engine, name, epoch=self._plan.epoch)
@@ -242,7 +248,7 @@ class Drain:
         return float("inf")
 
     def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
-        """Refuse to end an epoch whose streams do not agree; a recovery makes it good."""
+        """Raise `Conflict` if the streams contradict each other; a recovery repairs that."""
         strayed = resumed(streams.named, ends)
         torn = self._frozen_early(ends) + [f"collector {name} has strayed" for name in strayed]
         if torn:
@@ -256,12 +262,12 @@ class Drain:
         markers = self._control.state.markers[self._plan.epoch]
         return [
             f"log {name} was frozen before its marker"
-            for name, at in markers.items()
-            if ends.get(name, at) < at
+            for name, marker in markers.items()
+            if ends.get(name, marker) < marker
         ]
 
     def _fill(self, targets: Mapping[str, int]) -> None:
-        """Fill every log to where it is ordered: an early run may have gone beyond its end."""
+        """Fill each log up to its ordered position, which an early run may put beyond its end."""
         short = missing(self._driver, self._plan, targets)
         if sum(short.values()) > self._skips_max:
             raise Conflict(
@@ -272,14 +278,16 @@ class Drain:
 
     def _write(self, key: bytes, value: bytes) -> None:
         outcomes: list[AppendOutcome] = []
-        at = control_partition(self._plan.topic)
-        self.appender.append(at, value, key=key, done=outcomes.append)
+        partition = control_partition(self._plan.topic)
+        self.appender.append(partition, value, key=key, done=outcomes.append)
         self._flush()
-        _offset(outcomes[0] if outcomes else None, at.topic)
+        _offset(outcomes[0] if outcomes else None, partition.topic)
 
     def _flush(self) -> None:
         if not self.appender.flush(max(0.0, self._deadline - time.monotonic())):
-            raise TimedOut("the brokers did not acknowledge the records of the drain in time")
+            raise TimedOut(
+                "the brokers did not acknowledge the drain's records in time; run the command again"
+            )
 
 
 def _offset(outcome: AppendOutcome | None, name: str) -> int:
@@ -287,10 +295,10 @@ def _offset(outcome: AppendOutcome | None, name: str) -> int:
         return outcome.offset
     if isinstance(outcome, AppendFailed):
         raise outcome.error
-    raise AppendUnknown(f"{name} did not acknowledge a record")
+    raise AppendUnknown(f"{name} did not acknowledge a record; run the command again")
 
 
 def some(names: Sequence[str]) -> str:
-    """Name the first few."""
+    """Join the first few names, and say how many more there are."""
     more = len(names) - _NAMED_MAX
     return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,17 +1,16 @@
-"""What consumers see while the tree is changed: probes that read along, and what they say.
+"""Probes: consumers that read during the change of a plan, and check what they deliver.
 
-A probe is a consumer of its own for each interest of the running plan; of many consumers, for some
-that are spread over all. (Each takes threads and sockets, and delays what it looks at.) It begins
-at the end of the order before the change, and reads until the next epoch has begun and nothing is
-left.
+Each consumer of the running plan gets a probe with its interest; of many consumers, only some that
+are spread over the plan (each probe takes threads and sockets, and so delays what it measures). A
+probe begins at the end of the order before the change, and reads until the next epoch has begun.
 
-    delay    from the moment that a producer stamped a message to its delivery to a probe; of those
-             stamped while all probes read and had caught up: a probe that is opened, or reads what
-             came meanwhile, says nothing about delivery
-    window   of a log, the messages that every probe of it has seen: only these are judged, because
-             probes begin and end at different moments
+    delay    from a message's timestamp by its producer to its delivery to a probe. Only messages
+             count that were stamped after all probes had caught up: the delay of older ones shows
+             the start of the probe, not the delivery
+    window   of a log, the messages that all its probes have delivered. Only these are checked,
+             because probes begin and end at different moments
 
-Invariant: a probe commits nothing, and is told to stop at the latest by `judged`.
+Invariant: a probe commits nothing, and `judged` stops it at the latest.
 """
 
 from __future__ import annotations
@@ -33,17 +32,21 @@ from multicast.properties import check_all
 from topology.carry_over import Retained, retained
 from topology.tree import Plan
 
-_POLL_S = 0.1
-_QUIET_S = 1.0
-_NEW_MS = 100.0  # who delivers what is younger has caught up
-_CAUGHT_UP_S = 5.0
-_MESSAGES_MAX = 2_000_000
-PROBES_MAX = 16
+_POLL_S = 0.1  # only how soon a probe notices that it has to stop
+_QUIET_S = 1.0  # a probe that has delivered nothing for so long is taken to be at the end
+_NEW_MS = 100.0  # a probe that delivers a message younger than this has caught up
+_CAUGHT_UP_S = 5.0  # on an overloaded system a probe may never catch up: then apply goes on
+_MESSAGES_MAX = 2_000_000  # kept by a probe for the check; bounds its memory on a busy topic
+PROBES_MAX = 16  # with ten times more, the probes themselves would delay deliveries
+_JOIN_S = 10.0  # a thread that hangs in a poll for longer is left behind; it is a daemon
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What all probes saw, and by consumer; None where no message came during the change."""
+    """What the probes delivered; a delay is None if no message came during the change.
+
+    `violations` are witnesses in words; `unread` names probes that stopped with an error.
+    """
 
     messages: int
     deliveries: int
@@ -83,7 +86,7 @@ class _Probe:
 
 
 class Probes:
-    """Reads along from now on, a thread each; a context manager that ends them."""
+    """The probes of one change, a thread each; a context manager that starts and ends them."""
 
     def __init__(self, driver: Driver, plan: Plan, *, most: int = PROBES_MAX) -> None:
         self._plan = plan
@@ -99,7 +102,7 @@ class Probes:
         self._begun_ms = 0.0
 
     def __enter__(self) -> Self:
-        """Read, and wait some seconds until all have caught up: on a busy system they may never."""
+        """Start all probes, and wait for at most `_CAUGHT_UP_S` until they have caught up."""
         for thread in self._threads:
             thread.start()
         deadline = time.monotonic() + _CAUGHT_UP_S
@@ -116,7 +119,7 @@ class Probes:
     def _end(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(10.0)
+            thread.join(_JOIN_S)
 
     def _read(self, probe: _Probe) -> None:
         try:
@@ -127,14 +130,15 @@ class Probes:
             probe.caught_up.set()
 
     def judged(self, after: Plan, *, timeout_s: float = 10.0) -> Seen:
-        """Read on until its epoch is seen or nothing comes any more; say what was seen.
+        """Read until all probes are in the epoch of `after` or quiet; then check what they saw.
 
-        Whose collector or log was carried over has seen it already.
+        A probe of a retained collector or log notices no change, so nobody waits for it. Blocks for
+        at most `timeout_s` seconds, and then stops the probes.
         """
         deadline = time.monotonic() + timeout_s
         kept = retained(self._plan, after)
-        waiting = [one for one in self._probes if not _is_kept(one, kept)]
-        while time.monotonic() < deadline and not all(_done(one, after.epoch) for one in waiting):
+        waiting = [probe for probe in self._probes if not _is_kept(probe, kept)]
+        while time.monotonic() < deadline and not all(_done(each, after.epoch) for each in waiting):
             self._stop.wait(_POLL_S)
         self._end()
         during = {
@@ -145,11 +149,11 @@ class Probes:
         return Seen(
             messages=report.messages,
             deliveries=report.deliveries,
-            violations=tuple(str(one.witness) for one in report.violations),
+            violations=tuple(str(violation.witness) for violation in report.violations),
             delay_p99_ms=_p99(list(chain.from_iterable(during.values()))),
             delay_p99_ms_of={name: _p99(delays) for name, delays in during.items()},
             consumers=len(self._plan.consumers),
-            unread=tuple(f"{one.name}: {one.error}" for one in self._probes if one.error),
+            unread=tuple(f"{probe.name}: {probe.error}" for probe in self._probes if probe.error),
         )
 
 
@@ -169,18 +173,18 @@ def _done(probe: _Probe, epoch: int) -> bool:
 
 
 def _history(probes: Sequence[_Probe]) -> History:
-    """Make a history of what all probes of a log have seen of it."""
+    """Make a history of the messages of each log's window."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for probe in probes:
-        begins: dict[str, int] = {}
-        ends: dict[str, int] = {}
+        firsts: dict[str, int] = {}
+        lasts: dict[str, int] = {}
         for log, offset, _ in probe.deliveries:
-            begins.setdefault(log, offset)
-            ends[log] = offset
-        for log, offset in begins.items():
+            firsts.setdefault(log, offset)
+            lasts[log] = offset
+        for log, offset in firsts.items():
             first[log] = max(first.get(log, 0), offset)
-            last[log] = min(last.get(log, ends[log]), ends[log])
+            last[log] = min(last.get(log, lasts[log]), lasts[log])
     builder = HistoryBuilder()
     for probe in probes:
         builder.interest(consumer=probe.name, interest=probe.interest)

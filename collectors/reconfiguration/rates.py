@@ -1,7 +1,7 @@
-"""What a running system tells the planner: the plan in force, and how fast each log grows.
+"""Reads the running plan and measures the rates of its logs, for the planner.
 
 `amcast topology plan --from-cluster` calls `running` through the entry point `amcast.cluster`, so
-that the planner itself needs no cluster.
+the planner itself does not import Kafka code.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from topology.tree import Plan
 def running(
     topic: str, *, bootstrap: str | None, window_s: float
 ) -> tuple[Plan | None, dict[str, float], str, int]:
-    """Read the running plan, measure its logs' rates over a window, and name the cluster.
+    """Give the running plan, its logs' rates, the cluster's ID, and the topic's partition count.
 
-    The last is how many partitions the topic has, 0 where it does not exist. Blocks for `window_s`
-    seconds. The plan is None, and the rates empty, where none was applied.
-    Rates are messages per second by log name, from end offsets: transaction markers count, too.
+    Rates are messages per second by log name, from end offsets over `window_s` seconds, for which
+    the call blocks; transaction markers count, too. If no plan was applied, the plan is None and
+    the rates are empty. The count is 0 if the topic does not exist.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic)
     with Admin(chosen.bootstrap, chosen.client) as admin:
@@ -41,15 +41,15 @@ def running(
             plan = control.refresh().plan()
         finally:
             control.close()
-        at = {log_partition(log): log.name for log in plan.logs}
-        first, began = driver.last_stable_offsets(list(at)), time.monotonic()
+        logs = {log_partition(log): log.name for log in plan.logs}
+        first, began = driver.last_stable_offsets(list(logs)), time.monotonic()
         threading.Event().wait(window_s)
-        last, seconds = driver.last_stable_offsets(list(at)), time.monotonic() - began
+        last, seconds = driver.last_stable_offsets(list(logs)), time.monotonic() - began
     finally:
         driver.close()
     rates = measured_rates(
-        {name: first[place] for place, name in at.items()},
-        {name: last[place] for place, name in at.items()},
+        {name: first[partition] for partition, name in logs.items()},
+        {name: last[partition] for partition, name in logs.items()},
         seconds=seconds,
     )
     return plan, dict(rates), cluster_id, partitions

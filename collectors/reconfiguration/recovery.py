@@ -1,18 +1,18 @@
-"""`topology recover`: what a wrong order record has damaged is made good.
+"""`amcast topology recover`: repairs the damage of a wrong order record.
 
-Goes in: a driver and a topic whose streams `mending.py` judges. A log that is ordered too far is
-filled. For all other damage the epoch ends, and the next begins with the same layout:
+It reads all streams of a topic; `mending.py` decides what is damaged. A log that is ordered too far
+is filled. For any other damage it ends the epoch, and the next one begins with the same layout:
 
-    1  the plan of the next epoch (`recovery_plan`) stands in the control topic
-    2  markers, as in any change; collectors that can freeze do
-    3  whoever does not freeze in time is frozen from here; a stream that nobody can read on is
-       taken to end there
-    4  logs are filled to where the streams have ordered them
-    5  what streams of the epoch disagree about is written into those of the next, which has not
-       begun yet, and `ends` says where each of them begins
+    1  append the plan of the next epoch (`recovery_plan`) to the control topic
+    2  append markers as in any change; collectors that can freeze do
+    3  append a freeze for each collector that does not freeze in time; a stream with a record of an
+       unknown version ends before that record
+    4  fill the logs up to where the streams have ordered them
+    5  where streams of the epoch contradict each other, write the difference into the streams of
+       the next epoch, which has not begun; `ends` states where each of them begins
 
-Every step looks first at what stands in the logs: killed anywhere, it is simply run again, and
-several at once do no harm.
+Each step first reads what is in the logs, so a killed recovery is run again, and several at once
+do no harm.
 """
 
 from __future__ import annotations
@@ -58,15 +58,18 @@ from multicast.errors import AppendUnknown, Conflict, TimedOut, Trimmed, Unknown
 from multicast.order import OrderRecord, OrderStream, Run, encode
 from topology.tree import Plan
 
-SKIPS_MAX = 100_000  # that are written without a question
-_AGAIN_S = 0.3
+# Skips that are written without --yes. Each is a record that consumers read; more than early runs
+# could ever leave means a defect, of which an operator should know.
+SKIPS_MAX = 100_000
+_SKIPS_UNBOUNDED = 2**62
+_AGAIN_S = 0.3  # after a freeze was appended, until one is appended again: an append takes less
 
 
-# -- looking --------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------
 
 
 class _Surveyed(Streams):
-    """Streams of which one that nobody here can read on is taken to end there."""
+    """Streams that end before a record of a version that this program does not know."""
 
     def take(self, stream: OrderStream, record: Record) -> None:
         """Read a record; one of an unknown version ends the stream."""
@@ -78,21 +81,21 @@ class _Surveyed(Streams):
 
 
 def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
-    """Read every stream of the newest epoch that has begun to its end, by collector."""
+    """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
     plan = state.plan(state.begun_epoch)
     places: dict[TopicPartition, OrderStream] = {}
     for node in plan.collectors:
         began = state.plan(state.first_epoch(plan.epoch, node.name))
-        at = stream_partition(began, node.name)
-        places[at] = open_near_end(driver, state, began, node.name, look_back=0)
+        partition = stream_partition(began, node.name)
+        places[partition] = open_near_end(driver, state, began, node.name, look_back=0)
     _read_to_end(driver, places)
     streams = {stream.collector: stream for stream in places.values()}
-    found = {}
+    reads = {}
     for name, stream in streams.items():
         parent = plan.collector(name).parent
         last = state.last_epoch(stream.plan.epoch, name)
         marked = None if last is None else state.markers.get(last)
-        found[name] = StreamRead(
+        reads[name] = StreamRead(
             stream,
             unknown_version=stream.stop is not None,
             parent_positions=None
@@ -100,22 +103,25 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
             else _positions_at(driver, state, streams[parent], stream),
             marked=None if marked is None else freeze_positions(stream.plan, marked),
         )
-    return found
+    return reads
 
 
 def _read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
     with _surveyed(driver, places) as streams:
         ends = driver.last_stable_offsets(list(places))
-        while any(stream.offset_next < ends[at] for at, stream in places.items()):
+        while any(stream.offset_next < ends[place] for place, stream in places.items()):
             before = sum(stream.offset_next for stream in places.values())
             streams.read(READ_S)
             if sum(stream.offset_next for stream in places.values()) == before:
-                raise TimedOut(f"the order could not be read to its end within {READ_S:g} s")
+                raise TimedOut(
+                    f"the order streams could not be read to their ends: no record came for "
+                    f"{READ_S:g} s; run it again"
+                )
 
 
 @contextmanager
 def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[_Surveyed]:
-    reader = driver.reader({at: stream.offset_next for at, stream in places.items()})
+    reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
     try:
         yield _Surveyed(reader, places)
     finally:
@@ -125,14 +131,18 @@ def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> I
 def _positions_at(
     driver: Driver, state: ControlState, parent: OrderStream, child: OrderStream
 ) -> Mapping[int, int] | None:
-    """Give a parent's positions after as many records as its child has relayed; None: too few."""
+    """Give a parent's positions after the records that its child has relayed.
+
+    None if the parent has fewer records. If the parent's records are deleted, the result is the
+    child's own positions: nothing contradicts them.
+    """
     relayed = child.state.parent_next.records
-    at = stream_partition(parent.plan, parent.collector)
+    partition = stream_partition(parent.plan, parent.collector)
     if parent.state.count < relayed:
-        _read_to_end(driver, {at: parent})  # the child may have been read to a later moment
+        _read_to_end(driver, {partition: parent})  # the child may have been read later than this
     if parent.state.count <= relayed:
         return dict(parent.state.positions) if parent.state.count == relayed else None
-    begin = driver.log_start_offsets([at])[at]
+    begin = driver.log_start_offsets([partition])[partition]
     points = [
         point
         for point in state.checkpoints(parent.plan.epoch, parent.collector)
@@ -146,19 +156,22 @@ def _positions_at(
             if again.state.count == relayed:
                 return dict(again.state.positions)
     except Trimmed:
-        pass  # nobody can tell any longer
+        pass  # retention has deleted these records
     return dict(child.state.positions)
 
 
 def _records(driver: Driver, stream: OrderStream, end: int) -> Iterator[OrderRecord]:
-    """Read a stream to an offset; give what counts."""
-    at = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({at: stream.offset_next})
+    """Read a stream to an offset; give its accepted records."""
+    partition = stream_partition(stream.plan, stream.collector)
+    reader = driver.reader({partition: stream.offset_next})
     try:
         while stream.offset_next < end and not stream.state.frozen:
             moved = reader.poll(READ_S)
             if not moved:
-                raise TimedOut(f"nothing came beyond offset {stream.offset_next} of {end}")
+                raise TimedOut(
+                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
+                    f"record came for {READ_S:g} s after offset {stream.offset_next}; run it again"
+                )
             for fetched in moved:
                 for record in fetched.records:
                     if record.offset >= end:
@@ -171,8 +184,8 @@ def _records(driver: Driver, stream: OrderStream, end: int) -> Iterator[OrderRec
         reader.close()
 
 
-def look_for_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
-    """Name what is damaged in the newest epoch that has begun."""
+def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
+    """Find the damage in the newest epoch that has begun. Blocks while it reads all streams."""
     return _judged(driver, state, read_streams(driver, state))
 
 
@@ -180,34 +193,35 @@ def _judged(
     driver: Driver, state: ControlState, streams: Mapping[str, StreamRead]
 ) -> tuple[Damage, ...]:
     plan = state.plan(state.begun_epoch)
-    at = {log.name: log_partition(log) for log in plan.logs}
-    there = driver.high_watermarks(list(at.values()))
-    return damage(streams.values(), {name: there[place] for name, place in at.items()})
+    partitions = {log.name: log_partition(log) for log in plan.logs}
+    highs = driver.high_watermarks(list(partitions.values()))
+    log_ends = {name: highs[partition] for name, partition in partitions.items()}
+    return damage(streams.values(), log_ends)
 
 
 def refuse_damaged(driver: Driver, state: ControlState) -> None:
-    """Raise `Conflict` where something is damaged: an ordinary change could not make it good."""
-    found = look_for_damage(driver, state)
-    if found:
-        raise Conflict(f"{found[0].says}; run 'amcast topology recover' first")
+    """Raise `Conflict` if something is damaged: an ordinary change cannot repair it."""
+    damages = find_damage(driver, state)
+    if damages:
+        raise Conflict(f"{damages[0].says}; run 'amcast topology recover' first")
 
 
 # -- ending a damaged epoch -----------------------------------------------------------------
 
 
 class RecoveringDrain(Drain):
-    """A drain that copes with every state of the streams."""
+    """A drain that can end an epoch in every state of its streams."""
 
     lossy = False
 
     def _streams(self, reader: Reader, places: Mapping[TopicPartition, OrderStream]) -> Streams:
-        self._skips_max = 2**62  # somebody said yes to them
+        self._skips_max = _SKIPS_UNBOUNDED  # `_fill` below has asked for --yes
         return _Surveyed(reader, places)
 
     def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
-        """Freeze what did not freeze in time."""
+        """Append a freeze for each collector that did not freeze in time."""
         for name in names:
-            self._say(f"{name} did not freeze in time; it is frozen from here")
+            self._say(f"{name} did not freeze in time; this command freezes it")
             stream = streams.named[name]
             self._append_order(stream.plan, name, freeze_record(stream))
         self._flush()
@@ -215,13 +229,13 @@ class RecoveringDrain(Drain):
 
     def _append_order(self, plan: Plan, name: str, record: OrderRecord) -> None:
         stamped = replace(record, time_ms=time.time_ns() // 1_000_000)
-        at = stream_partition(plan, name)
-        self.appender.append(at, encode(stamped), done=ignore)
+        partition = stream_partition(plan, name)
+        self.appender.append(partition, encode(stamped), done=ignore)
 
     def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
-        """Write into the next epoch's streams what those of this one disagree about."""
+        """Write the contradictions of this epoch's streams into the streams of the next one."""
         named = streams.named
-        stopped = {name: one.stop for name, one in named.items() if one.stop is not None}
+        stopped = {name: stream.stop for name, stream in named.items() if stream.stop is not None}
         begins = resumed(named, ends)
         furthest = ordered_to(named.values())
         if not same_trees(self._plan, self._next):
@@ -230,7 +244,7 @@ class RecoveringDrain(Drain):
                 raise Conflict(
                     f"{torn[0]}, and epoch {self._next.epoch}, which was applied meanwhile, has "
                     f"another layout, so some consumers would miss messages or get them twice; "
-                    f"say --accept-loss where that may be"
+                    f"if that is acceptable, give --accept-loss"
                 )
             return Ended(stopped=stopped)
         starts = {**(self._control.state.starts(self._plan.epoch) or {}), **ends}
@@ -241,12 +255,12 @@ class RecoveringDrain(Drain):
         return Ended(begins, stopped)
 
     def _runs_left_out(self, named: Mapping[str, OrderStream], child: OrderStream) -> list[Run]:
-        """Give what a parent's stream ordered and its child's did not, in the parent's order."""
+        """Give the parent's runs that its child has not ordered, in the parent's order."""
         above = child.plan.collector(child.collector).parent
         assert above is not None
         parent, state = named[above], self._control.state
-        at = stream_partition(parent.plan, above)
-        begin = self._driver.log_start_offsets([at])[at]
+        partition = stream_partition(parent.plan, above)
+        begin = self._driver.log_start_offsets([partition])[partition]
         points = [
             point
             for point in state.checkpoints(parent.plan.epoch, above)
@@ -255,7 +269,7 @@ class RecoveringDrain(Drain):
         ]
         again = state.opened(parent.plan.epoch, above, points[-1] if points else None)
         end = parent.offset_next if parent.stop is None else parent.stop
-        every = (run for one in _records(self._driver, again, end) for run in one.runs)
+        every = (run for record in _records(self._driver, again, end) for run in record.runs)
         number = {
             log: self._next.number(child.plan.logs[log].name) for log in child.state.positions
         }
@@ -264,28 +278,31 @@ class RecoveringDrain(Drain):
     def _write_order(
         self, stream: OrderStream, runs: list[Run], furthest: Mapping[str, int]
     ) -> None:
-        """Bring a stream of the next epoch to where it must stand when that begins."""
-        at = stream_partition(stream.plan, stream.collector)
+        """Append to a stream of the next epoch what it must hold when that epoch begins."""
+        partition = stream_partition(stream.plan, stream.collector)
         while True:
-            _read_to_end(self._driver, {at: stream})
+            _read_to_end(self._driver, {partition: stream})
             record = owed_record(stream, runs) or ahead_record(stream, furthest)
             if record is None:
                 return
             if time.monotonic() >= self._deadline:
-                raise TimedOut(f"the stream of {stream.collector} could not be mended in time")
+                raise TimedOut(
+                    f"the stream of collector {stream.collector} was not repaired in time; "
+                    f"run it again"
+                )
             self._append_order(stream.plan, stream.collector, record)
             self._flush()
 
 
-# -- the whole ------------------------------------------------------------------------------
+# -- the command ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found and done: `epoch` is the newest, `skips` were appended."""
+    """The result: `epoch` is the newest one now, `skips` the number of empty messages appended."""
 
     epoch: int
-    found: tuple[Damage, ...]
+    damages: tuple[Damage, ...]
     skips: int
     changed: bool
 
@@ -300,11 +317,12 @@ def recover(
     lossy: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Recovered:
-    """Make good what is damaged in the newest epoch; return once that is done.
+    """Repair the damage in the newest epoch; return once that is done.
 
-    More than `SKIPS_MAX` skips are written only where `yes`; an epoch whose next one has another
-    layout by now is ended with a loss only where `lossy`. Raises `Conflict` where that was not
-    said, or another operator was quicker; `TimedOut`: run it again. `say` hears of each step.
+    More than `SKIPS_MAX` skips are written only with `yes`. If a plan with another layout was
+    applied meanwhile, the damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict`
+    if one of these is missing, or if another operator was quicker, and `TimedOut` after about
+    `timeout_s` seconds: run it again. `say` is called with a sentence for each step.
     """
     deadline = time.monotonic() + timeout_s
     control = ControlReader(driver, topic)
@@ -312,22 +330,22 @@ def recover(
         state = control.refresh()
         begun = state.begun_epoch
         streams = read_streams(driver, state)
-        found = _judged(driver, state, streams)
-        for one in found:
-            say(one.says)
+        damages = _judged(driver, state, streams)
+        for each in damages:
+            say(each.says)
         skips = _fill(driver, state, streams, deadline=deadline, yes=yes, say=say)
         harmed = tuple(
-            dict.fromkeys(one.collector for one in found if one.harm is not Harm.TOO_FAR)
+            dict.fromkeys(each.collector for each in damages if each.harm is not Harm.TOO_FAR)
         )
         if begun == state.epoch and not harmed:
-            return Recovered(begun, found, skips, changed=skips > 0)
+            return Recovered(begun, damages, skips, changed=skips > 0)
         if begun == state.epoch:
             _propose(driver, admin, control, harmed, timeout_s)
-            say(f"epoch {control.state.epoch} stands in the control topic")
+            say(f"the plan of epoch {control.state.epoch} is in the control topic")
         _end(driver, control, begun, deadline=deadline, lossy=lossy, say=say)
     finally:
         control.close()
-    return Recovered(control.state.epoch, found, skips, changed=True)
+    return Recovered(control.state.epoch, damages, skips, changed=True)
 
 
 def _propose(
@@ -337,17 +355,17 @@ def _propose(
     harmed: Collection[str],
     timeout_s: float,
 ) -> None:
-    """Append the plan of the next epoch."""
+    """Append the plan of the next epoch to the control topic."""
     state = control.state
     plan = recovery_plan(state.plan(), harmed)
-    partitions = 1 + max(node.stream for node in plan.collectors)
-    admin.create_topics({order_topic(plan.topic): TopicSpec(partitions)})
-    at = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
-    ends = driver.last_stable_offsets(list(at.values()))
+    partition_count = 1 + max(node.stream for node in plan.collectors)
+    admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
+    partitions = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
+    ends = driver.last_stable_offsets(list(partitions.values()))
     plan = replace(
         plan,
         collectors=tuple(
-            replace(node, stream_first=ends[at[node.name]]) for node in plan.collectors
+            replace(node, stream_first=ends[partitions[node.name]]) for node in plan.collectors
         ),
     )
     key, value = plan_record(state.previous, plan, attempt=uuid4().hex)
@@ -374,7 +392,10 @@ def _fill(
     yes: bool,
     say: Callable[[str], None],
 ) -> int:
-    """Fill the logs to where they are ordered, where that is more than collectors fill."""
+    """Fill logs that are ordered further beyond their ends than collectors fill; count the skips.
+
+    Raises `Conflict` if that takes more than `SKIPS_MAX` skips, unless `yes`.
+    """
     plan = state.plan(state.begun_epoch)
     targets = ordered_to(read.stream for read in streams.values())
     short = missing(driver, plan, targets)
@@ -384,7 +405,7 @@ def _fill(
     if needed > SKIPS_MAX and not yes:
         raise Conflict(
             f"log {max(short, key=short.__getitem__)} is ordered {max(short.values())} offsets "
-            f"beyond its end, and {needed} empty messages have to be appended; say --yes to do so"
+            f"beyond its end, and {needed} empty messages have to be appended; give --yes to do so"
         )
     if not needed:
         return 0

@@ -1,7 +1,7 @@
-"""The topics of a plan: those that stand, those that `apply` would make, and what speaks against.
+"""The topics of a plan: those that exist, those that `apply` would create, and what prevents it.
 
-Nothing is made here before `make_topics`; what it would make is judged first, as the brokers say
-that they would make it. So an `apply` that is refused leaves nothing behind.
+Only `make_topics` creates topics. Before it runs, the brokers are asked how they would create them
+(a dry run), and that is checked. So a refused `apply` creates nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
-from collectors.doctor.inspection import look_at_topics
+from collectors.doctor.inspection import inspect_topics
 from multicast.control import control_partition, order_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -17,11 +17,11 @@ from multicast.errors import Conflict, UsageError
 from topology.tree import Plan
 
 _DAY_MS = 24 * 3600 * 1000
-_SEEN = ("cleanup.policy", "min.insync.replicas", "retention.ms", "retention.bytes")
+_CHECKED_SETTINGS = ("cleanup.policy", "min.insync.replicas", "retention.ms", "retention.bytes")
 
 
 def topics_of(plan: Plan) -> dict[str, int]:
-    """Name a plan's topics and how many Kafka partitions each needs at least."""
+    """Give the plan's topics, without the control topic, and their least partition counts."""
     counts: dict[str, int] = {plan.topic: len(plan.partitions)}
     for log in plan.logs:
         counts[log.topic] = max(counts.get(log.topic, 1), log.partition + 1)
@@ -31,21 +31,22 @@ def topics_of(plan: Plan) -> dict[str, int]:
 
 
 def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
-    """Give the plan's topics as they will be: what exists as it is, the rest as it would be made.
+    """Give the facts of the plan's topics: existing ones, and others as they would be created.
 
-    Raises `AmcastError` where the brokers would not make one. What cannot be seen is left out.
+    Raises `AmcastError` if the brokers would refuse to create one. Topics whose settings this user
+    may not see are left out.
     """
     control = control_partition(plan.topic).topic
-    existing = {one.name: one for one in look_at_topics(admin, plan, [])}
+    existing = {topic.name: topic for topic in inspect_topics(admin, plan, [])}
     orders = order_topic(plan.topic)
-    found: list[TopicFacts] = []
+    topics: list[TopicFacts] = []
     for name, count in topics_of(plan).items():
         if name != orders:
-            found += _ahead(admin, existing, name, Role.DATA, TopicSpec(count))
-    spec = _order_spec(plan, [one.kept_ms for one in found])
-    found += _ahead(admin, existing, orders, Role.ORDER, spec)
-    found += _ahead(admin, existing, control, Role.CONTROL, _CONTROL)
-    return tuple(found)
+            topics += _ahead(admin, existing, name, Role.DATA, TopicSpec(count))
+    spec = _order_spec(plan, [topic.kept_ms for topic in topics])
+    topics += _ahead(admin, existing, orders, Role.ORDER, spec)
+    topics += _ahead(admin, existing, control, Role.CONTROL, _CONTROL)
+    return tuple(topics)
 
 
 def _ahead(
@@ -53,10 +54,10 @@ def _ahead(
 ) -> list[TopicFacts]:
     if name in existing:
         return [existing[name]]
-    told = admin.would_make(name, spec)
-    if told is None or any(key not in told[1] for key in _SEEN):
+    answer = admin.would_make(name, spec)
+    if answer is None or any(key not in answer[1] for key in _CHECKED_SETTINGS):
         return []
-    replication, settings = told
+    replication, settings = answer
     replicas = tuple(range(replication))
     partitions = tuple(PartitionFacts(n, 0, replicas, replicas) for n in range(spec.partitions))
     return [TopicFacts(name, role, settings, partitions)]
@@ -66,7 +67,8 @@ _CONTROL = TopicSpec(1, settings={"cleanup.policy": "compact"})
 
 
 def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
-    # The order of a message is written about when the message is; a day more is ample.
+    # A message's order record is written within seconds of the message, or early. A day of margin
+    # covers a collector that was down for that long; much more only costs disk space.
     kept = list(kept_ms)
     longest = FOR_EVER if FOR_EVER in kept or not kept else max(kept) + _DAY_MS
     settings = {
@@ -78,12 +80,16 @@ def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
 
 
 def make_topics(admin: Admin, plan: Plan) -> list[str]:
-    """Make what is missing with the cluster's own replication, the control topic last."""
+    """Create missing topics with the cluster's default replication, the control topic last.
+
+    Gives the names of the topics that it created.
+    """
     counts = topics_of(plan)
     orders = order_topic(plan.topic)
     data = {name: TopicSpec(count) for name, count in counts.items() if name != orders}
     made = admin.create_topics(data)
-    kept = [int(one["retention.ms"]) for one in admin.topic_settings(list(data)).values()]
+    settings = admin.topic_settings(list(data)).values()
+    kept = [int(setting["retention.ms"]) for setting in settings]
     made += admin.create_topics({orders: _order_spec(plan, kept)})
     return made + admin.create_topics({control_partition(plan.topic).topic: _CONTROL})
 
@@ -91,19 +97,19 @@ def make_topics(admin: Admin, plan: Plan) -> list[str]:
 def refuse_partitions(
     driver: Driver, admin: Admin, plan: Plan, running: Plan | None, *, add_partitions: bool
 ) -> None:
-    """Raise where the plan does not fit the number of partitions that its topics have.
+    """Raise if the plan does not fit the partition counts of its topics.
 
-    The topic that is multicast on may be others', too: all its partitions must be ordered, and it
-    is grown only where that is asked for. Those beside it are ours alone: `Conflict` where one that
-    no plan knows holds something already.
+    Other programs may use the data topic, too: `UsageError` if the plan does not order all its
+    partitions, or would have to grow it without `add_partitions`. The other topics belong to this
+    project: `Conflict` if one of them holds records although no plan created it.
     """
     counts = admin.partitions(list(topics_of(plan)))
     refuse_fewer(plan.topic, plan.partitions, counts.get(plan.topic))
-    wanted, has = topics_of(plan)[plan.topic], counts.get(plan.topic, 0)
-    if 0 < has < wanted and not add_partitions:
+    wanted, partition_count = topics_of(plan)[plan.topic], counts.get(plan.topic, 0)
+    if 0 < partition_count < wanted and not add_partitions:
         raise UsageError(
-            f"topic {plan.topic} has {has} partitions and the plan {wanted}: {GROWTH}; say "
-            f"--add-partitions where that is meant"
+            f"topic {plan.topic} has {partition_count} partitions and the plan needs {wanted}: "
+            f"{GROWTH}; if that is acceptable, give --add-partitions"
         )
     ours = {plan.topic, *(() if running is None else running.topic_ids)}
     for name in sorted(counts.keys() - ours):
@@ -111,22 +117,23 @@ def refuse_partitions(
         held = sum(driver.high_watermarks(places).values())
         if held:
             raise Conflict(
-                f"topic {name} holds {held} records, and no plan of topic {plan.topic} made it: "
-                f"amcast needs that name for itself; delete that topic, or multicast on another"
+                f"topic {name} holds {held} records, and no plan of topic {plan.topic} created it, "
+                f"but amcast needs that name; delete topic {name}, or use another topic name"
             )
 
 
 GROWTH = (
-    "adding partitions sends the keys of every producer that picks the partition by its key to "
-    "other partitions, so messages of one key stand in two, and lose their order there"
+    "after partitions are added, producers that choose the partition by the key send some keys to "
+    "other partitions, so messages of one key are in two partitions, and their order is lost"
 )
 
 
-def refuse_fewer(topic: str, partitions: Iterable[str], has: int | None) -> None:
-    """Raise `UsageError` where a topic has more partitions than a plan or its interests name."""
+def refuse_fewer(topic: str, partitions: Iterable[str], partition_count: int | None) -> None:
+    """Raise `UsageError` if a topic has more partitions than are named."""
     named = len(list(partitions))
-    if has is not None and has > named:
+    if partition_count is not None and partition_count > named:
         raise UsageError(
-            f"topic {topic} has {has} partitions and 'partitions' names {named}: no consumer would "
-            f"be sent what stands in the others; name all {has} in the interest file and plan again"
+            f"topic {topic} has {partition_count} partitions and 'partitions' names {named}: no "
+            f"consumer would get the messages in the others; name all {partition_count} in the "
+            f"interest file and plan again"
         )

@@ -1,4 +1,4 @@
-"""What `topology apply` refuses on a real broker, and that a refusal leaves nothing behind."""
+"""What `topology apply` refuses on a real broker; a refusal creates no topic."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ interest = ["P1", "P2"]
 
 
 class Bench:
-    """A cluster, and a topic name that nobody has used."""
+    """A cluster, and an unused topic name."""
 
     def __init__(self, bootstrap, driver, admin, folder):
         self.bootstrap = bootstrap
@@ -46,7 +46,7 @@ class Bench:
         self.plan = poster(topic=self.topic)
 
     def topics(self):
-        """All topics of that name, and how many partitions each has."""
+        """Give the topics of that name with their partition counts."""
         names = [*topics_of(self.plan), control_partition(self.topic).topic]
         return self.admin.partitions([*names, sentinel_topic(self.topic)])
 
@@ -54,7 +54,7 @@ class Bench:
         return apply(self.driver, self.admin, plan or self.plan, **options)
 
     def planned(self, count, *flags):
-        """A plan file for so many partitions, as `topology plan` writes it."""
+        """Write a plan file for so many partitions, as `topology plan` does."""
         names = [f"P{number}" for number in range(1, count + 1)]
         interests = self.folder / f"{count}.toml"
         interests.write_text(INTERESTS.format(topic=self.topic, partitions=json.dumps(names)))
@@ -85,7 +85,7 @@ def test_a_plan_with_fewer_partitions_than_the_topic_is_refused(bench):
     assert done.returncode == 2, done.stderr
     assert f"topic {bench.topic} has 3 partitions and 'partitions' names 2" in done.stderr
     assert bench.topics() == {bench.topic: 3}
-    # A plan that is made from the cluster is not even made.
+    # `topology plan --from-cluster` refuses it already.
     _, planned = bench.planned(2, "--from-cluster", "--window", "0.1")
     assert planned.returncode == 2
     assert "name all 3 in the interest file" in planned.stderr
@@ -98,7 +98,7 @@ def test_a_plan_with_more_partitions_than_the_topic_grows_it_only_where_that_is_
     assert "needs --add-partitions" in planned.stderr
     refused = bench.run("topology", "apply", file)
     assert refused.returncode == 2, refused.stderr
-    assert "messages of one key stand in two" in refused.stderr
+    assert "messages of one key are in two partitions" in refused.stderr
     assert bench.topics() == {bench.topic: 2}
     done = bench.run("topology", "apply", file, "--add-partitions")
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,7 @@ def test_a_topic_that_has_a_name_of_ours_and_holds_something_is_not_taken(bench)
     with pytest.raises(Conflict, match=f"topic {name} holds 1 records"):
         bench.apply()
     assert bench.topics() == before
-    # One that is empty may be what an apply left that was killed: it grows.
+    # An empty topic may come from an apply that was killed, so it is grown.
     other = Bench(bench.bootstrap, bench.driver, bench.admin, bench.folder)
     other.admin.create_topics({groups_topic(other.topic): TopicSpec(1)})
     assert other.apply().plan.epoch == 1
@@ -157,14 +157,14 @@ def test_a_refused_plan_leaves_no_topic_behind(bench):
 
 @contextlib.contextmanager
 def default(bench, name, value):
-    """Set a setting that new topics take over from the brokers."""
+    """Change a broker setting that new topics inherit."""
     client = AdminClient({"bootstrap.servers": bench.bootstrap})
 
     def change(operation):
         entry = ConfigEntry(name, value, incremental_operation=operation)
-        for one in bench.admin.broker_ids():
-            asked = ConfigResource(ResourceType.BROKER, str(one), incremental_configs=[entry])
-            for answer in client.incremental_alter_configs([asked]).values():
+        for broker in bench.admin.broker_ids():
+            resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+            for answer in client.incremental_alter_configs([resource]).values():
                 answer.result(PATIENCE_S)
 
     change(AlterConfigOpType.SET)
@@ -176,8 +176,8 @@ def default(bench, name, value):
 
 def test_the_settings_that_new_topics_would_get_are_judged_before_they_are_made(bench):
     def would_compact():
-        told = bench.admin.would_make(bench.topic, TopicSpec(1))
-        return told is not None and told[1]["cleanup.policy"] == "compact"
+        answer = bench.admin.would_make(bench.topic, TopicSpec(1))
+        return answer is not None and answer[1]["cleanup.policy"] == "compact"
 
     with default(bench, "log.cleanup.policy", "compact"):
         until(would_compact, "brokers that make compacted topics")

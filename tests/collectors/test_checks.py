@@ -1,4 +1,4 @@
-"""Every finding from facts that plant it, and none from a sound deployment."""
+"""Facts with one planted fault give its finding; a sound deployment gives none."""
 
 from dataclasses import replace
 
@@ -57,9 +57,9 @@ SOUND = Facts(
     topic="A",
     now_ms=NOW,
     plan=replace(poster(), topic_ids=IDS),
-    shown=1,
+    begun_epoch=1,
     topic_ids=IDS,
-    brokers=tuple(BrokerFacts(one, False, BROKER) for one in (1, 2, 3)),
+    brokers=tuple(BrokerFacts(number, False, BROKER) for number in (1, 2, 3)),
     topics=(DATA, ORDER, CONTROL),
     collectors=(ABOVE, BELOW),
     groups=(GROUP,),
@@ -72,7 +72,7 @@ def held(*, leader=1, in_sync=(1, 2, 3), replicas=(1, 2, 3), of=DATA):
 
 
 def with_topic(changed):
-    kept = tuple(changed if one.name == changed.name else one for one in SOUND.topics)
+    kept = tuple(changed if topic.name == changed.name else topic for topic in SOUND.topics)
     return replace(SOUND, topics=kept)
 
 
@@ -95,15 +95,15 @@ def test_a_sound_deployment_has_no_finding():
 
 def test_partitions_that_the_plan_does_not_order_are_named():
     plan = poster()
-    for count, said in (
+    for count, expected in (
         (5, []),
         (6, ["in partition 5"]),
         (7, ["in partitions 5, 6"]),
     ):
-        parts = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(count))
-        found = of_unordered(plan, [replace(DATA, partitions=parts)])
-        assert [one.says.split("what stands ")[1] for one in found] == said
-        assert {one.weight for one in found} <= {Weight.WARN}
+        partitions = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(count))
+        results = of_unordered(plan, [replace(DATA, partitions=partitions)])
+        assert [finding.says.split("gets the messages ")[1] for finding in results] == expected
+        assert {finding.weight for finding in results} <= {Weight.WARN}
 
 
 BY_BYTES = topic("A", Role.DATA, retention_bytes="1000")
@@ -134,11 +134,11 @@ PLANTED = [
         with_topic(
             topic("A.Msg-TO", Role.ORDER, retention_ms="-1", cleanup_policy="delete,compact")
         ),
-        (Weight.REFUSE, Check.COMPACTION, "their order may vanish"),
+        (Weight.REFUSE, Check.COMPACTION, "their order may be deleted"),
     ),
     (
         with_topic(topic("A.topology", Role.CONTROL, cleanup_policy="compact,delete")),
-        (Weight.REFUSE, Check.COMPACTION, "so plans may vanish"),
+        (Weight.REFUSE, Check.COMPACTION, "so plans may be deleted"),
     ),
     (
         with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms=str(DAY))),
@@ -150,7 +150,7 @@ PLANTED = [
     ),
     (
         replace(SOUND, topic_ids={"A": "7", "A.Msg-TO": "2"}),
-        (Weight.REFUSE, Check.TOPIC_CHANGED, "(it was deleted and made again)"),
+        (Weight.REFUSE, Check.TOPIC_CHANGED, "(it was deleted and recreated)"),
     ),
     (
         replace(SOUND, topic_ids={"A": "1"}),
@@ -158,7 +158,7 @@ PLANTED = [
     ),
     (
         replace(SOUND, brokers=(*SOUND.brokers, BrokerFacts(4, True, {}))),
-        (Weight.WARN, Check.BROKER, "broker 4 is registered and away"),
+        (Weight.WARN, Check.BROKER, "broker 4 is registered, but it is fenced or does not answer"),
     ),
     (
         with_topic(held(leader=-1, in_sync=())),
@@ -177,7 +177,7 @@ PLANTED = [
         (Weight.WARN, Check.EPOCH, "no plan was applied to topic A"),
     ),
     (
-        replace(SOUND, shown=0),
+        replace(SOUND, begun_epoch=0),
         (Weight.WARN, Check.EPOCH, "epoch 1 has not begun"),
     ),
     (
@@ -197,18 +197,18 @@ PLANTED = [
         (
             Weight.WARN,
             Check.COLLECTOR,
-            "K1 left 7 offsets of P1, P2 without an order for 2.0 s; its last record is 0.1 s old",
+            "K1 has not ordered 7 offsets of P1, P2 for 2.0 s; its last record is 0.1 s old",
         ),
     ),
     (
         with_collectors(
             CollectorFacts("K1", None, advertised_address=False, records=0, behind={"P1": 1})
         ),
-        (Weight.WARN, Check.COLLECTOR, "it never ordered anything in this epoch"),
+        (Weight.WARN, Check.COLLECTOR, "it has ordered nothing in this epoch"),
     ),
     (
         with_collectors(CollectorFacts("K1", None, advertised_address=False, records=0)),
-        (Weight.NOTE, Check.COLLECTOR, "K1 has not been seen"),
+        (Weight.NOTE, Check.COLLECTOR, "K1 has not started"),
     ),
     (
         replace(SOUND, damages=(Damage(Harm.FROZEN, "K1", "K1's stream was ended"),)),
@@ -221,7 +221,7 @@ PLANTED = [
         (
             Weight.WARN,
             Check.TRANSACTION,
-            "wait for a transaction of producer 7 (epoch 0), which is open for 60 min",
+            "wait for a transaction of producer 7 (epoch 0), which has been open for 60 min",
         ),
     ),
     (
@@ -229,12 +229,12 @@ PLANTED = [
         (Weight.WARN, Check.TRANSACTION, "its consumers wait for an open transaction"),
     ),
     (
-        replace(SOUND, groups=(replace(GROUP, problem="its cursor leads nowhere"),)),
-        (Weight.WARN, Check.CONSUMER, "its cursor leads nowhere"),
+        replace(SOUND, groups=(replace(GROUP, problem="its cursor is not valid"),)),
+        (Weight.WARN, Check.CONSUMER, "its cursor is not valid"),
     ),
     (
         with_place(begin=11),
-        (Weight.WARN, Check.RETENTION, "reads on at offset 10 of P1, which begins at 11"),
+        (Weight.WARN, Check.RETENTION, "continues at offset 10 of P1, which begins at 11"),
     ),
     (
         with_place(oldest_ms=NOW - 4 * DAY),
@@ -253,7 +253,11 @@ PLANTED = [
             SOUND,
             brokers=(BrokerFacts(1, False, {**BROKER, "offsets.retention.minutes": "60"}),),
         ),
-        (Weight.NOTE, Check.RETENTION, "forget the cursor of a consumer that is away for 60 min"),
+        (
+            Weight.NOTE,
+            Check.RETENTION,
+            "delete the cursor of a consumer that is inactive for 60 min",
+        ),
     ),
     (
         with_topic(held(replicas=(1,), in_sync=(1,), of=replace(DATA, settings=SETTINGS))),
@@ -277,9 +281,10 @@ PLANTED = [
 @pytest.mark.parametrize(("facts", "expected"), PLANTED, ids=[e[2] for _, e in PLANTED])
 def test_what_is_planted_is_found_with_what_to_do(facts, expected):
     weight, check, words = expected
-    found = [one for one in findings(facts) if one.check is check]
-    assert [one for one in found if one.weight is weight and words in one.says], found
-    assert all(one.do and one.about for one in found)
+    results = [finding for finding in findings(facts) if finding.check is check]
+    matching = [each for each in results if each.weight is weight and words in each.says]
+    assert matching, results
+    assert all(finding.do and finding.about for finding in results)
 
 
 @pytest.mark.parametrize("weight", list(Weight))
@@ -311,24 +316,28 @@ def test_what_is_near_a_limit_and_within_it_is_not_found(sound):
 def test_a_collector_below_a_late_one_is_not_blamed_for_what_that_one_left():
     late = {"behind": {"P2": 4}, "waited_s": 2.0}
     both = with_collectors(replace(ABOVE, **late), replace(BELOW, **late))
-    assert [one.about for one in findings(both)] == ["collector K1"]
-    alone = with_collectors(ABOVE, replace(BELOW, **late))
-    assert [one.about for one in findings(alone)] == ["collector K2"]
+    assert [finding.about for finding in findings(both)] == ["collector K1"]
+    lone = with_collectors(ABOVE, replace(BELOW, **late))
+    assert [finding.about for finding in findings(lone)] == ["collector K2"]
 
 
-def test_the_worst_is_told_first_and_refused_with_what_to_do():
+def test_the_worst_comes_first_and_refused_with_what_to_do():
     bad = replace(
         with_topic(topic("A", Role.DATA, cleanup_policy="compact")),
         unseen=("something",),
         topic_ids={"A": "1"},
     )
-    assert [one.weight for one in findings(bad)] == [Weight.REFUSE, Weight.REFUSE, Weight.NOTE]
+    assert [finding.weight for finding in findings(bad)] == [
+        Weight.REFUSE,
+        Weight.REFUSE,
+        Weight.NOTE,
+    ]
     with pytest.raises(TopicChanged, match=r"was deleted\); .*and 1 more: see 'amcast doctor'"):
         refuse(findings(bad))
-    compacted = [one for one in findings(bad) if one.check is Check.COMPACTION]
+    compacted = [finding for finding in findings(bad) if finding.check is Check.COMPACTION]
     with pytest.raises(UnsafeCluster, match=r"has cleanup\.policy=compact, .*; set it to delete$"):
         refuse(compacted)
-    refuse(one for one in findings(bad) if one.weight is not Weight.REFUSE)
+    refuse(finding for finding in findings(bad) if finding.weight is not Weight.REFUSE)
 
 
 @pytest.mark.parametrize("setting", ["acks", "enable.idempotence", "isolation.level", "retries"])
@@ -339,6 +348,6 @@ def test_a_client_setting_that_would_weaken_a_producer_or_reader_is_refused(sett
         librdkafka_settings("127.0.0.1:9", {setting: "1"}, timeout_s=1)
 
 
-def test_lengths_of_time_are_said_for_people():
-    said = [length(one) for one in (1_500, 90_000, 5 * HOUR, 4 * DAY)]
-    assert said == ["1.5 s", "2 min", "5 h", "4 days"]
+def test_lengths_of_time_are_written_for_people():
+    lengths = [length(milliseconds) for milliseconds in (1_500, 90_000, 5 * HOUR, 4 * DAY)]
+    assert lengths == ["1.5 s", "2 min", "5 h", "4 days"]

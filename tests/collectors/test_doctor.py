@@ -1,4 +1,4 @@
-"""`amcast doctor` and the checks of a start on real brokers: each thing is broken for real."""
+"""`amcast doctor` and the checks of a start, on real brokers with real faults."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from collectors.doctor.checks import Check, Weight, findings
-from collectors.doctor.inspection import look
+from collectors.doctor.inspection import inspect
 from collectors.doctor.streams import read_control
 from collectors.reconfiguration.apply import refuse_unsound
 from multicast import Consumer, Producer
@@ -43,14 +43,14 @@ SMALL = {
 
 @pytest.fixture
 def system(kafka_cluster, tmp_path):
-    """One collector decides P2, and others take it from there."""
+    """One collector is the top of P2; others inherit it."""
     with System(kafka_cluster.bootstrap, solve(from_document(SMALL)), tmp_path) as made:
         yield made
 
 
 @pytest.fixture(scope="module", autouse=True)
 def asks_nobody():
-    """A doctor where no broker is: it takes ten seconds to say so, while other tests run."""
+    """A doctor without any broker: it gives up after ten seconds, while other tests run."""
     command = [sys.executable, "-m", "multicast", "doctor", "-b", "127.0.0.1:9", "-t", "A"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         yield process
@@ -65,16 +65,16 @@ def admin(system):
 
 @pytest.fixture
 def examined(system, admin):
-    """What is found now, apart from what one broker for all cannot mend."""
+    """The findings now, without the notes: a single broker always causes some."""
     with contextlib.closing(open_driver("kafka-python", system.bootstrap)) as driver:
 
         def examine(patience_s=0.0):
-            facts = look(driver, admin, system.topic, patience_s=patience_s)
+            facts = inspect(driver, admin, system.topic, patience_s=patience_s)
             assert facts.unseen == ()
             return facts, {
-                (one.check, one.about): one
-                for one in findings(facts)
-                if one.weight is not Weight.NOTE
+                (finding.check, finding.about): finding
+                for finding in findings(facts)
+                if finding.weight is not Weight.NOTE
             }
 
         yield examine
@@ -89,10 +89,10 @@ def set_topic(admin, topic, **settings):
     return {name: before[name.replace("_", ".")] for name in settings}
 
 
-def append(driver, at, value, key=None):
+def append(driver, partition, value, key=None):
     outcomes = []
     appender = driver.appender()
-    appender.append(at, value, key=key, done=outcomes.append)
+    appender.append(partition, value, key=key, done=outcomes.append)
     assert appender.flush(PATIENCE_S)
     appender.close()
     return outcomes[0].offset
@@ -120,17 +120,22 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
                 consumer.commit(message.cursor)
                 break
     done = doctor(system, "-o", "json", "--patience", str(PATIENCE_S))
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["wrong"], told["epoch"], told["begun"]) == (0, 0, 1, True)
-    assert {one["check"] for one in told["findings"]} == {"replication"}
-    assert all(one["told_address"] and not one["behind"] for one in told["collectors"])
-    (group,) = told["consumers"]
-    (place,) = (one for one in group["places"] if one["log"] == "P2")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["wrong"], document["epoch"], document["begun"]) == (
+        0,
+        0,
+        1,
+        True,
+    )
+    assert {finding["check"] for finding in document["findings"]} == {"replication"}
+    assert all(each["told_address"] and not each["behind"] for each in document["collectors"])
+    (group,) = document["consumers"]
+    (place,) = (place for place in group["places"] if place["log"] == "P2")
     assert (group["group"], group["lag"]) == ("C1", place["end"] - 8)
     assert place["end"] >= 20  # a hole of an early run may have been filled behind them
-    (clock,) = [one for one in told["clocks"] if "controller" in one["whose"]]
+    (clock,) = [clock for clock in document["clocks"] if "controller" in clock["whose"]]
     assert clock["ahead_at_least_ms"] <= clock["ahead_at_most_ms"]
-    seen = {one["whose"] for one in told["clocks"]}
+    seen = {clock["whose"] for clock in document["clocks"]}
     assert "the producer of log P2's newest message" in seen
     assert "collector K1" in seen
 
@@ -140,12 +145,12 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
     done = doctor(system, "--patience", "0.5")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
-    # It may have ordered one or two of the three before they were there.
-    assert re.search(rf"collector {root} left [1-3] offsets of P2 without an order for", text)
-    assert f"'amcast collectors run --node {root}' starts one more" in text
+    # It may have ordered one or two of the three early, before they were stored.
+    assert re.search(rf"collector {root} has not ordered [1-3] offsets of P2 for", text)
+    assert f"'amcast collectors run --node {root}' starts another instance" in text
     below = [node.name for node in system.plan.collectors if node.parent == root]
     assert below
-    assert not [name for name in below if f"collector {name} left" in text]
+    assert not [name for name in below if f"collector {name} has not ordered" in text]
     host.start(root)
     until(lambda: examined(5.0)[1] == {}, "a mended deployment")
 
@@ -162,8 +167,7 @@ def test_a_setting_that_breaks_a_guarantee_is_found_and_refused(system, admin, e
         (orders, Check.RETENTION, {"retention_bytes": "1000000"}),
     ):
         before = set_topic(admin, topic, **settings)
-        found = examined()[1]
-        assert {(one, about) for one, about in found} == {(check, f"topic {topic}")}
+        assert set(examined()[1]) == {(check, f"topic {topic}")}
         with pytest.raises(UnsafeCluster, match=f"topic {topic} "):
             refuse_unsound(admin, system.plan)
         set_topic(admin, topic, **before)
@@ -177,40 +181,41 @@ def test_foreign_records_are_skipped_counted_and_reported(system, examined):
     append(system.driver, stream_partition(system.plan, "K2"), b"not an order record")
     append(system.driver, control_partition(system.topic), b"hello", b"plans/1")
     last = append(system.driver, control_partition(system.topic), b"{}", b"plan/2/x/y")
-    facts, found = examined()
-    assert facts.shown == 1
-    by_about = {about: one.says for (check, about), one in found.items() if check is Check.FOREIGN}
+    facts, results = examined()
+    assert facts.begun_epoch == 1
+    foreign = {key: each for key, each in results.items() if key[0] is Check.FOREIGN}
+    by_about = {about: finding.says for (_, about), finding in foreign.items()}
     assert "a foreign record, the last at offset 0" in by_about["the stream of collector K2"]
     control = by_about[f"the control topic {system.topic}.topology"]
     assert f"2 foreign records, the last at offset {last}" in control
-    assert len(found) == 2
-    assert [one.void for one in facts.collectors if one.name == "K2"] == [{"foreign": 1}]
+    assert len(results) == 2
+    assert [each.void for each in facts.collectors if each.name == "K2"] == [{"foreign": 1}]
 
 
 def test_a_consumer_that_retention_overtakes_is_named_before_and_after(system, admin, examined):
     send(system, 10, {"P1"})
     with Consumer(topic=system.topic, interest={"P1", "P2"}, driver=system.driver) as consumer:
         consumer.commit()
-    assert [(one.group, one.places[0].lag) for one in examined()[0].groups] == [("P1+P2", 10)]
+    assert [(group.group, group.places[0].lag) for group in examined()[0].groups] == [("P1+P2", 10)]
     set_topic(admin, system.topic, retention_ms="3000")
     about = Check.RETENTION, "consumer P1+P2"
     until(lambda: about in examined()[1], "an old message")
-    found = examined()[1][about]
-    assert "has 10 offsets of P1 to read" in found.says
-    assert f"delete the consumer group amcast.{system.topic}.P1+P2" in found.do
+    finding = examined()[1][about]
+    assert "has 10 offsets of P1 to read" in finding.says
+    assert f"delete the consumer group amcast.{system.topic}.P1+P2" in finding.do
     set_topic(admin, system.topic, retention_ms=str(HOUR_MS))
     assert about not in examined()[1]
     set_topic(admin, system.topic, retention_bytes="100")
     assert "bytes of P1 to read" in examined()[1][about].says
     admin.delete_records({TopicPartition(system.topic, 0): 4})
-    assert "reads on at offset 0 of P1, which begins at 4" in examined()[1][about].says
+    assert "continues at offset 0 of P1, which begins at 4" in examined()[1][about].says
     with contextlib.closing(open_driver("kafka-python", system.bootstrap)) as driver:
         state = read_control(driver, system.topic).state
         driver.commit(
             f"amcast.{system.topic}.lost", {control_partition(system.topic): (0, "7/K1/0/0/0")}
         )
     assert state.epoch == 1
-    assert "leads nowhere" in examined()[1][Check.CONSUMER, "consumer lost"].says
+    assert "is not valid" in examined()[1][Check.CONSUMER, "consumer lost"].says
 
 
 def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, examined):
@@ -219,9 +224,9 @@ def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, e
     producer = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
     producer.produce(system.topic, b"from the future", partition=2, timestamp=ahead_ms)
     assert producer.flush(PATIENCE_S) == 0
-    log = next(one for one in system.plan.logs if one.name == "P1")
-    (name,) = (one.name for one in system.plan.collectors if "P1" in one.bag)
-    stream = OrderStream(system.plan, name, {one.name: one.first for one in system.plan.logs})
+    log = next(log for log in system.plan.logs if log.name == "P1")
+    (name,) = (node.name for node in system.plan.collectors if "P1" in node.bag)
+    stream = OrderStream(system.plan, name, {each.name: each.first for each in system.plan.logs})
     record = OrderRecord(
         RecordKind.OWN,
         stream.state.digest,
@@ -230,12 +235,12 @@ def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, e
         time_ms=ahead_ms,
     )
     append(system.driver, stream_partition(system.plan, name), encode(record))
-    found = [one for (check, _), one in examined()[1].items() if check is Check.CLOCK]
-    assert sorted(one.about for one in found) == [
+    clocks = [each for (check, _), each in examined()[1].items() if check is Check.CLOCK]
+    assert sorted(finding.about for finding in clocks) == [
         f"collector {name}",
         "the producer of log P3's newest message",
     ]
-    assert all("is at least 30 min ahead of ours" in one.says for one in found)
+    assert all("is at least 30 min ahead of ours" in finding.says for finding in clocks)
 
 
 def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(
@@ -244,8 +249,8 @@ def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(
     before = set_topic(admin, system.topic, unclean_leader_election_enable="true")
     host = system.collectors()
     logs = [tmp_path / "a" / f"{name}.log" for name in host.names]
-    said = f"nothing is ordered: topic {system.topic} has unclean.leader.election.enable=true"
-    until(lambda: all(said in log.read_text() for log in logs), "a refusal")
+    refusal = f"nothing is ordered: topic {system.topic} has unclean.leader.election.enable=true"
+    until(lambda: all(refusal in log.read_text() for log in logs), "a refusal")
     until(lambda: not any(host.status(name) for name in host.names), "idle collectors")
     send(system, 1, {"P1"})
     set_topic(admin, system.topic, **before)
@@ -264,8 +269,8 @@ def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_t
     ):
 
         def checks():
-            facts = look(driver, admin, system.topic, patience_s=0)
-            return {one.check for one in findings(facts)} - {Check.COLLECTOR}
+            facts = inspect(driver, admin, system.topic, patience_s=0)
+            return {finding.check for finding in findings(facts)} - {Check.COLLECTOR}
 
         until(lambda: checks() == set(), "three brokers in sync")
         before = set_topic(admin, system.topic, min_insync_replicas="1")

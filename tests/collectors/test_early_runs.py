@@ -22,7 +22,7 @@ HERE = "127.0.0.1"
 
 
 class Early:
-    """The chain of two collectors, and a producer whose appends are held back by hand."""
+    """A chain of two collectors, and a producer with appends that the test holds back."""
 
     def __init__(self, system, **options):
         self.system = system
@@ -30,7 +30,7 @@ class Early:
         self.nodes = {node.name: node for node, _ in system.run_all(listen=HERE, **options)}
         control = ControlReader(system.driver, system.plan.topic)
         until(lambda: len(control.refresh().addresses) == len(self.nodes))
-        self.addresses = {name: found for name, (_, found) in control.state.addresses.items()}
+        self.addresses = {name: address for name, (_, address) in control.state.addresses.items()}
         control.close()
         for node in self.nodes.values():
             until(lambda node=node: node.core._ends)
@@ -84,7 +84,7 @@ def test_a_hole_is_filled_and_what_stands_behind_it_is_delivered():
             (batch,) = consumer.poll(60)
             assert [record.value for record in batch.records] == [b"behind"]
         assert early.skips("P1") == [0]
-        # And it is no message to anybody.
+        # No consumer delivers it as a message.
         assert system.all("C1") == ["P2:0"]
         early.producer.close(0.1)
 
@@ -190,12 +190,12 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
                 producer.multicast(b"%d" % next(numbers), to={"P3"}).accepted(60)
                 return host.status(top)["announcements"] > 0
 
-            # A producer learns within a second where a collector listens that came up after it.
+            # A producer learns within a second the address of a collector that started after it.
             until(announced, 120)
             sent = next(numbers)
 
-            # A producer announces messages and dies. (What came before was perhaps not announced
-            # yet; then the first few only make up for it.)
+            # A producer announces messages and dies. (Earlier messages were perhaps not announced
+            # yet; then the first announcements only cover these.)
             control = ControlReader(system.driver, system.topic)
             _, address = control.refresh().addresses[top]
             control.close()
@@ -212,5 +212,7 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
             producer.multicast(b"behind", to={"P3"}).ordered(60)
         for name in ("C1", "C2", "C3"):
             with Consumer(topic=system.topic, name=name, driver=system.driver) as consumer:
-                found = [record.value for batch in consumer.until_end() for record in batch.records]
-            assert found == [b"%d" % number for number in range(sent)] + [b"behind"]
+                values = [
+                    record.value for batch in consumer.until_end() for record in batch.records
+                ]
+            assert values == [b"%d" % number for number in range(sent)] + [b"behind"]

@@ -1,4 +1,4 @@
-"""The drain between two epochs: markers, ends, rivals, and who joins in the middle of it."""
+"""The drain between two epochs: markers, ends, rivals, and consumers that join meanwhile."""
 
 from dataclasses import replace
 

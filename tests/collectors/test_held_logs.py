@@ -1,4 +1,4 @@
-"""An open transaction in one log, on a real broker: who is held up, and who says so."""
+"""An open transaction in one log, on a real broker: who waits, and what the doctor reports."""
 
 import re
 import threading
@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 
 from collectors.doctor.checks import Check, findings
-from collectors.doctor.inspection import look
+from collectors.doctor.inspection import inspect
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
@@ -24,7 +24,7 @@ def system(kafka_cluster, tmp_path):
 
 
 def begun(system, log):
-    """A transaction that has appended to a log and is open."""
+    """Begin a transaction and append to a log; it stays open."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": system.bootstrap,
@@ -34,16 +34,16 @@ def begun(system, log):
     )
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
-    at = log_partition(system.plan.log(log))
-    producer.produce(at.topic, b"open", partition=at.partition)
+    partition = log_partition(system.plan.log(log))
+    producer.produce(partition.topic, b"open", partition=partition.partition)
     assert producer.flush(PATIENCE_S) == 0
     return producer
 
 
-def found(system):
+def transaction_findings(system):
     with Admin(system.bootstrap) as admin:
-        facts = look(system.driver, admin, system.topic, patience_s=0.0)
-    return [one for one in findings(facts) if one.check is Check.TRANSACTION]
+        facts = inspect(system.driver, admin, system.topic, patience_s=0.0)
+    return [each for each in findings(facts) if each.check is Check.TRANSACTION]
 
 
 def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messages(system):
@@ -54,7 +54,7 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
         for to in ({"P2"}, {"P4"}):
             producer.multicast(b"before", to=to).ordered(PATIENCE_S)
         transaction = begun(system, "P2")
-        # What is announced of P2 from now on is not ordered before the transaction has ended.
+        # From now on messages of P2 are not ordered early, before the transaction has ended.
         until(
             lambda: any("P2" in node["held"] for node in [host.status(top)] if node),
             "a log that is held",
@@ -73,16 +73,16 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
                     break
         assert done.is_set()
         assert b"waits" not in values
-        until(lambda: found(system), "a finding")
-        (one,) = found(system)
+        until(lambda: transaction_findings(system), "a finding")
+        (finding,) = transaction_findings(system)
         assert re.search(
-            rf"log P2 stands still at offset \d+ before \d+ offsets: its consumers wait for a "
+            rf"log P2 is held at offset \d+, \d+ offsets before its end: its consumers wait for a "
             rf"transaction of producer \d+ \(epoch \d+, transactional id {system.topic}\), which "
-            rf"is open for ",
-            one.says,
+            rf"has been open for ",
+            finding.says,
         )
-        assert "Kafka aborts it 10 min after it began" in one.do
-        assert f"kafka-transactions.sh abort --topic {system.topic} --partition 1" in one.do
+        assert "Kafka aborts it 10 min after it began" in finding.do
+        assert f"kafka-transactions.sh abort --topic {system.topic} --partition 1" in finding.do
         transaction.abort_transaction(PATIENCE_S)
         waits.ordered(PATIENCE_S)
-        until(lambda: not found(system), "no finding")
+        until(lambda: not transaction_findings(system), "no finding")

@@ -1,4 +1,4 @@
-"""What wrong order records do to cores that know nothing of it, and what a recovery writes."""
+"""What wrong order records do to correct cores, and which records a recovery writes."""
 
 import random
 from dataclasses import replace
@@ -57,7 +57,7 @@ def core_of(name, **limits):
 
 
 def appends(core):
-    return [decode(one.raw) for one in core.step(0) if isinstance(one, Append)]
+    return [decode(action.raw) for action in core.step(0) if isinstance(action, Append)]
 
 
 # -- bounds ---------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def test_who_relays_a_backlog_splits_it_at_the_bound():
         raw = record(parent, RecordKind.OWN, Run(1, offset * half, (offset + 1) * half))
         parent.read(offset, raw)
         core.parent_read(offset, raw)
-    assert [one.runs for one in appends(core)] == [
-        (Run(1, at * half, (at + 1) * half),) for at in range(3)
+    assert [record.runs for record in appends(core)] == [
+        (Run(1, part * half, (part + 1) * half),) for part in range(3)
     ]
 
 
@@ -116,12 +116,12 @@ def test_nothing_is_ordered_early_where_the_end_stands_still_below_the_high_wate
     assert core.held == {0}
     core.announced(Announcement(7, [Count(0, 0, 0), Count(1, 0, 0)]))
     core.announced(Announcement(7, [Count(0, 2, 0), Count(1, 2, 0)]))
-    assert [one.runs for one in appends(core)] == [(Run(1, 3, 5),)]
+    assert [record.runs for record in appends(core)] == [(Run(1, 3, 5),)]
     core.log_end(0, 5)
     assert core.held == set()
 
 
-# -- streams that have strayed ----------------------------------------------------------------
+# -- strayed streams -------------------------------------------------------------------------
 
 
 def test_a_collector_that_left_out_a_parents_record_relays_nothing_more_and_does_not_fail():
@@ -137,7 +137,7 @@ def test_a_collector_that_left_out_a_parents_record_relays_nothing_more_and_does
     (own,) = appends(core)
     assert (own.kind, own.runs) == (RecordKind.OWN, (Run(2, 0, 1),))
     core.freeze_after({2: 1})
-    assert [one.kind for one in appends(core)] == [RecordKind.FREEZE]
+    assert [record.kind for record in appends(core)] == [RecordKind.FREEZE]
 
 
 def test_a_collector_that_is_ahead_of_its_parent_leaves_out_what_it_has_ordered():
@@ -151,10 +151,10 @@ def test_a_collector_that_is_ahead_of_its_parent_leaves_out_what_it_has_ordered(
         parent.read(offset, raw)
         core.parent_read(offset, raw)
     assert not core.strayed
-    assert [one.runs for one in appends(core)] == [(Run(1, 5, 9),)]
+    assert [record.runs for record in appends(core)] == [(Run(1, 5, 9),)]
 
 
-# -- what is damaged, and the next epoch --------------------------------------------------------
+# -- damage, and the next epoch -----------------------------------------------------------------
 
 
 def test_each_kind_of_damage_is_told_apart():
@@ -162,18 +162,18 @@ def test_each_kind_of_damage_is_told_apart():
     assert damage([StreamRead(sound)], {"P1": 0, "P2": 0}) == ()
     far = opened("K1")
     far.read(0, record(far, RecordKind.OWN, Run(0, 0, 5000)))
-    (one,) = damage([StreamRead(far)], {"P1": 10, "P2": 0})
-    assert (one.harm, "4990 offsets beyond its end" in one.says) == (Harm.TOO_FAR, True)
+    (finding,) = damage([StreamRead(far)], {"P1": 10, "P2": 0})
+    assert (finding.harm, "4990 offsets beyond its end" in finding.says) == (Harm.TOO_FAR, True)
     frozen = opened("K1")
     frozen.read(0, encode(freeze_record(frozen)))
     for marked, harm in ((None, [Harm.FROZEN]), ({0: 1}, [Harm.FROZEN]), ({0: 0}, [])):
-        found = damage([StreamRead(frozen, marked=marked)], {})
-        assert [one.harm for one in found] == harm
+        damages = damage([StreamRead(frozen, marked=marked)], {})
+        assert [each.harm for each in damages] == harm
     child = opened("K2")
     child.read(0, record(child, RecordKind.PARENT, relayed=1))
     for positions, harm in ((None, [Harm.STRAYED]), ({1: 1}, [Harm.STRAYED]), ({1: 0}, [])):
-        found = damage([StreamRead(child, parent_positions=positions)], {})
-        assert [one.harm for one in found] == harm
+        damages = damage([StreamRead(child, parent_positions=positions)], {})
+        assert [each.harm for each in damages] == harm
 
 
 def test_the_next_plan_has_the_same_layout_and_carries_over_what_is_not_damaged():
@@ -188,7 +188,7 @@ def test_the_next_plan_has_the_same_layout_and_carries_over_what_is_not_damaged(
 
 
 def recovered():
-    """The child was frozen early, so it is owed what its parent ordered; and what follows."""
+    """Freeze a child early, so that it is owed runs of its parent; give both epochs' plans."""
     above, child = opened("K1"), opened("K2")
     runs = [Run(0, 0, 2), Run(1, 0, 3), Run(0, 2, 3), Run(1, 3, 7)]
     for offset, run in enumerate(runs):
@@ -220,17 +220,17 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
     _, ends, begins = recovered()
     plan = chain()
     following = recovery_plan(plan, ["K2"])
-    state, order, said = ControlState("A"), PlannedOrder(), []
-    said.append(plan_record(genesis("A"), plan, attempt="a"))
-    state.read(Record(0, said[0][1], said[0][0]))
-    said.append(plan_record(state.previous, following, attempt="b"))
-    said.append(markers_record(1, ends, attempt="m"))
-    said.append(ends_record(1, ends, attempt="c", ended=Ended(begins, {"K1": 40, "K2": 4})))
-    for offset, (key, value) in enumerate(said[1:], 1):
+    state, order, statements = ControlState("A"), PlannedOrder(), []
+    statements.append(plan_record(genesis("A"), plan, attempt="a"))
+    state.read(Record(0, statements[0][1], statements[0][0]))
+    statements.append(plan_record(state.previous, following, attempt="b"))
+    statements.append(markers_record(1, ends, attempt="m"))
+    statements.append(ends_record(1, ends, attempt="c", ended=Ended(begins, {"K1": 40, "K2": 4})))
+    for offset, (key, value) in enumerate(statements[1:], 1):
         state.read(Record(offset, value, key))
     assert state.opened(1, "K2").stop == 4
-    read_control("A", [Statement(*one) for one in said], order)
-    rules = {(one.epoch, one.collector): one for one in order.rules}
+    read_control("A", [Statement(*statement) for statement in statements], order)
+    rules = {(rule.epoch, rule.collector): rule for rule in order.rules}
     assert (rules[1, "K1"].stop, rules[1, "K2"].stop, rules[2, "K2"].stop) == (40, 4, None)
     real, mine = state.opened(2, "K2"), StreamReading(rules[2, "K2"])
     rng = random.Random(seed)
@@ -242,12 +242,12 @@ def test_two_readings_of_the_rule_agree_after_a_recovery(seed):
         relayed = rng.choice((0, 0, 1))
         raw = record(real, rng.choice((RecordKind.OWN, RecordKind.PARENT)), run, relayed=relayed)
         judged = real.read(offset, raw)
-        found = mine.take(raw)
+        taken = mine.take(raw)
         if isinstance(judged, Void):
-            assert found == judged.name.lower()
+            assert taken == judged.name.lower()
         else:
             counted += 1
-            assert [(one.first, one.next) for one in found] == [(run.first, run.next)]
+            assert [(each.first, each.next) for each in taken] == [(run.first, run.next)]
     assert counted > 5
 
 

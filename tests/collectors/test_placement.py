@@ -1,4 +1,4 @@
-"""Instances of the collectors share out the nodes and follow one another without hands."""
+"""Processes share the collectors among themselves, and take over from each other."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from tests.helpers.small import Small
 from tests.helpers.small import until as soon
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
-# -- who runs what ----------------------------------------------------------------------------
+# -- placement ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", range(9))
@@ -38,7 +38,7 @@ def test_every_node_has_a_primary_and_a_standby_and_every_member_its_share(count
         assert places == share_out(nodes[::-1], members[::-1])
         assert sorted(places) == nodes
         primaries = Counter(place.primary for place in places.values())
-        assert all(count // some <= primaries[one] <= -(-count // some) for one in members)
+        assert all(count // some <= primaries[member] <= -(-count // some) for member in members)
         for place in places.values():
             assert (place.standby is None) == (some == 1)
             assert place.standby != place.primary
@@ -52,7 +52,7 @@ def test_where_a_member_goes_most_nodes_stay():
     assert len(stay) >= 24  # 5 must move; by chance alone 35 would
 
 
-# -- standing by ------------------------------------------------------------------------------
+# -- standby ----------------------------------------------------------------------------------
 
 
 class Log:
@@ -75,7 +75,7 @@ class Log:
             core.log_end(0, end)
 
     def turn(self, which, now):
-        """Read what is there, and append what is to be appended; whether anything was."""
+        """Read all records, and append what is due; give whether anything was appended."""
         core = self.cores[which]
         for offset in range(self._read[which], len(self.records)):
             core.own_read(offset, self.records[offset])
@@ -130,7 +130,7 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
         for number in range(50):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.status()["appended_here"] == 0
-        second.role.patience_s = 0.05  # it was long, so that a slow machine passes
+        second.role.patience_s = 0.05  # long before, so that a slow machine passes
         first.stop()
         thread.join(60)
         for number in range(50, 100):
@@ -140,7 +140,7 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
         assert len(system.all("C1")) == 100
 
 
-# -- who is there -----------------------------------------------------------------------------
+# -- membership -------------------------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -157,23 +157,23 @@ def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_clus
         first, second, third = come(), come(), come()
 
         def together(*them):
-            """Step each on a thread of its own, until all agree on who is there."""
+            """Step each member on its own thread until all agree on the list of members."""
             pause, ends = threading.Event(), time.monotonic() + PATIENCE_S
             agreed = threading.Barrier(len(them) + 1)
             ready = threading.Event()
 
-            def follow(one):
+            def follow(member):
                 while not ready.is_set() and time.monotonic() < ends:
-                    one.step()
+                    member.step()
                     pause.wait(0.1)
                 agreed.wait(PATIENCE_S)
 
-            for one in them:
-                threading.Thread(target=follow, args=(one,), daemon=True).start()
+            for member in them:
+                threading.Thread(target=follow, args=(member,), daemon=True).start()
 
             def same():
-                names = tuple(sorted(one.member for one in them))
-                return all(one.members == names and one.member for one in them)
+                names = tuple(sorted(member.member for member in them))
+                return all(member.members == names and member.member for member in them)
 
             until(same, "the same list")
             ready.set()
@@ -189,7 +189,7 @@ def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_clus
             come(group="").step()
 
 
-# -- the whole --------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------
 
 
 class Instances:
@@ -224,7 +224,7 @@ class Instances:
         self._processes[name].terminate()
         assert self._processes.pop(name).wait(PATIENCE_S) == 0
 
-    def told(self, name):
+    def pages(self, name):
         log = (self._system.folder / f"{name}.log").read_text()
         address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
         try:
@@ -236,17 +236,17 @@ class Instances:
     def roles(self, name, role):
         return {
             node["node"]
-            for node in self.told(name)["nodes"]
+            for node in self.pages(name)["nodes"]
             if node["role"] == role and node["state"] == "running" and node.get("begun")
         }
 
     def takeovers(self, name):
-        return [node["takeovers"] > 0 for node in self.told(name)["nodes"]]
+        return [node["takeovers"] > 0 for node in self.pages(name)["nodes"]]
 
     def shared(self, *names):
-        """Whether these and no others share out all nodes, each with a standby elsewhere."""
-        told = [self.told(name) for name in names]
-        if any(len(one["members"]) != len(names) for one in told):
+        """Whether exactly these share all collectors, each with a standby on another one."""
+        documents = [self.pages(name) for name in names]
+        if any(len(document["members"]) != len(names) for document in documents):
             return False
         nodes = sorted(node.name for node in self._system.plan.collectors)
         primaries = [self.roles(name, "primary") for name in names]
@@ -280,7 +280,7 @@ def send(system, count):
 def judged(system):
     seats = [ReplayedConsumer(f"C{number}", None) for number in (1, 2, 3)]
     report = check_all(replayed(system.driver, system.topic, seats))
-    assert not report.violations, [str(one.witness) for one in report.violations]
+    assert not report.violations, [str(violation.witness) for violation in report.violations]
     return report.messages
 
 
@@ -316,7 +316,7 @@ def test_primaries_that_share_and_pinned_ones_at_once_break_nothing(system):
         until(lambda: instances.roles("pinned", "primary") == set(names), "the pinned")
         until(lambda: instances.roles("shared", "primary") == set(names), "the shared")
         until(lambda: instances.roles("standby", "standby") == {names[0]}, "the standby")
-        until(lambda: len(instances.told("shared")["members"]) == 1, "one that shares")
+        until(lambda: len(instances.pages("shared")["members"]) == 1, "one that shares")
         send(system, 600)
         instances.kill("pinned")
         instances.kill("shared")

@@ -1,4 +1,4 @@
-"""Probes beside a change of the tree: what they count as the delay of a message."""
+"""Probes during a change of the tree: what they count as the delay of a message."""
 
 from collectors.reconfiguration.probes import Probes
 from tests.helpers.plans import chain

@@ -1,4 +1,4 @@
-"""Wrong order records on a real broker: `doctor` names what they did, `recover` makes it good."""
+"""Wrong order records on a real broker: `doctor` names the damage, `recover` repairs it."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ def system(kafka_cluster, tmp_path):
 
 
 def send(system, count=1, sets=SETS):
-    """Send so many messages to each set; they stand in their logs."""
+    """Send so many messages to each set, and wait until they are stored."""
     with Producer(topic=system.topic, driver=system.driver) as producer:
         receipts = [producer.multicast(b"x", to=to) for _ in range(count) for to in sets]
         for receipt in receipts:
@@ -57,8 +57,10 @@ def child(system, log):
 
 def doctor(system):
     done = amcast("doctor", "-b", system.bootstrap, "-t", system.topic, "-o", "json")
-    told = json.loads(done.stdout)
-    return done.returncode, [one for one in told["findings"] if "recover" in one["do"]]
+    document = json.loads(done.stdout)
+    return done.returncode, [
+        finding for finding in document["findings"] if "recover" in finding["do"]
+    ]
 
 
 def mended(system, *arguments):
@@ -68,14 +70,14 @@ def mended(system, *arguments):
 
 
 def judged(system):
-    """Everybody delivers everything that stands in the logs, and in one order."""
+    """Check that all consumers deliver all messages of their logs, in one order."""
     report = check_all(replayed(system.driver, system.topic, SEATS, timeout_s=60.0))
-    assert not report.violations, [str(one.witness) for one in report.violations]
+    assert not report.violations, [str(violation.witness) for violation in report.violations]
     return report
 
 
 def ordered_again(system):
-    """Collectors go on with what comes now."""
+    """Check that the collectors order new messages."""
     with Producer(topic=system.topic, driver=system.driver) as producer:
         receipts = [producer.multicast(b"after", to=to) for to in SETS]
         for receipt in receipts:
@@ -83,13 +85,13 @@ def ordered_again(system):
 
 
 def end_of(system, log):
-    at = log_partition(system.plan.log(log))
-    return system.driver.last_stable_offsets([at])[at]
+    partition = log_partition(system.plan.log(log))
+    return system.driver.last_stable_offsets([partition])[partition]
 
 
 def delivered(system, name):
-    with Consumer(topic=system.topic, name=name, driver=system.driver, committed=False) as one:
-        return sum(len(batch.records) for batch in one.until_end(timeout=PATIENCE_S))
+    with Consumer(topic=system.topic, name=name, driver=system.driver, committed=False) as consumer:
+        return sum(len(batch.records) for batch in consumer.until_end(timeout=PATIENCE_S))
 
 
 def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_filled(system):
@@ -100,15 +102,15 @@ def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_fill
     assert [delivered(system, name) for name in ("C2", "C3")] == [16, 16]
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"ordered, and not delivered", to={"P1"}).ordered(PATIENCE_S)
-    # Nobody fills it. (A message that came late has perhaps had a skip in its place before.)
+    # No collector fills it. (A late message may have had a skip in its place before.)
     assert end_of(system, "P1") < 100
-    code, found = doctor(system)
-    assert (code, len(found)) == (1, 1)
-    assert "offsets beyond its end" in found[0]["says"]
-    assert found[0]["do"].startswith("run 'amcast topology recover'")
-    told = mended(system)
-    assert (told["epoch"], told["changed"]) == (1, True)
-    assert told["skips"] > 15_000
+    code, results = doctor(system)
+    assert (code, len(results)) == (1, 1)
+    assert "offsets beyond its end" in results[0]["says"]
+    assert results[0]["do"].startswith("run 'amcast topology recover'")
+    document = mended(system)
+    assert (document["epoch"], document["changed"]) == (1, True)
+    assert document["skips"] > 15_000
     ordered_again(system)
     assert doctor(system)[1] == []
     judged(system)
@@ -124,7 +126,7 @@ def test_what_one_record_may_order_is_bounded_and_many_skips_need_a_yes(system):
     forge(system, name, far("P1", 150_000))
     done = amcast("topology", "recover", *system.common())
     assert done.returncode == 5
-    assert "say --yes" in done.stderr
+    assert "give --yes" in done.stderr
     assert mended(system, "--yes")["skips"] >= 149_000
     assert end_of(system, "P1") >= 150_000
 
@@ -148,12 +150,12 @@ def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, whe
     name = root(system) if where == "root" else child(system, "P1")
     forge(system, name, make)
     send(system, 3)
-    code, found = doctor(system)
+    code, results = doctor(system)
     assert code == 1
-    assert f"collector {name}" in found[0]["says"]
+    assert f"collector {name}" in results[0]["says"]
     with pytest.raises(Conflict, match="topology recover"), Admin(system.bootstrap) as admin:
         apply(system.driver, admin, planned(system.plan), timeout_s=PATIENCE_S)
-    # That has changed nothing.
+    # The refusal has changed nothing.
     assert mended(system)["epoch"] == 2
     ordered_again(system)
     assert doctor(system)[1] == []
@@ -166,11 +168,11 @@ def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch
     name = child(system, "P1")
     forge(system, name, jump(2))
     send(system, 3)
-    # Its own logs go on, and nobody dies.
+    # The collector still orders its own logs, and no process ends.
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"own", to={"P1"}).ordered(PATIENCE_S)
-    _, found = doctor(system)
-    assert any(f"collector {name}" in one["says"] for one in found)
+    _, results = doctor(system)
+    assert any(f"collector {name}" in finding["says"] for finding in results)
     assert mended(system)["epoch"] == 2
     ordered_again(system)
     assert doctor(system)[1] == []
@@ -178,7 +180,7 @@ def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch
 
 
 def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing(system):
-    """In which order it delivered what stands in the forged run, nobody can undo."""
+    """The order in which consumers delivered the messages of a forged run cannot be revoked."""
     system.order()
     send(system, 3)
     forge(system, child(system, "P1"), jump(1, log="P3", by=5000))
@@ -187,18 +189,18 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
     ordered_again(system)
     assert doctor(system)[1] == []
     report = check_all(replayed(system.driver, system.topic, SEATS, timeout_s=60.0))
-    assert {one.guarantee for one in report.violations} <= {
+    assert {violation.guarantee for violation in report.violations} <= {
         "uniform prefix order",
         "uniform acyclic order",
     }
 
 
 class Killed(Exception):
-    """An operator's process that ended in the middle."""
+    """The end of an operator's process in the middle of its work."""
 
 
 def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(system, monkeypatch):
-    """No collector runs: whoever recovers does their part, too."""
+    """No collector runs, so the recovery does their work, too."""
     host = system.collectors()
     host.wait_healthy(PATIENCE_S)
     send(system, 2)

@@ -1,4 +1,4 @@
-"""The tree of a running topic is changed under load, on a real broker: nothing is lost or torn."""
+"""Changes of a running topic's tree under load, on a real broker: nothing is lost."""
 
 import json
 import re
@@ -35,7 +35,7 @@ WIDER = {
 
 
 def planned(running, document=WIDER):
-    """The next plan for other interests, as the planner makes it for a running topic."""
+    """Make the next plan for other interests, as the planner does for a running topic."""
     interests = with_running_logs(from_document({"topic": running.topic, **document}), running)
     made = solve(interests, base_epoch=running.epoch, cluster_id=running.cluster_id)
     return with_kept_names(running, made)
@@ -48,7 +48,7 @@ def system(kafka_cluster, tmp_path):
 
 
 class Load:
-    """A producer that never heard of a new plan, and consumers that read all along."""
+    """A producer that does not know the new plan, and consumers that read all the time."""
 
     SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
 
@@ -57,7 +57,7 @@ class Load:
         self._stop_sending = threading.Event()
         self._stop = threading.Event()
         self._system = system
-        self.found = {name: [] for name in names}
+        self.received = {name: [] for name in names}
         self.errors = []
         self._threads = [threading.Thread(target=self._send, daemon=True)]
         self._threads += [
@@ -88,18 +88,18 @@ class Load:
 
     def _take(self, name, batches):
         for batch in batches:
-            self.found[name] += [
+            self.received[name] += [
                 (batch.epoch, int(record.value))
                 for record in batch.records
                 if record.value != b"new"
             ]
 
     def epochs(self):
-        return [found[-1][0] if found else 0 for found in self.found.values()]
+        return [messages[-1][0] if messages else 0 for messages in self.received.values()]
 
     def end(self):
-        """Stop, let everybody finish, and hold what was delivered to what was sent."""
-        # What the consumers take for the end must come after the last message.
+        """Stop, let all finish, and compare the deliveries with what was sent."""
+        # The consumers must stop at an end after the last message.
         for stop, threads in (
             (self._stop_sending, self._threads[:1]),
             (self._stop, self._threads[1:]),
@@ -110,12 +110,12 @@ class Load:
                 assert not thread.is_alive()
         assert not self.errors
         interests = {entry.name: set(entry.interest) for entry in poster().consumers}
-        for name, found in self.found.items():
+        for name, messages in self.received.items():
             met = [bool(to & interests[name]) for to in self.SETS]
-            assert sorted(number for _, number in found) == [
+            assert sorted(number for _, number in messages) == [
                 number for number in range(self.sent) if met[number % len(met)]
             ]
-            epochs = [epoch for epoch, _ in found]
+            epochs = [epoch for epoch, _ in messages]
             assert epochs == sorted(epochs)
 
 
@@ -123,7 +123,7 @@ def judged(system, *names):
     report = check_all(
         replayed(system.driver, system.topic, [ReplayedConsumer(name, None) for name in names])
     )
-    assert not report.violations, [str(one.witness) for one in report.violations]
+    assert not report.violations, [str(violation.witness) for violation in report.violations]
     return report
 
 
@@ -137,20 +137,20 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
     monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
     system.order()
     load = Load(system, ["C1", "C2", "C3"])
-    until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
+    until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
     early = Producer(topic=system.topic, driver=system.driver)
-    said = []
-    after = applied(system, planned(system.plan), say=said.append)
+    steps = []
+    after = applied(system, planned(system.plan), say=steps.append)
     assert after.epoch == 2
-    assert said[-1] == "epoch 1 has ended"
-    assert not any("did not freeze" in one for one in said)
+    assert steps[-1] == "epoch 1 has ended"
+    assert not any("did not freeze" in step for step in steps)
     until(lambda: load.epochs() == [2, 2, 2], "epoch 2")
-    with early as producer:  # it learns of what is new when it is asked for it
+    with early as producer:  # it reads the new plan when a new set is used
         receipt = producer.multicast(b"new", to={"P5", "P6"})
         assert str(receipt.ordered(PATIENCE_S)).startswith("P5+P6:")
     load.end()
-    for found in load.found.values():
-        assert found[0][0] == 1
+    for messages in load.received.values():
+        assert messages[0][0] == 1
     assert judged(system, "C1", "C2", "C3", "C4").deliveries > 150
 
 
@@ -158,25 +158,25 @@ def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for number in range(20):
             producer.multicast(b"%d" % number, to={"P3"}).accepted(PATIENCE_S)
-    said = []
-    after = applied(system, planned(system.plan), say=said.append)
-    assert any("did not freeze in time" in one for one in said)
+    steps = []
+    after = applied(system, planned(system.plan), say=steps.append)
+    assert any("did not freeze in time" in step for step in steps)
     system.plan = after
     system.order()
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"20", to={"P3"}).ordered(PATIENCE_S)
     with Consumer(topic=system.topic, name="C2", driver=system.driver) as consumer:
-        found = [(b.epoch, int(r.value)) for b in consumer.until_end() for r in b.records]
-    assert [number for _, number in found] == list(range(21))
-    assert found[-1][0] == 2
+        received = [(b.epoch, int(r.value)) for b in consumer.until_end() for r in b.records]
+    assert [number for _, number in received] == list(range(21))
+    assert received[-1][0] == 2
     assert applied(system, after).epoch == 2
 
 
 class Killed(Exception):
-    """An operator's process that ended in the middle."""
+    """The end of an operator's process in the middle of its work."""
 
 
-@pytest.mark.parametrize("step", ["stands in the control topic", "freeze", "did not freeze"])
+@pytest.mark.parametrize("step", ["is in the control topic", "freeze", "did not freeze"])
 def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, step):
     plan = planned(system.plan)
 
@@ -192,7 +192,7 @@ def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, st
     assert applied(system, plan).epoch == 2
     system.plan = applied(system, third)
     assert system.plan.epoch == 3
-    # A consumer that was away during both epochs reads through all three.
+    # A consumer that was stopped during both changes reads all three epochs.
     system.order()
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"3", to={"P1", "P3"}).ordered(PATIENCE_S)
@@ -221,27 +221,27 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     file = tmp_path / "next.json"
     file.write_text(json.dumps(planned(system.plan).to_json()))
     load = Load(system, ["C1"])
-    until(lambda: all(len(found) > 50 for found in load.found.values()), "a start")
+    until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
     flags = ["-b", system.bootstrap, "--driver", system.driver_name]
     limit = ["--timeout", str(PATIENCE_S)]
     refused = amcast("topology", "apply", str(file), *flags, *limit)
-    assert (refused.returncode, "say --add-partitions" in refused.stderr) == (2, True)
+    assert (refused.returncode, "give --add-partitions" in refused.stderr) == (2, True)
     done = amcast("topology", "apply", str(file), *flags, *limit, "--add-partitions")
     assert done.returncode == 0, done.stderr
     line = re.search(
         r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
     )
     assert int(line[1]) > 50
-    assert "the way back: amcast topology apply" in done.stderr
+    assert "to roll back: amcast topology apply" in done.stderr
     assert amcast("topology", "apply", str(file), *flags).stdout.endswith("nothing changed\n")
 
-    # The way back, as it was written before; another one to an epoch is written on demand.
+    # The rollback plan that apply wrote first; 'rollback' writes one for any epoch on demand.
     back = tmp_path / "next.json.rollback"
     flags += ["--timeout", str(PATIENCE_S)]
     again = amcast("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
     assert again.returncode == 0, again.stderr
-    told = json.loads(again.stdout)
-    assert (told["epoch"], told["probes"]["violations"]) == (3, [])
+    document = json.loads(again.stdout)
+    assert (document["epoch"], document["probes"]["violations"]) == (3, [])
     until(lambda: load.epochs() == [3], "epoch 3")
     load.end()
     assert judged(system, "C1", "C2", "C3").messages > 100
@@ -256,7 +256,7 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     assert amcast("topology", "rollback", "--out", str(out), "--to", "2", *common).returncode == 0
     assert json.loads(out.read_text())["epoch"] == 4
     assert amcast("topology", "rollback", "--out", str(out), "--to", "3", *common).returncode == 2
-    # A file of the operator's is kept, whichever way it is named, unless --force is said.
+    # An existing file is kept, whichever option names it, unless --force is given.
     for named in ([str(file)], ["--out", str(file)]):
         kept = amcast("topology", "rollback", *named, "--to", "2", *common)
         assert (kept.returncode, "exists already" in kept.stderr) == (2, True)

@@ -31,10 +31,10 @@ class Story:
         options = dict(word.split("=", 1) for word in words if "=" in word)
         names = [word for word in words if "=" not in word]
         try:
-            told = getattr(self, f"do_{name}")(*names, **options)
+            answer = getattr(self, f"do_{name}")(*names, **options)
         except AmcastError as error:
-            told = [f"{type(error).__name__}: {error}"]
-        return told or ["nothing"]
+            answer = [f"{type(error).__name__}: {error}"]
+        return answer or ["nothing"]
 
     # -- setting --------------------------------------------------------------------------------
 
@@ -67,21 +67,23 @@ class Story:
         return [" ".join(self.stage.multicast(to) for to in sets)]
 
     def do_transaction(self, log, *, end):
-        """A message inside a transaction that commits or aborts at once."""
-        at = log_partition(self.stage.control().plan().log(log))
+        """Append a message in a transaction that commits or aborts at once."""
+        partition = log_partition(self.stage.control().plan().log(log))
         transaction = self.stage.log.transaction()
-        offset = transaction.append(at, b"in a transaction")
+        offset = transaction.append(partition, b"in a transaction")
         getattr(transaction, end)()
         return [f"{log}:{offset} {end}s"]
 
     def do_skip(self, log):
-        at = log_partition(self.stage.control().plan().log(log))
-        return [f"{log}:{self.stage.log.write(at, b'', headers=(skip_header(log),))}"]
+        partition = log_partition(self.stage.control().plan().log(log))
+        return [f"{log}:{self.stage.log.write(partition, b'', headers=(skip_header(log),))}"]
 
     def do_trim(self, what, *, below):
         plan = self.stage.control().plan()
-        at = log_partition(plan.log(what)) if plan.has_log(what) else stream_partition(plan, what)
-        self.stage.log.trim(at, int(below))
+        partition = (
+            log_partition(plan.log(what)) if plan.has_log(what) else stream_partition(plan, what)
+        )
+        self.stage.log.trim(partition, int(below))
         return ["ok"]
 
     def do_garbage(self, collector, text):
@@ -151,12 +153,15 @@ class Story:
 
     def do_deliver(self, name, *, most="1000"):
         consumer = self.stage.consumers[name]
-        told = consumer.deliver(int(most))
-        return [*([" ".join(told)] if told else ["nothing"]), f"stands at {consumer.cursor}"]
+        messages = consumer.deliver(int(most))
+        return [
+            *([" ".join(messages)] if messages else ["nothing"]),
+            f"stands at {consumer.cursor}",
+        ]
 
     def do_drink(self, name):
-        told = self.stage.consumers[name].drink()
-        return [" ".join(told)] if told else []
+        messages = self.stage.consumers[name].drink()
+        return [" ".join(messages)] if messages else []
 
 
 def blocks(text):
@@ -169,7 +174,7 @@ def blocks(text):
 def played(text):
     """Play a script; give it with the answers as they are."""
     story = Story()
-    told = []
+    outcomes = []
     for head, _ in blocks(text):
         comments = [line for line in head.splitlines() if line.startswith("#")]
         commands = [line for line in head.splitlines() if not line.startswith("#")]
@@ -178,8 +183,8 @@ def played(text):
             planning = command.startswith("plan ")
             answer = story.plan(command) if planning else story.tell(command)
             lines += [command, "----", *answer] if command == commands[-1] else [command]
-        told.append("\n".join(lines))
-    return "\n\n".join(told) + "\n"
+        outcomes.append("\n".join(lines))
+    return "\n\n".join(outcomes) + "\n"
 
 
 @pytest.mark.parametrize("script", SCENARIOS, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""A change of one tree, on a real broker: the others take no part in it."""
+"""A change of one tree, on a real broker: the other trees are retained."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def system(kafka_cluster, tmp_path):
 
 
 def changed(system, *consumers):
-    """Plan the next epoch for these consumers."""
+    """Make the plan of the next epoch for these consumers."""
     wanted = with_running_logs(interests(system.topic, *consumers), system.plan)
     made = solve(wanted, base_epoch=system.plan.epoch, cluster_id=system.plan.cluster_id)
     return with_kept_names(system.plan, made)
@@ -60,15 +60,15 @@ def states(system):
     try:
         state = control.refresh()
         plan = state.plan()
-        told = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
+        rows = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
         homes = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
     finally:
         control.close()
-    return homes, {one["collector"]: one["state"] for one in told}
+    return homes, {row["collector"]: row["state"] for row in rows}
 
 
 class Stopped(Exception):
-    """An operator's process that ended in the middle."""
+    """The end of an operator's process in the middle of its work."""
 
 
 def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_still(system):
@@ -77,7 +77,7 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     host.wait_healthy(120)
     multicast(system, b"before", "P1", "P2", "P3", "P4", "P5")
 
-    # The drain of the right tree stands still: nobody runs its collector, and apply is killed.
+    # The drain of the right tree waits: its collector does not run, and apply is killed.
     host.kill(right)
     after = changed(system, LEFT, ALONE, {"name": "C2", "interest": ["P3", "P4", "P6"]})
 
@@ -96,7 +96,7 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     assert delivered(consumers["C1"]) == 2 * before + 2 * meanwhile
     assert delivered(consumers["C5"]) == before + meanwhile
 
-    # It is finished. The right tree goes on in epoch 2, the others are still in epoch 1.
+    # It is finished: the right tree is in epoch 2, the others are still in epoch 1.
     host.start(right)
     applied(system, after)
     done = ({left: 1, right: 2}, {left: "up to date", right: "up to date"})
@@ -106,7 +106,7 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     assert delivered(consumers["C5"]) == [(1, b"after")]
     assert delivered(consumers["C2"]) == 2 * before + 2 * [(2, b"after")]
 
-    # What was carried over is changed at last, from epoch 2 to 3.
+    # The retained tree changes at last, from epoch 2 to 3.
     right_now = {"name": "C2", "interest": ["P3", "P4", "P6"]}
     more = {"name": "C6", "interest": ["P2", "P5"]}
     applied(system, changed(system, LEFT, right_now, ALONE, more))
@@ -126,4 +126,4 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
         ReplayedConsumer(name, None) for name in ("C1", "C2", "C5", "C6")
     ]  # C2 has had two interests
     report = check_all(replayed(system.driver, system.topic, seats))
-    assert not report.violations, [str(one.witness) for one in report.violations]
+    assert not report.violations, [str(violation.witness) for violation in report.violations]

@@ -1,4 +1,4 @@
-"""The collectors' web pages: where they are served, and that nobody can hold them up."""
+"""The collectors' web pages: their address, and clients that try to block them."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ HERE = "127.0.0.1"
 
 
 class Served:
-    """The server on a thread of its own, with one page."""
+    """A server on its own thread, with one page."""
 
     def __init__(self):
         self.listening = listen_at(HERE, 0)
@@ -54,11 +54,11 @@ class Served:
 
 
 def received(opened):
-    found = b""
+    answer = b""
     with contextlib.suppress(ConnectionResetError):
         while chunk := opened.recv(65536):
-            found += chunk
-    return found
+            answer += chunk
+    return answer
 
 
 @pytest.fixture
@@ -131,14 +131,14 @@ def test_a_port_that_is_taken_is_a_sentence(served):
 
 
 def listeners(port):
-    """Give the addresses at which somebody listens at that port, as the kernel says."""
-    found = []
+    """Give the addresses with a listener at that port, from the kernel's table."""
+    addresses = []
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
-        at, state = line.split()[1], line.split()[3]
-        host, _, number = at.partition(":")
+        address, state = line.split()[1], line.split()[3]
+        host, _, number = address.partition(":")
         if state == "0A" and int(number, 16) == port:
-            found.append(socket.inet_ntoa(bytes.fromhex(host)[::-1]))
-    return found
+            addresses.append(socket.inet_ntoa(bytes.fromhex(host)[::-1]))
+    return addresses
 
 
 def command(*arguments):
@@ -170,10 +170,10 @@ def test_a_start_without_brokers_ends_with_a_sentence():
 
 @pytest.mark.slow
 def test_a_start_that_is_stopped_ends_in_order(tmp_path):
-    # Init: a broker that never answers keeps the start waiting; the pages are bound already.
+    # Init: a broker that never answers delays the start; the pages are bound before.
     with socket.create_server((HERE, 0)) as silent, (tmp_path / "log").open("w+") as log:
-        at = f"{HERE}:{silent.getsockname()[1]}"
-        words = command("-b", at, "--web-port", "0")
+        address = f"{HERE}:{silent.getsockname()[1]}"
+        words = command("-b", address, "--web-port", "0")
         process = subprocess.Popen(words, stdout=log, stderr=log)
         try:
             written = tmp_path / "log"
@@ -191,9 +191,9 @@ def test_a_start_that_is_stopped_ends_in_order(tmp_path):
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
             first.close()
-            said = written.read_text()
-            assert "Traceback" not in said
-            assert "Error" not in said
+            output = written.read_text()
+            assert "Traceback" not in output
+            assert "Error" not in output
         finally:
             process.kill()
             process.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What a new plan leaves as it is takes no part in the change."""
+"""Collectors and logs that a new plan leaves unchanged are retained."""
 
 from dataclasses import replace
 
@@ -37,23 +37,23 @@ def after(**changes):
     return replace(TWO_TREES, epoch=2, base_epoch=1, **changes)
 
 
-def found(plan):
+def kept(plan):
     kept = retained(TWO_TREES, plan)
     return set(kept.collectors), set(kept.logs)
 
 
 def collectors(**changes):
-    """The plan's collectors, some of them changed."""
-    return tuple(replace(one, **changes.get(one.name, {})) for one in TWO_TREES.collectors)
+    """Give the plan's collectors with some changes."""
+    return tuple(replace(node, **changes.get(node.name, {})) for node in TWO_TREES.collectors)
 
 
 def test_all_is_carried_over_where_nothing_changed_but_numbers_and_offsets():
     plan = after(
         logs=tuple(replace(log, first=7) for log in reversed(TWO_TREES.logs)),
-        collectors=tuple(replace(one, stream_first=9) for one in TWO_TREES.collectors[::-1]),
+        collectors=tuple(replace(node, stream_first=9) for node in TWO_TREES.collectors[::-1]),
         consumers=TWO_TREES.consumers[::-1],
     )
-    assert found(plan) == ({"K1", "K2", "K3"}, LEFT | RIGHT | ALONE)
+    assert kept(plan) == ({"K1", "K2", "K3"}, LEFT | RIGHT | ALONE)
 
 
 @pytest.mark.parametrize(
@@ -64,24 +64,25 @@ def test_all_is_carried_over_where_nothing_changed_but_numbers_and_offsets():
     ],
 )
 def test_a_tree_that_changed_anywhere_is_not(changed):
-    assert found(after(collectors=collectors(**changed))) == ({"K3"}, RIGHT | ALONE)
+    assert kept(after(collectors=collectors(**changed))) == ({"K3"}, RIGHT | ALONE)
 
 
 def test_nor_is_one_whose_consumers_changed():
     moved = tuple(
-        replace(one, collector="K2") if one.name == "C1" else one for one in TWO_TREES.consumers
+        replace(entry, collector="K2") if entry.name == "C1" else entry
+        for entry in TWO_TREES.consumers
     )
-    assert found(after(consumers=moved)) == ({"K3"}, RIGHT | ALONE)
+    assert kept(after(consumers=moved)) == ({"K3"}, RIGHT | ALONE)
     more = (*TWO_TREES.consumers, Subscription("C6", ("P4",), None))
-    assert found(after(consumers=more)) == ({"K1", "K2"}, LEFT | ALONE)
+    assert kept(after(consumers=more)) == ({"K1", "K2"}, LEFT | ALONE)
 
 
 def test_nor_is_one_that_a_new_destination_set_touches():
-    """Its consumers would never read that set's log, and deliver nothing of it."""
+    """Else its consumers would never read the log of that set, and miss its messages."""
     wider = (*TWO_TREES.logs, Log("P4+P5", "A.groups", 1))
-    assert found(after(logs=wider)) == ({"K1", "K2"}, LEFT)
+    assert kept(after(logs=wider)) == ({"K1", "K2"}, LEFT)
 
 
 def test_nor_is_a_lone_log_that_a_collector_takes():
     taken = collectors(K3={"bag": ("P3", "P4", "P5")})
-    assert found(after(collectors=taken)) == ({"K1", "K2"}, LEFT)
+    assert kept(after(collectors=taken)) == ({"K1", "K2"}, LEFT)

@@ -1,4 +1,4 @@
-"""The judge of plans: sound ones pass, ones broken by hand are refused with the reason."""
+"""The checker of plans accepts sound plans, and rejects each broken one with the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sound() -> dict:
 
 
 def refusal(document: dict) -> str:
-    text = json.dumps(document)  # as an operator's editor would leave it
+    text = json.dumps(document)  # as an operator may edit it
     with pytest.raises((PlanRejected, InvalidPlan)) as refused:
         check(Plan.from_json(json.loads(text)))
     assert "\n" not in str(refused.value)
@@ -75,14 +75,14 @@ def test_a_promise_that_the_tree_does_not_keep_is_refused():
     def change(document):
         document["objective"]["foreign"] = 0.0
 
-    assert broken(change) == "promise: the plan says foreign work 0, the tree makes 2"
+    assert broken(change) == "promise: the plan states foreign work 0, and its tree has 2"
 
 
 def test_a_collector_over_its_capacity_is_refused():
     def change(document):
         document["rates"] = {"P4": 2.0}
 
-    assert broken(change).startswith("capacity: K1 handles 4 messages/s")
+    assert broken(change).startswith("capacity: collector K1 handles 4 messages/s")
 
 
 def test_more_levels_or_collectors_than_allowed_are_refused():
@@ -92,15 +92,15 @@ def test_more_levels_or_collectors_than_allowed_are_refused():
     def count(document):
         document["limits"]["collectors_max"] = 2
 
-    assert broken(levels) == "K2 stands at level 2, levels_max is 1"
-    assert broken(count) == "there are 3 collectors, collectors_max is 2"
+    assert broken(levels) == "collector K2 is at level 2, and levels_max is 1"
+    assert broken(count) == "the plan has 3 collectors, and collectors_max is 2"
 
 
 def test_two_logs_in_one_kafka_partition_are_refused():
     def change(document):
         document["logs"][1]["partition"] = 0
 
-    assert "P1 and P2 both stand in partition 0 of topic A" in broken(change)
+    assert "P1 and P2 both use partition 0 of topic A" in broken(change)
 
 
 def test_a_partition_without_its_log_is_refused():
@@ -115,7 +115,7 @@ def test_a_log_under_another_name_than_its_set_is_refused():
         document["partitions"] = ["P1", "P2", "P3", "P4", "P5"]
         document["logs"].append({"name": "P3+P1", "topic": "A.groups", "partition": 0})
 
-    assert "P3+P1 is not named by its partitions, sorted" in broken(change)
+    assert "the name of log P3+P1 is not the sorted list of its partitions" in broken(change)
 
 
 def test_two_collectors_on_one_stream_are_refused():
@@ -136,14 +136,14 @@ def test_an_interest_in_an_unknown_partition_is_refused():
     def change(document):
         document["consumers"][1]["interest"].append("P7")
 
-    assert "consumer C2 wants P7" in broken(change)
+    assert "consumer C2 subscribes to P7" in broken(change)
 
 
 def test_an_epoch_that_does_not_follow_its_base_is_refused():
     def change(document):
         document["base_epoch"] = 1
 
-    assert broken(change) == "epoch 1 does not follow its base, 1"
+    assert broken(change) == "epoch 1 is not greater than its base epoch 1"
 
 
 def test_a_missing_field_and_a_wrong_version_are_refused():
@@ -161,18 +161,18 @@ def test_a_collector_on_no_host_of_the_plan_is_refused():
     document = json.loads(json.dumps(plan(interests(POSTER, hosts=HOSTS)).to_json()))
     check(Plan.from_json(document))
     document["collectors"][0]["host"] = "z"
-    assert "stands on z" in refusal(document)
+    assert "is on z" in refusal(document)
 
 
 def test_figures_are_counted_from_the_tree():
-    found = figures(plan(interests(POSTER)))
-    assert [(s.hops, s.foreign, s.levels) for s in found.shares] == [
+    computed = figures(plan(interests(POSTER)))
+    assert [(s.hops, s.foreign, s.levels) for s in computed.shares] == [
         (5, 1, 2),
         (3, 0, 1),
         (5, 1, 2),
     ]
-    assert found.genuineness == pytest.approx(13 / 15)
-    assert found.loads == (("K1", 3.0), ("K2", 3.0), ("K3", 3.0))
+    assert computed.genuineness == pytest.approx(13 / 15)
+    assert computed.loads == (("K1", 3.0), ("K2", 3.0), ("K3", 3.0))
 
 
 def test_latencies_of_links_are_counted_from_the_tree():

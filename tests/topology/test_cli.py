@@ -1,4 +1,4 @@
-"""The verbs of `amcast topology` that need no cluster: data on stdout, faults in a sentence."""
+"""The verbs of `amcast topology` that need no cluster: results on stdout, errors in a sentence."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_planned_names_the_limit_and_fails(tmp_path):
     tight.write_text(Path(POSTER).read_text() + "\n[limits]\ncollector_rate_max = 2\n")
     result = run("plan", tight)
     assert result.exit_code == 1
-    assert "collector_rate_max = 2 cannot hold: consumer C1 alone needs 3" in result.stderr
+    assert "collector_rate_max = 2 cannot be kept: consumer C1 alone needs 3" in result.stderr
 
 
 def test_preferences_lead_to_their_trees():

@@ -1,4 +1,4 @@
-"""The interest file: what is read, and how what cannot be used is refused."""
+"""The interest file: valid files are read, and invalid ones are refused with the reason."""
 
 from __future__ import annotations
 

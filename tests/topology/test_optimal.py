@@ -21,8 +21,8 @@ from topology.planner.solver import solve
 
 # -- brute force ----------------------------------------------------------------------------
 #
-# A forest is told by which logs enter at which collector (a partition of the logs), who follows
-# whom, and which of the parent's logs each collector keeps: any of them, not only useful ones.
+# A forest is given by the collector at which each log enters (a partition of the logs), by the
+# parents, and by the parent's logs that each collector keeps: any of them, not only useful ones.
 
 
 def partitions(items: list[int]):
@@ -37,7 +37,7 @@ def partitions(items: list[int]):
 
 
 def forests(count: int):
-    """List parent vectors (-1: a root) without cycles, parents named before or after."""
+    """List parent vectors (-1: a root) without cycles, each with an order of parents first."""
     for parents in product(range(-1, count), repeat=count):
         ordered: list[int] = []
         left = list(range(count))
@@ -62,9 +62,9 @@ def subsets(mask: int):
 
 @cache
 def all_costs(logs: int, phi: float) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Give, for every forest, the least cost of serving each set of two or more logs."""
+    """Give for each forest the least cost of serving each set of two or more logs."""
     wanted = tuple(mask for mask in range(1 << logs) if mask.bit_count() > 1)
-    found: set[tuple[float, ...]] = set()
+    costs: set[tuple[float, ...]] = set()
     price = {
         bag: [(bag & j).bit_count() + phi * (bag & ~j).bit_count() for j in wanted]
         for bag in range(1 << logs)
@@ -72,7 +72,7 @@ def all_costs(logs: int, phi: float) -> tuple[tuple[int, ...], tuple[tuple[float
 
     def grow(order, parents, blocks, bags, paths, best):  # noqa: PLR0917
         if not order:
-            found.add(best)
+            costs.add(best)
             return
         node, *rest = order
         above = parents[node]
@@ -97,14 +97,16 @@ def all_costs(logs: int, phi: float) -> tuple[tuple[int, ...], tuple[tuple[float
         for parents, ordered in forests(len(blocks)):
             start = tuple([float("inf")] * len(wanted))
             grow(ordered, parents, blocks, {}, {-1: nothing}, start)
-    return wanted, tuple(sorted(found))
+    return wanted, tuple(sorted(costs))
 
 
 def least(logs: int, phi: float, needed: list[tuple[int, int]]) -> float:
     wanted, costs = all_costs(logs, phi)
     place = {mask: number for number, mask in enumerate(wanted)}
     weights = [weight for _, weight in needed]
-    of_these = itemgetter(*(place[mask] for mask, _ in needed), 0)  # a tuple, for one also
+    of_these = itemgetter(
+        *(place[mask] for mask, _ in needed), 0
+    )  # one more, so that it gives a tuple for a single one, too
     return min(
         sum(w * cost for w, cost in zip(weights, picked, strict=False))
         for picked in set(map(of_these, costs))
@@ -112,7 +114,7 @@ def least(logs: int, phi: float, needed: list[tuple[int, int]]) -> float:
 
 
 def hypergraphs(logs: int, edges_max: int):
-    """List sets of interests up to renaming of logs."""
+    """List the sets of interests that differ in more than the names of logs."""
     masks = [mask for mask in range(1 << logs) if mask.bit_count() > 1]
     renamings = [
         {mask: sum(1 << p[b] for b in range(logs) if mask >> b & 1) for mask in masks}
@@ -197,9 +199,9 @@ def measures(file: InterestFile, phi: float = 10.0) -> list[Measure]:
 def test_packing_every_choice_and_the_bound_agree_where_all_can_be_had(seed):
     for measure in measures(random_file(seed, logs=9, count=6)):
         exact = measure.priced(packed(measure))
-        found = choices(measure)
+        listed = choices(measure)
         root = SearchState(measure.component.everyone, -1, None)
-        assert best_choices(found)[root][0] == exact
+        assert best_choices(listed)[root][0] == exact
         any_set = choices(measure, any_set=True)
         assert measure.cost(best_choices(any_set)[root][0]) == measure.cost(exact)
         assert bounded(measure) <= exact
@@ -212,9 +214,9 @@ def test_the_heuristic_is_near_the_optimum_and_no_worse_than_one_root_or_the_gre
         exact = measure.cost(measure.priced(packed(measure)))
         made = measure.cost(measure.priced(constructed(measure)))
         everyone = measure.component.everyone
-        one = TreeNode(everyone, everyone, ())
+        single = TreeNode(everyone, everyone, ())
         assert exact <= made <= 1.25 * exact
-        assert made <= measure.cost(measure.priced(one))
+        assert made <= measure.cost(measure.priced(single))
         assert made <= measure.cost(measure.priced(greedy(measure)))
 
 

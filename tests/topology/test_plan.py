@@ -1,4 +1,4 @@
-"""Whole plans: the worked examples, exact to the unit."""
+"""Whole plans: the worked examples, with their exact costs."""
 
 from __future__ import annotations
 
@@ -170,9 +170,11 @@ def test_a_hop_costs_what_the_link_costs():
 
 
 def test_progress_ends_with_the_gap_of_the_plan():
-    told = []
-    solution = solve(interests(POSTER), progress=lambda sentence, gap: told.append((sentence, gap)))
-    assert told[-1] == ("done", 0.0)
+    steps = []
+    solution = solve(
+        interests(POSTER), progress=lambda sentence, gap: steps.append((sentence, gap))
+    )
+    assert steps[-1] == ("done", 0.0)
     assert solution.bound == 33
 
 

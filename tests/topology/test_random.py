@@ -1,4 +1,4 @@
-"""Whatever the interests, rates, weights, limits and hosts: a sound plan, or the limit's name."""
+"""Any interests, rates, weights, limits and hosts give a sound plan, or the name of a limit."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def test_a_plan_is_sound_or_the_limit_that_cannot_hold_is_named(document, prefer
     assert Plan.from_json(json.loads(plan.canonical())).canonical() == plan.canonical()
     assert solution.bound <= plan.objective.cost + 1e-9
     assert solve(file, prefer=prefer).plan.canonical() == plan.canonical()
-    found = figures(plan)
-    assert found.genuineness <= 1
+    computed = figures(plan)
+    assert computed.genuineness <= 1

@@ -1,4 +1,4 @@
-"""The verdict on interests, with witnesses against a deliberately dumb oracle."""
+"""The verdict on interests and its witnesses, against deliberately simple oracles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_all_triples_of_four_logs_are_pairwise_safe_but_not_acyclic():
     verdict = judged(interests({"W": "ABC", "X": "BCD", "Y": "CDA", "Z": "DAB"}))
     assert (verdict.acyclic, verdict.pairwise_safe) == (False, True)
     assert verdict.witness.sentence == (
-        "no one consumer takes all of A, B, C, D, but X takes all of them but A; "
+        "no consumer takes all of A, B, C, D, but X takes all of them but A; "
         "Y takes all of them but B; Z takes all of them but C; W takes all of them but D"
     )
 
@@ -69,7 +69,7 @@ def test_a_change_that_is_not_enough_says_so():
 
 
 def has_join_tree(edges: list[frozenset[str]]) -> bool:
-    """Try every order of hanging each edge below one before it: running intersection."""
+    """Try all orders in which each edge hangs below an earlier one with running intersection."""
     for order in permutations(edges):
         if all(
             place == 0
@@ -81,10 +81,10 @@ def has_join_tree(edges: list[frozenset[str]]) -> bool:
 
 
 def pairs_can_form_a_circle(edges: list[frozenset[str]]) -> bool:
-    """Look for orientations of all co-subscribed pairs, consistent at each interest, with a cycle.
+    """Look for orders of all co-subscribed pairs that agree at each interest but form a cycle.
 
-    Each pair of logs has one order. An interest sees a circle only if it holds all of it; unsafe is
-    a circle that no interest sees, so: a cycle of pairs of which no three-cycle chord lies inside.
+    Each pair of logs has one order. An interest notices a cycle only if it holds all its logs, so a
+    cycle that no interest holds is unsafe.
     """
     vertices = sorted(frozenset().union(*edges))
     pairs = [p for p in combinations(vertices, 2) if any(set(p) <= edge for edge in edges)]

@@ -1,4 +1,4 @@
-"""The integer program: CBC, and HiGHS where its package is there, find equal objectives."""
+"""The integer program: CBC and, if its package is installed, HiGHS find equal objectives."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_every_solver_finds_what_dynamic_programming_finds(file, solver):
     problem = reduced(file)
     for part in problem.components:
         measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=10.0)
-        found = choices(measure)
+        listed = choices(measure)
         root = SearchState(part.everyone, -1, None)
         answer = integer_program.solved(
-            [(measure, root, found)], limits=PlanLimits(), solver=solver
+            [(measure, root, listed)], limits=PlanLimits(), solver=solver
         )
         exact = measure.priced(packed(measure))
         assert answer.status == "optimal"

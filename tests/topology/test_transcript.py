@@ -1,4 +1,4 @@
-"""The transcripts in the documents are what the commands print.
+"""The transcripts in the documents equal what the commands print.
 
 `python -m tests.topology.test_transcript` writes them anew.
 """
@@ -25,12 +25,12 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
 def refreshed(text: str) -> str:
-    """Run every `amcast topology` command of the console blocks, and put its output below it."""
+    """Run each `amcast topology` command of the console blocks, and put its output below it."""
 
-    def block(found: re.Match[str]) -> str:
-        commands = [line for line in found[1].splitlines() if line.startswith("$ ")]
+    def block(match: re.Match[str]) -> str:
+        commands = [line for line in match[1].splitlines() if line.startswith("$ ")]
         if not all(line.startswith(PROMPT) for line in commands):
-            return found[0]
+            return match[0]
         outputs = [line + "\n" + printed(line.removeprefix(PROMPT)) for line in commands]
         return "```console\n" + "\n".join(outputs) + "```"
 

@@ -1,1 +1,1 @@
-"""The planner: searches, bounds and the cost of a tree."""
+"""The planner: the cost of a tree, searches for the cheapest one, and lower bounds."""

@@ -1,7 +1,6 @@
-"""From searched trees to the plan: names, bags, streams, subscriptions, and what is promised.
+"""Assembles the plan from the trees of all components: names, bags, streams and figures.
 
-Goes in: an interest file and one tree for each of its components. Comes out: a `Plan`. Names are
-given from the root down, so the same trees always give the same document, byte for byte.
+Collectors are named from the roots down, so the same trees give the same plan, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def assembled(
     base_epoch: int,
     epoch: int,
 ) -> Plan:
-    """Name the collectors breadth first, K1 the first component's root, and write the plan."""
+    """Make the plan; collectors are named breadth first, and K1 is the first component's root."""
     collectors: list[CollectorSpec] = []
     reading: dict[str, str] = {}
     hops = foreign = excess = Fraction()

@@ -1,10 +1,10 @@
-"""A proven lower bound on the cost of any tree, for parts that are too large to search exactly.
+"""A proven lower bound of the cost of any tree, for components too large for the exact search.
 
-Goes in: a `Measure`. Comes out: a cost that no tree can undercut. Any tree for all demands becomes,
-with some demands left out and bags shrunk to what the others need, a tree for those others in which
-none of them pays more. So the demands are divided into groups, each group is solved exactly as if
-it were alone, and the sum of the groups' best costs bounds the whole. Limits only raise costs, so
-they are left aside; with hosts every hop is taken at the cheapest link.
+Take any tree for all demands, leave out some demands, and reduce the bags to what the others need:
+the result is a tree for these others, in which none of them pays more. So the demands are divided
+into groups, each group is solved exactly by itself, and the sum of the groups' least costs is a
+lower bound. Limits only raise costs and are ignored; with hosts each hop costs as much as the
+cheapest link.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from topology.planner.cost import Measure, bits
 from topology.planner.exact import packed
 from topology.planner.hypergraph import Component, LogClass
 
-GROUP_STEPS = 2_000_000
-GROUP_SIZES = (64, 40, 30, 22, 15)  # the largest whose first group is solved is taken for all
-MANY, GROUP_SIZES_OF_MANY = 200, (15,)  # the bound stays a matter of seconds
+# The packing's budget for one group. A group that exceeds it is halved, which makes the bound
+# looser; ten times more makes the bound tighter and up to ten times slower.
+GROUP_STEPS_MAX = 2_000_000
+GROUP_SIZES = (64, 40, 30, 22, 15)  # the first size whose first group is solved is taken for all
+# From this many demands on, only small groups are tried, so that the bound takes seconds.
+MANY_DEMANDS, GROUP_SIZES_OF_MANY = 200, (15,)
 
 
-def bounded(measure: Measure, *, group_steps: int = GROUP_STEPS) -> int:
-    """Give a price that no tree of the component undercuts, in the measure's whole numbers."""
+def bounded(measure: Measure, *, group_steps: int = GROUP_STEPS_MAX) -> int:
+    """Give a lower bound of the price of any tree of the component, as an integer of `measure`."""
     cheapest = measure.cheapest_hop()
     if cheapest == 0:
         return 0
     phi = measure.scale.phi * Fraction(measure.scale.hops, cheapest)
     pending: list[list[int]] = []
-    for size in GROUP_SIZES if len(measure.weight) < MANY else GROUP_SIZES_OF_MANY:
+    for size in GROUP_SIZES if len(measure.weight) < MANY_DEMANDS else GROUP_SIZES_OF_MANY:
         pending = _groups(measure, size)
-        if packed(_alone(measure, pending[0], phi), steps=group_steps) is not None:
+        if packed(_restricted(measure, pending[0], phi), steps=group_steps) is not None:
             break
     total = Fraction()
     while pending:
         group = pending.pop()
-        alone = _alone(measure, group, phi)
-        tree = packed(alone, steps=group_steps)
+        restricted = _restricted(measure, group, phi)
+        tree = packed(restricted, steps=group_steps)
         if tree is not None:
-            total += Fraction(alone.priced(tree) // alone.tie_work, alone.scale.cost)
+            price = restricted.priced(tree) // restricted.tie_work
+            total += Fraction(price, restricted.scale.cost)
         else:
             middle = len(group) // 2
             pending.extend((group[middle:], group[:middle]))
@@ -47,7 +51,7 @@ def bounded(measure: Measure, *, group_steps: int = GROUP_STEPS) -> int:
 
 
 def _groups(measure: Measure, largest: int) -> list[list[int]]:
-    """Gather demands that share most: the more a group has in common, the more it must pay."""
+    """Group demands that share much: the more a group has in common, the higher its least cost."""
     groups: list[list[int]] = []
     left = dict.fromkeys(range(len(measure.weight)))
     while left:
@@ -68,14 +72,14 @@ def _groups(measure: Measure, largest: int) -> list[list[int]]:
     return groups
 
 
-def _alone(measure: Measure, group: Sequence[int], phi: Fraction) -> Measure:
-    """Make the problem of a few demands alone: logs that now have equal readers are merged."""
-    rates: dict[int, int] = {}
+def _restricted(measure: Measure, group: Sequence[int], phi: Fraction) -> Measure:
+    """Restrict the problem to a group of demands; logs that then have equal readers are merged."""
+    readers: dict[int, int] = {}
     for place, demand in enumerate(group):
         for number in measure.classes_of[demand]:
-            rates[number] = rates.get(number, 0) | 1 << place
+            readers[number] = readers.get(number, 0) | 1 << place
     merged: dict[int, int] = {}
-    for number, mask in rates.items():
+    for number, mask in readers.items():
         merged[mask] = merged.get(mask, 0) + measure.rate[number]
     component = Component(
         demands=tuple(measure.component.demands[demand] for demand in group),

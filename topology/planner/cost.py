@@ -1,18 +1,19 @@
-"""What a tree costs, in whole numbers: the objective of the planner, once, for every search.
+"""The cost of a tree in exact integers: the planner's objective, for all its searches.
 
-Goes in: a reduced component, phi, limits, hosts. Comes out: the exact price of one collector that
-orders a set of demands with given children. No search here, no solver, no floating point.
+`Measure` gives the price of one collector that orders a set of demands with given children, for a
+reduced component, phi, limits and hosts. No search, no solver and no floating point here.
 
-    below      the demands (a bit set) that are served at a collector or under it
-    boundary   the log classes that demands below share with demands elsewhere
+    below      the demands (a bit set) that a collector or its descendants serve
+    boundary   the log classes that demands below share with other demands
     inner      the log classes that only demands below need
-    bag        boundary, and every inner class that is not inner to one child
+    bag        boundary, and each inner class that is not inner to one child
 
-The bag is not chosen: given the tree and who is served where, it is the least that keeps every
-log's collectors connected, and so the cheapest. The search is over laminar families of `below`.
+The bag is not a choice: given the tree and the collector of each demand, it is the smallest that
+keeps each log's collectors connected, and so the cheapest. A search goes over laminar families of
+`below`.
 
-A price is one whole number that holds three, the second and third only breaking ties: the cost
-(hops + phi * foreign + phi * excess), the collectors' work (the rates of their bags), their count.
+A price is an integer that combines three: the cost (hops + phi * foreign + phi * excess), the work
+of the collectors (the rates of their bags), and their count. The last two only break ties.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fractions import Fraction
 from topology.interests import Hosts, PlanLimits
 from topology.planner.hypergraph import Component, exact
 
-NOWHERE = -1  # the host of a collector when no hosts are given, and of a root's parent
+NOWHERE = -1  # the host of a root's parent, and of each collector if no hosts are given
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -38,7 +39,7 @@ def bits(mask: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a whole number of cost is worth: real = number / `cost`; likewise for rates."""
+    """The units of the integers: real cost = integer / `cost`, real rate = integer / `rates`."""
 
     rates: int
     weights: int
@@ -47,13 +48,13 @@ class Scale:
 
     @property
     def cost(self) -> int:
-        """How many units of search cost make 1.0 of the objective."""
+        """The integer cost that equals 1.0 of the objective."""
         return self.rates * self.weights * self.phi.denominator * self.hops
 
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """A collector of a searched tree, with everything under it."""
+    """A collector of a tree in the search, with its subtree."""
 
     below: int
     served: int
@@ -61,7 +62,7 @@ class TreeNode:
     host: int = NOWHERE
 
     def walk(self) -> Iterator[TreeNode]:
-        """List this node and all under it, parents before children."""
+        """List the nodes of this subtree, parents before children."""
         pending = [self]
         while pending:
             node = pending.pop()
@@ -70,7 +71,7 @@ class TreeNode:
 
 
 class Measure:
-    """Prices collectors of one component. Everything it returns is exact."""
+    """Prices collectors of one component. All its results are exact, but `cost` and `value`."""
 
     def __init__(
         self,
@@ -111,12 +112,12 @@ class Measure:
         self.tie_work = (nodes * sum(self.rate) + 1) * self.tie_nodes
 
     def cheapest_hop(self) -> int:
-        """Give what a hop costs at least, in parts of `scale.hops`."""
+        """Give the least cost of a hop, in units of 1 / `scale.hops`."""
         return min(cell for row in (*self._link, *self._entry) for cell in row)
 
     @property
     def plain(self) -> bool:
-        """Whether prices are linear in the bag: no limit and no hosts bend them."""
+        """Whether prices are linear in the bag: there are no limits and no hosts."""
         bent = self.load_max, self.load_wanted, self.levels_max
         return all(limit is None for limit in bent) and self.hosts == (NOWHERE,)
 
@@ -125,7 +126,7 @@ class Measure:
         return sum(self.weight[number] for number in bits(demands))
 
     def touching(self, below: int) -> list[int]:
-        """List the classes that some demand of the set needs, ascending."""
+        """List the classes that at least one demand of the set needs, ascending."""
         return sorted({number for d in bits(below) for number in self.classes_of[d]})
 
     def inner(self, below: int) -> list[int]:
@@ -133,7 +134,7 @@ class Measure:
         return [number for number in self.touching(below) if not self.readers[number] & ~below]
 
     def bag(self, below: int, children: Sequence[int]) -> list[int]:
-        """List the classes a collector must know whose children order those sets."""
+        """List the classes in the bag of a collector with children that order those sets."""
         return [
             number
             for number in self.touching(below)
@@ -141,13 +142,13 @@ class Measure:
         ]
 
     def load(self, bag: Sequence[int]) -> int:
-        """Sum the rates of a bag: what its collector handles."""
+        """Sum the rates of a bag: the load of its collector."""
         return sum(self.rate[number] for number in bag)
 
     def price(
         self, below: int, bag: Sequence[int], *, host: int = NOWHERE, parent: int = NOWHERE
     ) -> int:
-        """Price one collector: everyone below pays for every log in its bag."""
+        """Give the price of one collector: each demand below pays for each log in its bag."""
         phi, weight = self.scale.phi, self.weight_of(below)
         near, far = phi.denominator, phi.numerator * self.scale.hops
         cost = 0
@@ -186,15 +187,15 @@ class Measure:
         )
 
     def cost(self, price: int) -> float:
-        """Read the objective's cost, in its own unit, out of a price."""
+        """Give the objective's cost that a price contains, without the tie-breakers."""
         return float(Fraction(price // self.tie_work, self.scale.cost))
 
     def value(self, price: int) -> float:
-        """Give a price as the integer program sees it: ties broken, in the objective's unit."""
+        """Give a price in the objective's unit, with the tie-breakers, for the integer program."""
         return float(Fraction(price, self.tie_work * self.scale.cost))
 
     def priced(self, node: TreeNode, parent: int = NOWHERE) -> int:
-        """Price a whole tree."""
+        """Give the price of a whole tree."""
         total, pending = 0, [(node, parent)]
         while pending:
             entry, above = pending.pop()
@@ -214,9 +215,9 @@ class Measure:
 def _latencies(
     component: Component, hosts: Hosts | None
 ) -> tuple[tuple[list[list[int]], list[list[int]]], int]:
-    """Give links between hosts and entries from leaders as whole numbers, and their unit.
+    """Give the hop costs between hosts and from leaders as integers, and their denominator.
 
-    Without hosts every hop is 1. The last row and column stand for `NOWHERE`.
+    Without hosts each hop costs 1.
     """
     if hosts is None:
         return ([[1]], [[1] for _ in component.classes]), 1

@@ -1,11 +1,12 @@
 """The exact search for the best tree of one component: dynamic programs over sets of demands.
 
-Goes in: a `Measure`. Comes out: the cheapest tree there is, over *all* bags, or nothing where the
-step budget would be exceeded. Budgets count steps, never seconds: same input, same answer.
+With the prices of a `Measure` it finds the cheapest tree over *all* bags, or gives None if the step
+budget does not suffice. Budgets count steps, not seconds: the same input gives the same answer.
 
-A collector's price depends only on who is below it and on what its children order, so the best
-tree for `below` is found once. Children need be considered only if their demands hang together
-through logs that no one else needs: else they could be split and nobody would pay more.
+A collector's price depends only on the demands below it and on the sets that its children order,
+so the best tree for a set `below` is computed once. Only connected sets can be children: sets of
+demands that are connected through logs which no other demand needs. Any other set could be split
+into two children at no cost.
 
     best(S) = min over families C1..Cm of disjoint such sets in S:  price(S, C1..Cm) + sum best(Ci)
 """
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 
 FAMILIES_DEMANDS_MAX = 7  # 4,140 families for the largest set of 7: a second of Python at most
-STEPS = 15_000_000
+# The budgets of the packing. They decide which parts are solved exactly, and bound the time and
+# memory of an attempt that fails; ten times more takes up to ten times longer (`--effort`).
+STEPS_MAX = 15_000_000
 SETS_MAX = 36_000
 
 
@@ -28,25 +31,25 @@ class _Exhausted(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """A number of steps that a search may take."""
+    """The number of steps that a search may still take."""
 
     steps: int
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps; raises when none are left."""
+        """Count steps; raises `_Exhausted` if none are left."""
         self.steps -= steps
         if self.steps < 0:
             raise _Exhausted
 
 
-def hanging_together(measure: Measure, *, limit: int) -> list[int] | None:
+def connected_sets(measure: Measure, *, limit: int) -> list[int] | None:
     """List the sets worth a collector of their own, small ones first; None: more than `limit`.
 
-    One demand with logs of its own, or several that are connected through logs inner to the set.
+    A set is a demand with logs of its own, or demands connected through logs inner to the set.
     """
     everyone = measure.component.everyone
     shared = [mask for mask in measure.readers if mask.bit_count() > 1]
-    found = {mask for mask in measure.readers if mask.bit_count() == 1}
+    single = {mask for mask in measure.readers if mask.bit_count() == 1}
     touching = [[m for m in shared if m >> d & 1] for d in range(everyone.bit_length())]
     pending = sorted(set(shared))
     grown = set(pending)
@@ -61,14 +64,16 @@ def hanging_together(measure: Measure, *, limit: int) -> list[int] | None:
                     if wider not in grown:
                         grown.add(wider)
                         pending.append(wider)
-    found |= grown | {everyone}
-    return sorted(found, key=lambda mask: (mask.bit_count(), mask))
+    sets = single | grown | {everyone}
+    return sorted(sets, key=lambda mask: (mask.bit_count(), mask))
 
 
-def packed(measure: Measure, *, steps: int = STEPS, sets_max: int = SETS_MAX) -> TreeNode | None:
-    """Find the cheapest tree where prices are plain; None where the budget does not suffice."""
-    assert measure.plain, "limits and hosts bend prices: use families()"
-    sets = hanging_together(measure, limit=sets_max)
+def packed(
+    measure: Measure, *, steps: int = STEPS_MAX, sets_max: int = SETS_MAX
+) -> TreeNode | None:
+    """Find the cheapest tree for plain prices; None if the budget does not suffice."""
+    assert measure.plain, "with limits or hosts, prices are not linear: use families()"
+    sets = connected_sets(measure, limit=sets_max)
     if sets is None:
         return None
     above = join_tree(measure)
@@ -80,11 +85,11 @@ def packed(measure: Measure, *, steps: int = STEPS, sets_max: int = SETS_MAX) ->
 
 
 def join_tree(measure: Measure) -> list[int] | None:
-    """Find a join tree of the demands, as each one's parent (-1: the root); None: there is none.
+    """Find a join tree of the demands, as the list of parents (-1: the root); None: there is none.
 
-    It is a spanning tree of greatest weight, where two demands weigh as many classes as they
-    share: by Bernstein and Goodman it is a join tree iff one exists, that is iff the hypergraph is
-    alpha-acyclic. Demands come in an order in which parents precede: see `_TreePacking`.
+    It is a maximum spanning tree, where the weight of two demands is the number of classes that
+    they share. By Bernstein and Goodman it is a join tree if and only if one exists, that is, if
+    and only if the hypergraph is alpha-acyclic.
     """
     demands = len(measure.weight)
     shared = [set(classes) for classes in measure.classes_of]
@@ -100,7 +105,7 @@ def join_tree(measure: Measure) -> list[int] | None:
             weight = len(shared[taken] & shared[number])
             if weight > nearest[number]:
                 nearest[number], link[number] = weight, taken
-    # Each class's readers must be one subtree: one edge fewer than readers lies inside them.
+    # The readers of each class must be one subtree: it has one edge fewer than readers.
     edges = sum(len(shared[n] & shared[parent[n]]) for n in range(demands) if parent[n] >= 0)
     if edges != sum(mask.bit_count() - 1 for mask in measure.readers):
         return None
@@ -108,7 +113,7 @@ def join_tree(measure: Measure) -> list[int] | None:
 
 
 class _Packing:
-    """best(S) as a weighted packing of children: a child saves its parent its inner classes."""
+    """best(S) as a weighted packing: each child saves its parent the child's inner classes."""
 
     def __init__(self, measure: Measure, sets: list[int], budget: Budget, above: list[int]) -> None:
         self.measure, self.sets, self.budget, self.above = measure, sets, budget, above
@@ -131,7 +136,7 @@ class _Packing:
         self.saving[below] = self._saving(below)
 
     def _saving(self, child: int) -> tuple[int, int]:
-        """Give (a, b): taking the child's inner classes from a bag saves a + b * weight below."""
+        """Give (a, b): without the child's inner classes a bag costs a + b * weight below less."""
         measure = self.measure
         phi, inner = measure.scale.phi, measure.inner(child)
         load = measure.load(inner)
@@ -169,7 +174,7 @@ class _Packing:
         starting: dict[int, list[tuple[int, int]]],
         memo: dict[int, tuple[int, int]],
     ) -> None:
-        """Fill the best gain within each reachable rest; a stack in place of deep recursion."""
+        """Compute the best gain of each reachable rest, with a stack instead of recursion."""
         pending = [below]
         while pending:
             rest = pending[-1]
@@ -199,10 +204,11 @@ class _Packing:
 
 
 class _TreePacking(_Packing):
-    """The same over a join tree, where sets that hang together are subtrees.
+    """The same packing over a join tree, in which connected sets are subtrees.
 
-    Disjoint subtrees of most gain are found in one pass from the leaves: what hangs below a chosen
-    subtree is chosen apart. (They are an independent set of a chordal graph.)
+    One pass from the leaves finds the disjoint subtrees with the greatest gain, because the parts
+    below a chosen subtree are independent of each other. (Such subtrees are an independent set of a
+    chordal graph.)
     """
 
     def solve(self) -> TreeNode:
@@ -217,16 +223,16 @@ class _TreePacking(_Packing):
         self.place = {number: place for place, number in enumerate(order)}
         self.order = order
         self.hanging: dict[int, tuple[int, ...]] = {}
-        # (top demand, set, what it adds, what it adds by the weight of all below, hanging).
+        # (top demand, set, constant gain, gain by weight below the parent, demands hanging below).
         self.entries: list[tuple[int, int, int, int, tuple[int, ...]]] = []
-        # For each demand the entries that hold it, as bits: those inside a set are found at once.
+        # For each demand a bit set of the entries that hold it, to find those inside a set quickly.
         self.holding = [0] * demands
         self.everything = sum(self.measure.weight)
         self.gain: dict[int, tuple[int, int]] = {}
         return super().solve()
 
     def _shape(self, below: int) -> tuple[int, tuple[int, ...]]:
-        """Give a subtree's top demand, and the demands that hang directly below it."""
+        """Give a subtree's top demand, and the demands directly below the subtree."""
         members = list(bits(below))
         top = min(members, key=self.place.__getitem__)
         hanging = [u for number in members for u in self.under[number] if not below >> u & 1]
@@ -243,7 +249,7 @@ class _TreePacking(_Packing):
         most = [0] * len(self.order)
         taken = [0] * len(self.order)
         for number in reversed([n for n in self.order if below >> n & 1]):
-            # What hangs below any subtree at this top gains at most what hangs below the top.
+            # The parts below a subtree with this top gain at most what those below the top gain.
             base = value = sum(most[u] for u in self.under[number])
             pick = 0
             for gain, child, hanging in reversed(gaining[number]):
@@ -263,7 +269,7 @@ class _TreePacking(_Packing):
         return most[top], tuple(sorted(children))
 
     def _inside(self, below: int) -> Iterator[int]:
-        """List the places of the entries whose sets lie inside `below`."""
+        """List the indices of the entries with sets inside `below`."""
         outside = 0
         for number in bits(self.measure.component.everyone & ~below):
             outside |= self.holding[number]
@@ -287,10 +293,11 @@ class _TreePacking(_Packing):
             self.entries.append((top, below, constant, slope, hanging))
 
     def _dominated(self, below: int) -> bool:
-        """Whether a set's own children gain as much without it, whatever it may hang below.
+        """Whether a set's own children always gain as much without the set itself.
 
-        Gains are linear in the weight of all below, so the lightest and the heaviest case decide;
-        they do not fall with it, so what its children gained at the lightest they always gain.
+        Gains are linear in the weight below the parent, so it is enough to compare the least and
+        the greatest weight. Gains never fall with that weight, so children that gain at the least
+        weight gain at every weight.
         """
         constant, slope = self.gain[below]
         instead = [self.gain[child] for child in self.chosen[below]]
@@ -306,7 +313,7 @@ class _TreePacking(_Packing):
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """Demands that need an order below a parent on some host, with so many levels left."""
+    """Demands that need an order, with the parent's host, and the number of levels left."""
 
     below: int
     parent: int
@@ -315,7 +322,7 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to make a state's collector: its host, its bag, and what is left to its children."""
+    """One possible collector for a state: its host, its bag, and the states of its children."""
 
     state: SearchState
     host: int
@@ -333,26 +340,26 @@ class Choice:
 def choices(
     measure: Measure, *, load_max: int | None = None, any_set: bool = False
 ) -> dict[SearchState, list[Choice]]:
-    """List every choice of every state that can be reached from the root, the root first.
+    """List all choices of all states that can be reached from the root, the root first.
 
-    Empty lists tell of states that no collector within the limits can serve. With `any_set`
-    children need not hang together: where collectors are counted, splitting one may not be had.
+    A state with an empty list cannot be served within the limits. With `any_set`, children need not
+    be connected sets: if collectors are counted, splitting one may be impossible.
     """
     everyone = measure.component.everyone
-    sets = hanging_together(measure, limit=1 << everyone.bit_length()) or []
+    sets = connected_sets(measure, limit=1 << everyone.bit_length()) or []
     if any_set:
         sets = list(range(1, everyone + 1))
     root = SearchState(everyone, NOWHERE, measure.levels_max)
-    found: dict[SearchState, list[Choice]] = {}
+    listed: dict[SearchState, list[Choice]] = {}
     pending = [root]
     while pending:
         state = pending.pop()
-        if state in found:
+        if state in listed:
             continue
-        found[state] = list(_choices_of(measure, state, sets, load_max))
-        for choice in found[state]:
-            pending.extend(child for child in choice.children if child not in found)
-    return found
+        listed[state] = list(_choices_of(measure, state, sets, load_max))
+        for choice in listed[state]:
+            pending.extend(child for child in choice.children if child not in listed)
+    return listed
 
 
 def _choices_of(
@@ -380,7 +387,7 @@ def _choices_of(
 
 
 def families(below: int, within: list[int]) -> Iterator[tuple[int, ...]]:
-    """List every family of disjoint sets of `within` inside `below`, the empty one first."""
+    """List all families of disjoint sets of `within` inside `below`, the empty family first."""
     starting: dict[int, list[int]] = {}
     for child in within:
         starting.setdefault(child & -child, []).append(child)
@@ -399,7 +406,7 @@ def families(below: int, within: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def best_choices(choices: dict[SearchState, list[Choice]]) -> dict[SearchState, tuple[int, Choice]]:
-    """Give each state's best price with its choice; states that cannot be served are absent."""
+    """Give each state's best price and choice; states that cannot be served are left out."""
     best: dict[SearchState, tuple[int, Choice]] = {}
     for state in sorted(choices, key=lambda s: (s.below.bit_count(), s.levels or 0)):
         for choice in choices[state]:
@@ -411,7 +418,7 @@ def best_choices(choices: dict[SearchState, list[Choice]]) -> dict[SearchState, 
 
 
 def least_load(choices: dict[SearchState, list[Choice]]) -> int | None:
-    """Give the load that the busiest collector has at least, in any tree; None: no tree at all."""
+    """Give the least possible load of the busiest collector; None: there is no tree."""
     best: dict[SearchState, int] = {}
     for state in sorted(choices, key=lambda s: (s.below.bit_count(), s.levels or 0)):
         for choice in choices[state]:
@@ -423,7 +430,7 @@ def least_load(choices: dict[SearchState, list[Choice]]) -> int | None:
 
 
 def chosen_tree(picked: dict[SearchState, Choice], root: SearchState) -> TreeNode:
-    """Assemble the tree that a choice for every reached state describes."""
+    """Build the tree from the chosen choices of all reached states."""
     choice = picked[root]
     return TreeNode(
         below=root.below,

@@ -1,14 +1,14 @@
-"""Good trees for parts that are too large to search exactly: separators from the top down.
+"""Good trees for components that are too large for the exact search.
 
-Goes in: a `Measure`. Comes out: a tree within the limits, or nothing where none was found. The
-best of: separators (below), one root for all, and the greedy start, a spanning tree of greatest
-overlap under its best root. So it is never worse than those. Every budget counts steps.
+`constructed` gives the best of three trees within the limits, or None: one found with separators
+(see below), one root for all demands, and a maximum spanning tree of common rates (`greedy`) under
+its best root. So it is never worse than the latter two. Budgets count steps, not seconds.
 
-A collector's bag separates those below it: what is not in the bag falls apart into components,
-and each that has logs of its own gets a collector below. Candidates for the bag are the thinnest
-cuts of a sweep through the demands, the logs with most readers, the logs of one central demand,
-all shared logs, and everything. Small rests are solved exactly; for mid-sized rests the promising
-candidates are tried out to the end.
+Separators work from the top down. A collector's bag separates the demands below it: without the
+logs of the bag they fall into components, and each component with logs of its own gets a collector.
+Candidates for the bag are the thinnest cuts of a sweep through the demands, the logs with most
+readers, the logs of one central demand, all shared logs, and all logs. Small sets are solved
+exactly; for mid-sized sets the best candidates are followed to their leaves.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from dataclasses import dataclass
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.exact import families
 
-EXACT_MAX = 5
-TRIED_OUT_MAX = 80
-TRIED_OUT = 4
-CLIMB_STEPS = 12_000
-DEPTH_MAX = 60
-ROOTS_TRIED = 12
+# These bounds trade time for better trees; docs/planner.md shows times and gaps with these values,
+# and `--effort` multiplies TRIED_OUT_MAX and CLIMB_STEPS_MAX.
+EXACT_DEMANDS_MAX = 5  # sets up to this size are searched exactly: at most 203 families
+TRIED_OUT_DEMANDS_MAX = 80  # sets up to this size: several candidates are followed to their leaves
+TRIED_OUT_MAX = 4  # candidates of such a set
+CLIMB_STEPS_MAX = 12_000  # moves of one log into a bag or out of it, in all
+DEPTH_MAX = 60  # levels; bounds the recursion, a balanced tree of 1000 demands has ten
+ROOTS_TRIED_MAX = 12  # of the spanning tree
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A collector for `below`: its bag and the sets its children order."""
+    """A collector for `below`: its bag, and the sets that its children order."""
 
     below: int
     bag: tuple[int, ...]
@@ -38,7 +40,7 @@ class Split:
 
 
 class Separators:
-    """Top-down construction; remembers the best tree found for every set."""
+    """The top-down construction; it remembers the best tree found for each set."""
 
     def __init__(
         self, measure: Measure, *, load_max: int | None = None, effort: float = 1.0
@@ -46,20 +48,20 @@ class Separators:
         self.measure = measure
         self.load_max = measure.load_max if load_max is None else load_max
         self.host = measure.hosts[0]
-        self.steps = int(CLIMB_STEPS * effort)
-        self.tried_out = max(1, round(TRIED_OUT * effort))
+        self.steps = int(CLIMB_STEPS_MAX * effort)
+        self.tried_out = max(1, round(TRIED_OUT_MAX * effort))
         self.known: dict[tuple[int, int | None, bool], tuple[int, TreeNode] | None] = {}
 
     def tree(self) -> TreeNode | None:
-        """Build the tree for everyone; None where the limits leave nothing."""
+        """Build the tree for all demands; None if no tree within the limits was found."""
         everyone = self.measure.component.everyone
-        found = self.best(everyone, self.measure.levels_max, depth=0, try_out=True)
-        return None if found is None else found[1]
+        answer = self.best(everyone, self.measure.levels_max, depth=0, try_out=True)
+        return None if answer is None else answer[1]
 
     def best(
         self, below: int, levels: int | None, *, depth: int, try_out: bool
     ) -> tuple[int, TreeNode] | None:
-        """Give the best tree found for a set with so many levels left, and its price."""
+        """Give the price and the best tree found for a set, with so many levels left."""
         key = below, levels, try_out
         if key not in self.known:
             self.known[key] = self._search(below, levels, depth=depth, try_out=try_out)
@@ -69,15 +71,15 @@ class Separators:
         self, below: int, levels: int | None, *, depth: int, try_out: bool
     ) -> tuple[int, TreeNode] | None:
         count = below.bit_count()
-        splits = list(self._exactly(below) if count <= EXACT_MAX else self._splits(below))
+        splits = list(self._exactly(below) if count <= EXACT_DEMANDS_MAX else self._splits(below))
         if levels == 1 or depth > DEPTH_MAX:
             splits = [split for split in splits if not split.children]
-        if count <= EXACT_MAX:
+        if count <= EXACT_DEMANDS_MAX:
             wanted = len(splits)
         else:
             thin = self._thinness(below)
             splits.sort(key=lambda split: (self._outlook(split, thin), split.children))
-            wanted = self.tried_out if try_out and count <= TRIED_OUT_MAX else 1
+            wanted = self.tried_out if try_out and count <= TRIED_OUT_DEMANDS_MAX else 1
         left = None if levels is None else levels - 1
         further = try_out and wanted == 1
         answers: list[tuple[tuple[int, TreeNode], Split]] = []
@@ -87,8 +89,9 @@ class Separators:
                 answers.append((made, split))
                 if len(answers) >= wanted:
                     break
-        if answers and try_out and EXACT_MAX < count <= TRIED_OUT_MAX and levels != 1:
-            # The best first step is kept; what is below it is tried out again in its own right.
+        mid_sized = EXACT_DEMANDS_MAX < count <= TRIED_OUT_DEMANDS_MAX
+        if answers and try_out and mid_sized and levels != 1:
+            # The best split is kept, and each of its children is tried out again for itself.
             climbed = [self._climbed(*answer, left, depth=depth + 1) for answer in answers]
             best, chosen = min(climbed, key=lambda answer: answer[0][0])
             again = self._made(chosen, left, depth=depth + 1, try_out=True)
@@ -98,7 +101,7 @@ class Separators:
     def _climbed(
         self, answer: tuple[int, TreeNode], chosen: Split, levels: int | None, *, depth: int
     ) -> tuple[tuple[int, TreeNode], Split]:
-        """Move one log at a time into the bag or out of it, as long as that helps."""
+        """Move one log at a time into the bag or out of it, as long as the price falls."""
         below, readers = chosen.below, self.measure.readers
         inner = self.measure.inner(below)
         shared = [n for n in inner if readers[n] & (readers[n] - 1)]
@@ -121,18 +124,18 @@ class Separators:
     ) -> tuple[int, TreeNode] | None:
         price, children = split.price, []
         for child in split.children:
-            found = self.best(child, levels, depth=depth, try_out=try_out)
-            if found is None:
+            answer = self.best(child, levels, depth=depth, try_out=try_out)
+            if answer is None:
                 return None
-            price += found[0]
-            children.append(found[1])
+            price += answer[0]
+            children.append(answer[1])
         served = split.below & ~sum(split.children)
         return price, TreeNode(split.below, served, tuple(children), self.host)
 
     # -- candidates -------------------------------------------------------------------------
 
     def _exactly(self, below: int) -> Iterator[Split]:
-        """List every family of children; sets without logs of their own are not worth one."""
+        """List all families of children; a set without logs of its own needs no collector."""
         members = list(bits(below))
         subsets = [
             sum(1 << members[place] for place in bits(pick))
@@ -157,7 +160,7 @@ class Separators:
                 yield from self._split(below, self._bag_of(below, inner, children), children)
 
     def _bag_of(self, below: int, inner: Sequence[int], children: Sequence[int]) -> list[int]:
-        """As `Measure.bag`, in one pass: which child a class lies in is read off its readers."""
+        """Give the same list as `Measure.bag`, faster: in one pass over the classes."""
         child_of = {demand: child for child in children for demand in bits(child)}
         within = set()
         for number in inner:
@@ -168,7 +171,10 @@ class Separators:
         return [number for number in self.measure.touching(below) if number not in within]
 
     def _children(self, below: int, inner: Sequence[int], bag: set[int]) -> tuple[int, ...]:
-        """Let what is not in the bag fall apart; a lone demand may be better served here."""
+        """Give the components that remain without the bag's logs.
+
+        A single demand gets no collector of its own if it is cheaper to serve it here.
+        """
         measure = self.measure
         root = {demand: demand for demand in bits(below)}
 
@@ -200,12 +206,12 @@ class Separators:
             )
         )
 
-    def _worth(self, alone: int, weight: int) -> bool:
-        """Whether a demand's own logs cost more above, for all, than a collector costs it."""
+    def _worth(self, single: int, weight: int) -> bool:
+        """Whether a demand's own logs in the bag cost more than a collector of its own costs it."""
         measure = self.measure
         phi = measure.scale.phi
-        number = alone.bit_length() - 1
-        private = measure.load(measure.inner(alone))
+        number = single.bit_length() - 1
+        private = measure.load(measure.inner(single))
         all_of_it = measure.load(measure.classes_of[number]) * measure.weight[number]
         saved = private * (
             phi.denominator * measure.weight[number]
@@ -234,7 +240,7 @@ class Separators:
             yield from self._cuts(order, shared)
 
     def _sweeps(self, below: int, shared: Sequence[int]) -> Iterator[list[int]]:
-        """Order the demands breadth first from one end, and from the other."""
+        """Order the demands breadth first from one end, and from the other end."""
         members = list(bits(below))
         if not shared:
             return
@@ -244,7 +250,7 @@ class Separators:
         yield self.swept(back[-1], below, shared)
 
     def swept(self, start: int, below: int, shared: Sequence[int]) -> list[int]:
-        """Order demands breadth first through shared logs from one of them."""
+        """Order the demands breadth first through shared logs, from the demand `start`."""
         measure, within = self.measure, set(shared)
         order, seen = [start], 1 << start
         for demand in order:
@@ -257,7 +263,7 @@ class Separators:
         return [*order, *bits(below & ~seen)]
 
     def _cuts(self, order: Sequence[int], shared: Sequence[int]) -> Iterator[set[int]]:
-        """Cut a sweep at its thinnest place near the middle, and in three, four, six parts."""
+        """Cut a sweep into two, three, four and six parts, each time at the thinnest places."""
         spans = self._spans(order, shared)
         change = [0] * (len(order) + 1)
         for number, (first, last) in spans.items():
@@ -280,21 +286,21 @@ class Separators:
         place = {demand: position for position, demand in enumerate(order)}
         spans = {}
         for number in shared:
-            at = [place[demand] for demand in bits(self.measure.readers[number])]
-            spans[number] = min(at), max(at)
+            positions = [place[demand] for demand in bits(self.measure.readers[number])]
+            spans[number] = min(positions), max(positions)
         return spans
 
     # -- outlook ----------------------------------------------------------------------------
 
     def _thinness(self, below: int) -> int:
-        """Give the rate of the thinnest cut near the middle: what a level costs everyone below."""
+        """Give the rate of the thinnest cut: the cost of one more level for each demand below."""
         inner = self.measure.inner(below)
         shared = [n for n in inner if self.measure.readers[n] & (self.measure.readers[n] - 1)]
         cuts = [cut for order in self._sweeps(below, shared) for cut in self._cuts(order, shared)]
         return min((self.measure.load(sorted(cut)) for cut in cuts if cut), default=0)
 
     def _outlook(self, split: Split, thin: int) -> int:
-        """Guess what a split leads to: its price, and its children as if halved level by level."""
+        """Estimate the price of a split's tree, as if its children were halved level by level."""
         measure = self.measure
         phi = measure.scale.phi
         total = split.price
@@ -317,10 +323,10 @@ class Separators:
 
 
 def greedy(measure: Measure, *, load_max: int | None = None) -> TreeNode | None:
-    """Hang the demands in a spanning tree of greatest overlap; try its likeliest roots."""
+    """Build the maximum spanning tree of common rates, under the best of its central demands."""
     demands = len(measure.weight)
     joined = _spanning(demands, _overlaps(measure))
-    central = sorted(range(demands), key=lambda d: (-len(joined[d]), d))[:ROOTS_TRIED]
+    central = sorted(range(demands), key=lambda d: (-len(joined[d]), d))[:ROOTS_TRIED_MAX]
     best: tuple[int, TreeNode] | None = None
     for root in central:
         tree = _hung(measure, joined, root)
@@ -335,7 +341,7 @@ def greedy(measure: Measure, *, load_max: int | None = None) -> TreeNode | None:
 
 
 def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
-    """List pairs of demands that share logs, the largest common rate first."""
+    """List the pairs of demands that share logs, with their common rate, the largest first."""
     common: dict[tuple[int, int], int] = {}
     for number, mask in enumerate(measure.readers):
         members = list(bits(mask))
@@ -382,7 +388,7 @@ def _levels(tree: TreeNode) -> int:
 
 
 def placed(measure: Measure, tree: TreeNode) -> TreeNode:
-    """Put every collector on the host that is best for the tree: exact, given the tree."""
+    """Place all collectors on hosts at the least cost for the given tree: exact."""
     if measure.hosts == (NOWHERE,):
         return tree
     memo: dict[tuple[int, int], tuple[int, TreeNode]] = {}
@@ -407,12 +413,12 @@ def placed(measure: Measure, tree: TreeNode) -> TreeNode:
 def constructed(
     measure: Measure, *, load_max: int | None = None, effort: float = 1.0
 ) -> TreeNode | None:
-    """Give the best tree of all constructions; None where none keeps the limits."""
+    """Give the best tree of all constructions; None if none of them keeps the limits."""
     everyone = measure.component.everyone
-    one = TreeNode(everyone, everyone, (), measure.hosts[0])
+    single = TreeNode(everyone, everyone, (), measure.hosts[0])
     separated = Separators(measure, load_max=load_max, effort=effort).tree()
     trees = [separated, greedy(measure, load_max=load_max)]
-    if load_max is None or measure.heaviest(one) <= load_max:
-        trees.append(one)
+    if load_max is None or measure.heaviest(single) <= load_max:
+        trees.append(single)
     known = [placed(measure, tree) for tree in trees if tree is not None]
     return min(known, key=measure.priced, default=None)

@@ -1,18 +1,19 @@
 """The interest hypergraph: its vertices are logs, its edges are the interests that need an order.
 
-Goes in: an `InterestFile`. Comes out: the logs it declares, which of them each interest meets,
-whether that hypergraph is alpha-acyclic, and the reduced components that the planner searches.
-No solver, no files, no floating point in what is compared: rates, weights and phi become whole
-numbers over one common denominator, so that ties are ties on every machine.
+From an `InterestFile` this module computes the declared logs, the logs that each interest meets,
+whether the hypergraph is alpha-acyclic, and the reduced components that the planner searches. No
+solver and no files. Compared values are never floating point: rates and weights become integers
+over a common denominator, and phi a fraction, so ties are ties on every machine.
 
-    demand      all consumers whose interests meet the same two or more logs, as one
-    log class   all logs with the same demands (and the same leading host), as one
+    demand      all consumers whose interests meet the same logs (two or more), merged
+    log class   all logs with the same demands (and the same leader's host), merged
     component   demands that are connected through shared logs
 
-Why the reductions lose nothing. Given a tree and who reads which collector, the cheapest bags put
-a log exactly where its readers' places must be connected: that depends only on who reads it, so
-logs with equal readers may always move together. Equal interests may always share the cheaper of
-their places. And a bag that mixes two components can be split into two that cost no more.
+Why the reductions do not change the best cost: Given a tree and the collector that each consumer
+reads, the cheapest bags hold a log only where its readers' collectors must be connected. That
+depends only on its readers, so logs with equal readers can always be in the same bags. Equal
+interests can always share the cheaper of their collectors. A bag that mixes two components can be
+split into two that cost no more.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ def declared_logs(interests: InterestFile) -> tuple[Log, ...]:
 
 
 def logs_by_partition(interests: InterestFile) -> dict[str, tuple[str, ...]]:
-    """Tell for each partition which logs' destination sets contain it, in the plan's order."""
-    found: dict[str, list[str]] = {name: [] for name in interests.partitions}
+    """Give for each partition the logs with destination sets that contain it, in plan order."""
+    logs_of: dict[str, list[str]] = {name: [] for name in interests.partitions}
     for log in declared_logs(interests):
         for partition in log.to:
-            found[partition].append(log.name)
-    return {name: tuple(logs) for name, logs in found.items()}
+            logs_of[partition].append(log.name)
+    return {name: tuple(logs) for name, logs in logs_of.items()}
 
 
 def logs_met(interests: InterestFile) -> dict[str, tuple[str, ...]]:
-    """Tell for each consumer which logs meet its interest, sorted by name."""
+    """Give for each consumer the logs that its interest meets, sorted by name."""
     holding = logs_by_partition(interests)
     return {
         consumer.name: tuple(sorted({log for p in consumer.interest for log in holding[p]}))
@@ -61,10 +62,10 @@ def logs_met(interests: InterestFile) -> dict[str, tuple[str, ...]]:
 
 
 def residue(edges: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
-    """Reduce a hypergraph as Graham, Yu and Ozsoyoglu do, and give what cannot be reduced.
+    """Apply the reduction of Graham, Yu and Ozsoyoglu, and give the edges that remain.
 
-    Drop a vertex that stands in one edge only; drop an edge inside another; repeat. Nothing left
-    means alpha-acyclic: a join tree exists whose bags are the edges themselves.
+    It drops vertices of one edge only and edges inside other edges, as long as there are any. If
+    nothing remains, the hypergraph is alpha-acyclic: its edges are the bags of a join tree.
     """
     rest = sorted({edge for edge in edges if edge}, key=sorted)
     while True:
@@ -91,7 +92,7 @@ def _maximal(edges: Sequence[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def is_acyclic(edges: Iterable[frozenset[str]]) -> bool:
-    """Whether the hypergraph is alpha-acyclic: then every collector can be one interest's own."""
+    """Whether the hypergraph is alpha-acyclic: then each collector's bag can be one interest."""
     return not residue(edges)
 
 
@@ -100,7 +101,7 @@ def is_acyclic(edges: Iterable[frozenset[str]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Consumers that need the same logs in one order. `weight` is scaled to a whole number."""
+    """Consumers that need the same logs in one order. `weight` is scaled to an integer."""
 
     consumers: tuple[str, ...]
     logs: tuple[str, ...]
@@ -119,7 +120,7 @@ class LogClass:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One connected part of the problem in whole numbers: demands are bits, classes are indices."""
+    """One connected part of the problem, in integers: demands are bits, classes are indices."""
 
     demands: tuple[Demand, ...]
     classes: tuple[LogClass, ...]
@@ -131,13 +132,13 @@ class Component:
 
 
 def exact(value: float) -> Fraction:
-    """Give the fraction that the shortest decimal form of a float says: 0.1 is one tenth."""
+    """Give the fraction of a float's shortest decimal form: 0.1 is one tenth."""
     return Fraction(repr(float(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The problem in whole numbers: a rate is `rate / rates`, a weight `weight / weights`."""
+    """The problem in integers: a real rate is `rate / rates`, a real weight `weight / weights`."""
 
     components: tuple[Component, ...]
     rates: int
@@ -145,9 +146,9 @@ class Reduced:
 
 
 def reduced(interests: InterestFile) -> Reduced:
-    """Merge and split the problem; consumers that meet one log only take no part in it.
+    """Merge and split the problem; it leaves out consumers whose interest meets one log only.
 
-    Components are ordered by their first consumer in the file, demands within likewise.
+    Components, and the demands in them, are ordered by their first consumers in the file.
     """
     met = logs_met(interests)
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -176,7 +177,7 @@ def reduced(interests: InterestFile) -> Reduced:
 
 
 def _connected(demands: Sequence[Demand]) -> list[list[Demand]]:
-    """Split demands into those connected through logs, in the order of their first members."""
+    """Split demands into groups that are connected through logs, ordered by first member."""
     root = list(range(len(demands)))
 
     def find(number: int) -> int:

@@ -1,21 +1,21 @@
-"""The integer program, and the only file that knows PuLP.
+"""The integer program; only this file imports PuLP.
 
-Goes in: for each component the choices that may be made. Comes out: one choice a reached state,
-with a proven bound. CBC, from PuLP's wheel, runs as one bounded sub-process with a fixed seed in a
-directory that is removed; HiGHS may take its place. CBC is serial as it comes: `-threads 1` would
-start a thread pool of one, whose waits cost ten seconds in one run of 150 (measured).
+From the possible choices of all components it picks one choice for each reached state, with a proof
+of optimality. CBC, from PuLP's wheel, runs as one sub-process with a time limit and a fixed seed,
+in a temporary directory; HiGHS can replace it. CBC is serial by default: `-threads 1` would start a
+thread pool of one, which waited for ten seconds in one run of 150 (measured).
 
-A variable z[c] says that choice c is made: *these demands are ordered by a collector with this
-bag, on this host, and its children order those*. It is the program of DESIGN, section 2, by
-columns instead of by rows:
+The variable z[c] means that choice c is made: *a collector with this bag, on this host, orders
+these demands, and its children order those*. It is the program of DESIGN, section 2, by columns
+instead of by rows:
 
     x_b  = sum of z[c] with bag b              each used bag, once
     y_bp = z[c] of p that names b as child     at most one parent, itself used; no cycle
     a_ib = z[c] that serves i                  each interest is served once
     pi   = all c with i below                  follows from `below`
 
-A choice's bag is the least that keeps every log's collectors connected, so running intersection
-holds by construction, and the price of c holds everything that the objective says of its bag.
+A choice has the smallest bag that keeps each log's collectors connected, so running intersection
+holds by construction; price[c] contains all terms of the objective for its bag.
 
     minimise    sum price[c] * z[c]
     exactly one choice for each component's root
@@ -39,15 +39,15 @@ from topology.interests import PlanLimits
 from topology.planner.cost import NOWHERE, Measure
 from topology.planner.exact import Choice, SearchState
 
-SEED = 1
-COEFFICIENT_MAX = 1_000.0  # prices are scaled so that the solver's tolerances suit them
-SECONDS_MAX = 60.0  # the sub-process is bounded even where the caller sets no limit
-SECONDS_GRACE = 10.0  # CBC looks at its clock between steps; past this it is killed
+SEED = 1  # any fixed number: equal inputs give equal plans
+COEFFICIENT_MAX = 1_000.0  # prices are scaled to this, which suits the solver's tolerances
+TIME_LIMIT_S = 60.0  # if the caller sets none: the sub-process must always end
+GRACE_S = 10.0  # CBC checks its clock between steps only; after this time it is killed
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the solver said. `status` is "optimal", "infeasible" or "unfinished"."""
+    """The solver's result. `status` is "optimal", "infeasible" or "unfinished"."""
 
     status: str
     objective: float
@@ -61,18 +61,24 @@ def solved(
     solver: str = "cbc",
     time_limit_s: float | None = None,
 ) -> Answer:
-    """Choose collectors for all components at once. Blocks for at most the time limit."""
+    """Choose collectors for all components at once.
+
+    Blocks for at most `time_limit_s` and a grace period; then the status is "unfinished".
+    """
     problem = pulp.LpProblem("collectors", pulp.LpMinimize)
     columns: list[tuple[int, Choice, Any]] = []
     terms = []
     values = [
-        m.value(choice.price) for m, _, found in parts for c in found.values() for choice in c
+        measure.value(choice.price)
+        for measure, _, choices in parts
+        for options in choices.values()
+        for choice in options
     ]
     unit = max(values, default=1.0) / COEFFICIENT_MAX or 1.0
-    for number, (measure, root, found) in enumerate(parts):
-        entering: dict[SearchState, list[Any]] = {state: [] for state in found}
-        leaving: dict[SearchState, list[Any]] = {state: [] for state in found}
-        for state, options in found.items():
+    for number, (measure, root, choices) in enumerate(parts):
+        entering: dict[SearchState, list[Any]] = {state: [] for state in choices}
+        leaving: dict[SearchState, list[Any]] = {state: [] for state in choices}
+        for state, options in choices.items():
             for choice in options:
                 variable = problem.add_variable(f"z{len(columns)}", 0, 1, pulp.LpBinary)
                 columns.append((number, choice, variable))
@@ -80,7 +86,7 @@ def solved(
                 terms.append((variable, measure.value(choice.price) / unit))
                 for child in choice.children:
                     entering[child].append(variable)
-        for state in found:
+        for state in choices:
             needed = 1 if state == root else pulp.lpSum(entering[state])
             problem += pulp.lpSum(leaving[state]) == needed
     problem.setObjective(pulp.LpAffineExpression(terms))
@@ -111,8 +117,8 @@ def _limit_counts(
 def _run(
     problem: Any, *, solver: str, time_limit_s: float | None
 ) -> tuple[str, float, Mapping[str, float]]:
-    """Run a solver; give its verdict, objective and values by variable name."""
-    seconds = SECONDS_MAX if time_limit_s is None else time_limit_s
+    """Run a solver; give the status, the objective, and the values by variable name."""
+    seconds = TIME_LIMIT_S if time_limit_s is None else time_limit_s
     if solver == "highs":
         return _run_highs(problem, seconds)
     assert solver == "cbc", f"unknown solver {solver}"
@@ -135,7 +141,7 @@ def _run_cbc(problem: Any, seconds: float) -> tuple[str, float, Mapping[str, flo
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=seconds + SECONDS_GRACE,
+                timeout=seconds + GRACE_S,
                 check=True,
             )
         except (OSError, subprocess.SubprocessError):

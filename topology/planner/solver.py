@@ -1,14 +1,14 @@
-"""The planner: an interest file goes in, the cheapest plan comes out, with its proof or its gap.
+"""The planner: finds the cheapest plan for an interest file, with a proof or a gap.
 
-Each component is searched by the strongest means that its size allows, always the same for the
-same input:
+The method depends on the size of a component only, so the same input gives the same plan:
 
-    every choice    up to six demands: dynamic programming over all trees, and the integer program
-                    (integer_program.py) over all choices; both must find the same optimum
-    packing         more demands where few sets hang together (chains, stars): exact, all bags
-    heuristic       the rest: the best of several constructions and a proven lower bound
+    every choice    up to seven demands (fewer with hosts): dynamic programming over all trees, and
+                    the integer program over all choices; both must find the same optimum
+    packing         more demands of which few sets are connected (chains, stars): exact, all bags
+    heuristic       all others: the best of several constructions, and a proven lower bound
 
-Limits that couple collectors (how many in all, how many on a host) are the program's alone.
+Only the integer program (`integer_program.py`) handles limits that couple collectors: on their
+number, in all and per host.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import GROUP_STEPS, bounded
+from topology.planner.bound import GROUP_STEPS_MAX, bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     FAMILIES_DEMANDS_MAX,
     SETS_MAX,
-    STEPS,
+    STEPS_MAX,
     Choice,
     SearchState,
     best_choices,
@@ -35,21 +35,25 @@ from topology.planner.exact import (
 from topology.planner.heuristic import constructed
 from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import solved
-from topology.tree import Plan
+from topology.tree import PHI_DEFAULT, Plan
 
-PHI = {"genuine": 10.0, "latency": 0.1, "balance": 10.0}
+# The price of a foreign message in hops. With 10 a tree may have up to ten hops more to avoid one
+# foreign message; with 0.1 hops decide, and foreign work counts between trees of similar hops.
+PHI = {"genuine": PHI_DEFAULT, "latency": 0.1, "balance": PHI_DEFAULT}
+# Of an integer program that only confirms the search. Larger programs are left out: they take CBC
+# long, and the result of the search is exact without them.
 CHOICES_MAX = 6_000
-BALANCE_STEPS = 8
+BALANCE_STEPS_MAX = 8  # halvings: the interval of possible loads shrinks to 1/256
 TOLERANCE = 1e-6  # relative; the program's prices are floating point, the search's are exact
 
 
 class Infeasible(ValueError):
-    """No tree keeps the limits; the sentence names the limit and what it would take."""
+    """No tree keeps the limits; the message names the limit and what would be needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A plan with how good it is known to be. `bound` is a proven lower bound of the cost."""
+    """A plan, a proven lower `bound` of its cost, and the methods that found it."""
 
     plan: Plan
     bound: float
@@ -68,12 +72,13 @@ def plan(
     solver: str = "cbc",
     effort: float = 1.0,
 ) -> Plan:
-    """Plan the cheapest tree for an interest file.
+    """Find the cheapest plan for an interest file.
 
-    `prefer` is "genuine" (phi 10), "latency" (phi 0.1) or "balance" (the busiest collector first);
-    `phi` sets the price of foreign work itself, `effort` multiplies every budget of steps.
-    Same input, same plan, byte for byte, unless `time_limit_s` cuts the integer program short.
-    Raises `Infeasible` where a limit cannot hold. Blocks; starts and ends its own sub-processes.
+    `prefer` is "genuine" (phi 10), "latency" (phi 0.1) or "balance" (first the least load on the
+    busiest collector, then phi 10). `phi` overrides the price of foreign work; `effort` multiplies
+    all step budgets. The same input gives the same plan, byte for byte, unless `time_limit_s` stops
+    the integer program early. Raises `Infeasible` if a limit cannot be kept. Blocks; starts solver
+    processes and waits for their end.
     """
     return solve(
         interests,
@@ -101,22 +106,22 @@ def solve(
     effort: float = 1.0,
     progress: Callable[[str, float], None] | None = None,
 ) -> Solution:
-    """Plan as `plan` does, and tell the proven bound and how each part was solved.
+    """Find a plan as `plan` does; also give the proven bound and each part's method.
 
-    `progress` is called with a sentence and the gap so far each time that one of them changes.
+    `progress` is called with a sentence and the gap so far whenever one of them changes.
     """
     price = PHI[prefer] if phi is None else phi
     parts = _parts(interests, price)
-    tell = progress or (lambda _sentence, _gap: None)
+    show = progress or (lambda _sentence, _gap: None)
     if prefer == "balance":
         _balance(parts)
     for number, part in enumerate(parts, start=1):
         interested = len(part.measure.component.demands)
-        tell(f"part {number} of {len(parts)}: {interested} interests", _gap(parts[: number - 1]))
+        show(f"part {number} of {len(parts)}: {interested} interests", _gap(parts[: number - 1]))
         _solve_part(part, effort=effort)
-        tell(f"part {number} of {len(parts)}: {part.how}", _gap(parts[:number]))
+        show(f"part {number} of {len(parts)}: {part.how}", _gap(parts[:number]))
     _confirm(parts, interests, solver=solver, time_limit_s=time_limit_s)
-    tell("done", _gap(parts))
+    show("done", _gap(parts))
     document = assembled(
         interests,
         [(part.measure, part.best()) for part in parts],
@@ -132,7 +137,7 @@ def solve(
 
 @dataclass(slots=True)
 class _Part:
-    """One component on its way to a tree. `bound` and `price` are the search's whole numbers."""
+    """One component and its tree, once found. `bound` and `price` are integers of the search."""
 
     measure: Measure
     load_max: int | None
@@ -145,11 +150,11 @@ class _Part:
 
     @property
     def root(self) -> SearchState:
-        """The state that the component's root collector answers."""
+        """The search state of the component's root collector."""
         return SearchState(self.measure.component.everyone, NOWHERE, self.measure.levels_max)
 
     def best(self) -> TreeNode:
-        """Give the tree; only after it was found."""
+        """Give the tree, which must have been found."""
         assert self.tree is not None, "a part was not solved"
         return self.tree
 
@@ -174,25 +179,25 @@ def _parts(interests: InterestFile, phi: float) -> list[_Part]:
 
 
 def _refuse_heavy(measure: Measure) -> None:
-    """Refuse an interest that is alone too much for one collector."""
+    """Raise `Infeasible` for an interest that exceeds `collector_rate_max` by itself."""
     if measure.load_max is None:
         return
     for number, demand in enumerate(measure.component.demands):
         load = measure.load(measure.classes_of[number])
         if load > measure.load_max:
             raise Infeasible(
-                f"collector_rate_max = {measure.load_max / measure.scale.rates:g} cannot hold: "
+                f"collector_rate_max = {measure.load_max / measure.scale.rates:g} cannot be kept: "
                 f"consumer {demand.consumers[0]} alone needs "
                 f"{load / measure.scale.rates:g} messages/s in one collector"
             )
 
 
 def _solve_part(part: _Part, *, effort: float) -> None:
-    """Find the best tree of one component, with its bound."""
+    """Find the best tree of one component, and its bound."""
     measure = part.measure
     demands = len(measure.component.demands)
     if demands <= _demands_max(measure):
-        # Where collectors or their excess are counted, splitting one in two may cost something.
+        # If collectors or their excess load are counted, splitting one in two may raise the cost.
         counted = part.coupled or measure.load_wanted is not None
         part.choices = choices(measure, load_max=part.load_max, any_set=counted)
         best = best_choices(part.choices)
@@ -204,12 +209,12 @@ def _solve_part(part: _Part, *, effort: float) -> None:
         return
     if part.coupled:
         raise Infeasible(
-            f"collectors_max and collectors_per_host_max are kept for parts of up to "
-            f"{_demands_max(measure)} distinct interests; the part of consumer "
-            f"{measure.component.demands[0].consumers[0]} has {demands}"
+            f"collectors_max and collectors_per_host_max can be used for parts of up to "
+            f"{_demands_max(measure)} distinct interests, but the part of consumer "
+            f"{measure.component.demands[0].consumers[0]} has {demands}; remove these limits"
         )
     if measure.plain and part.load_max is None:
-        part.tree = packed(measure, steps=int(STEPS * effort), sets_max=int(SETS_MAX * effort))
+        part.tree = packed(measure, steps=int(STEPS_MAX * effort), sets_max=int(SETS_MAX * effort))
     if part.tree is not None:
         part.price = part.bound = measure.priced(part.tree)
         part.how = "packing, exact"
@@ -217,17 +222,18 @@ def _solve_part(part: _Part, *, effort: float) -> None:
     part.tree = constructed(measure, load_max=part.load_max, effort=effort)
     if part.tree is None:
         raise Infeasible(
-            f"no tree was found that keeps {_limits_of(part)}; the search is not exact"
+            f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
+            f"the limits, or search longer with --effort"
         )
     part.price, part.bound = (
         measure.priced(part.tree),
-        bounded(measure, group_steps=int(GROUP_STEPS * effort)),
+        bounded(measure, group_steps=int(GROUP_STEPS_MAX * effort)),
     )
     part.how = "heuristic"
 
 
 def _demands_max(measure: Measure) -> int:
-    """Tell up to how many demands every choice is listed: hosts multiply them."""
+    """Give the largest number of demands for which all choices are listed; hosts multiply them."""
     hosts = len(measure.hosts)
     return FAMILIES_DEMANDS_MAX - (0 if hosts == 1 else 1 if hosts == 2 else 2)
 
@@ -237,11 +243,11 @@ def _why_none(part: _Part) -> str:
     measure = part.measure
     names = ", ".join(demand.consumers[0] for demand in measure.component.demands)
     free = least_load(choices(measure))
-    needed = "no tree at all" if free is None else f"{free / measure.scale.rates:g} at the least"
-    return (
-        f"{_limits_of(part)} cannot hold for {names}: "
-        f"with these levels the busiest collector handles {needed} messages/s"
-    )
+    needed = "there is no tree at all"
+    if free is not None:
+        load = f"{free / measure.scale.rates:g} at the least"
+        needed = f"the busiest collector handles {load} messages/s"
+    return f"{_limits_of(part)} cannot be kept for {names}: with these levels {needed}"
 
 
 def _limits_of(part: _Part) -> str:
@@ -255,7 +261,7 @@ def _limits_of(part: _Part) -> str:
 
 
 def _balance(parts: Sequence[_Part]) -> None:
-    """Let no collector handle more than the busiest one must: then the cost decides."""
+    """Limit all loads to the least possible load of the busiest collector; then cost decides."""
     loads = []
     for part in parts:
         if len(part.measure.component.demands) <= _demands_max(part.measure):
@@ -268,13 +274,16 @@ def _balance(parts: Sequence[_Part]) -> None:
 
 
 def _lightest(part: _Part) -> int | None:
-    """Halve the way from the heaviest interest to one root until the busiest is light."""
+    """Find a low load of the busiest collector by halving the interval.
+
+    The interval begins at the load of the heaviest interest, and ends at that of the first tree.
+    """
     measure = part.measure
     tree = constructed(measure, load_max=part.load_max)
     if tree is None:
         return None
     low, high = max(map(measure.load, measure.classes_of)), measure.heaviest(tree)
-    for _ in range(BALANCE_STEPS):
+    for _ in range(BALANCE_STEPS_MAX):
         tree = constructed(measure, load_max=(low + high) // 2)
         if tree is None:
             low = (low + high) // 2 + 1
@@ -288,7 +297,7 @@ def _lightest(part: _Part) -> int | None:
 def _confirm(
     parts: Sequence[_Part], interests: InterestFile, *, solver: str, time_limit_s: float | None
 ) -> None:
-    """Solve the integer program: it decides where limits couple choices, and confirms elsewhere."""
+    """Solve the integer program: it decides if limits couple choices, else it confirms a result."""
     coupled = any(part.coupled for part in parts)
     small = _listed(parts, choices_max=None if coupled else CHOICES_MAX)
     if not small:
@@ -303,7 +312,9 @@ def _confirm(
         raise Infeasible(_why_coupled(interests, parts))
     if answer.status != "optimal":
         if coupled:
-            raise Infeasible("the integer program did not finish; raise its time limit")
+            raise Infeasible(
+                "the integer program did not finish in time; give a longer --time-limit"
+            )
         return
     if coupled:
         for part, picked in zip(small, answer.picked, strict=True):
@@ -322,7 +333,7 @@ def _confirm(
 
 
 def _listed(parts: Sequence[_Part], *, choices_max: int | None) -> list[_Part]:
-    """Take the parts whose choices are listed; the largest are left out of too large a program."""
+    """Pick the parts with listed choices; leave out the largest until `choices_max` is kept."""
     size = {
         n: sum(map(len, p.choices.values())) for n, p in enumerate(parts) if p.choices is not None
     }
@@ -342,8 +353,8 @@ def _why_coupled(interests: InterestFile, parts: Sequence[_Part]) -> str:
         if limit is not None
     ]
     return (
-        f"{' and '.join(names)} cannot hold: the interests fall into {len(parts)} parts that "
-        f"share no log, each with a collector of its own, within the other limits"
+        f"{' and '.join(names)} cannot be kept: the interests form {len(parts)} parts without a "
+        f"common log, and each needs a collector of its own, within the other limits"
     )
 
 

@@ -116,7 +116,7 @@ def foreign_markers_replanned(system: System, _: random.Random) -> Iterator[str]
     log = writer.plan.log(_ALONE)
     change = Replanning(system)
     operator = change.begin()
-    change.reach(operator, "stands in the control topic")
+    change.reach(operator, "is in the control topic")
     for _twice in range(3):
         writer.marker(log, change.plan.epoch)
     change.finish(operator)

@@ -21,8 +21,8 @@ from topology.tree import Plan
 
 _APPLY_S = 60.0  # the drain's time-out; a change under load takes seconds
 _HOST = "c3"
-# What `apply` prints: before it proposes the plan, after that, and during the drain.
-_STEPS = ("the way back", "stands in the control topic", "collectors freeze")
+# What `apply` says as it goes: before the plan is proposed, after that, while the drain goes on.
+_STEPS = ("to roll back", "is in the control topic", "collectors freeze")
 
 
 class Replanning:

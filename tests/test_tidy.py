@@ -4,7 +4,7 @@ import ast
 import functools
 import re
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -156,6 +156,8 @@ BANNED_CALLS = {
     "eval": "a parser",
     "print": "typer.echo for data, stderr for progress",
 }
+# They were the names of hundreds of things, and told of none what it is.
+SAYS_NOTHING = {"at", "found", "one", "told", "asked", "said"}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 FOLDER_FILES_MAX = 20
@@ -342,4 +344,56 @@ def test_no_file_names_a_registry_or_a_machine():
         for host in hosts
         if host in (ROOT / source).read_text(encoding="utf-8")
     ]
+    assert not wrong, wrong
+
+
+def test_no_parameter_field_or_function_has_a_name_that_says_nothing():
+    wrong = []
+    for source in SOURCES:
+        for node in ast.walk(tree(source)):
+            name = ""
+            if isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = node.name
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                name = node.target.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr
+            if name.strip("_") in SAYS_NOTHING:
+                wrong.append(f"{source}:{node.lineno} {name}")
+    assert not wrong, wrong
+
+
+def test_no_two_public_classes_share_a_name():
+    where = defaultdict(list)
+    for source in SOURCES:
+        if not source.startswith("tests/"):
+            for node in tree(source).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where[node.name].append(source)
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}
+
+
+def numeric(value: ast.expr) -> bool:
+    """Whether an expression is a number, or a sum or product of numbers."""
+    if isinstance(value, ast.UnaryOp):
+        return numeric(value.operand)
+    if isinstance(value, ast.BinOp):
+        return numeric(value.left) and numeric(value.right)
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+def test_a_number_of_the_product_says_why():
+    """By a comment in its line, or in the line above it."""
+    wrong = []
+    for source in SOURCES:
+        if source.startswith(("bench/", "tests/")):
+            continue
+        lines = (ROOT / source).read_text(encoding="utf-8").splitlines()
+        for node in tree(source).body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and numeric(node.value):
+                above = lines[node.lineno - 2].strip()
+                if not above.startswith("#") and "#" not in lines[node.lineno - 1]:
+                    wrong.append(f"{source}:{node.lineno} {lines[node.lineno - 1]}")
     assert not wrong, wrong

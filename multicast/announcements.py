@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MAGIC = b"TA"
-VERSION = 1
+VERSION = 1  # of the datagram's layout
 TOKEN_BYTES = 8  # 64 random bits: a datagram of another system matches once in 2^64
 LOGS_MAX = 50  # in one datagram: 1,019 bytes, which every IPv6 network carries in one packet
 # Producers whose counts are kept for each log; beyond it the longest known is forgotten, and its

@@ -36,7 +36,7 @@ from multicast.errors import ProtocolViolation, UnknownVersion
 from topology.tree import DIGEST_BYTES, Plan
 
 MAGIC = b"TO"
-VERSION = 1
+VERSION = 1  # of an order record's layout
 OFFSET_MAX = 2**63 - 1  # Kafka's offsets are signed 64-bit numbers
 # The offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
 # (`collectors.collector.Limits`); a collector that relays joins records up to this bound. Where a

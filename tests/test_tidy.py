@@ -385,7 +385,7 @@ def numeric(value: ast.expr) -> bool:
 
 
 def test_a_number_of_the_product_says_why():
-    """By a comment in its line, or in the line above it."""
+    """By a comment in its line, or above it and the numbers that stand with it."""
     wrong = []
     for source in SOURCES:
         if source.startswith(("bench/", "tests/")):
@@ -393,7 +393,10 @@ def test_a_number_of_the_product_says_why():
         lines = (ROOT / source).read_text(encoding="utf-8").splitlines()
         for node in tree(source).body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and numeric(node.value):
-                above = lines[node.lineno - 2].strip()
-                if not above.startswith("#") and "#" not in lines[node.lineno - 1]:
-                    wrong.append(f"{source}:{node.lineno} {lines[node.lineno - 1]}")
+                own = "".join(lines[node.lineno - 1 : node.end_lineno])
+                above = node.lineno - 2
+                while re.match(r"_?[A-Z][A-Z_, ]*=", lines[above]) and "  # " not in lines[above]:
+                    above -= 1
+                if "# " not in own and not lines[above].startswith("#"):
+                    wrong.append(f"{source}:{node.lineno} {own}")
     assert not wrong, wrong

@@ -23,7 +23,8 @@ from topology.planner.solver import Solution
 from topology.safety import SafetyVerdict
 from topology.tree import Plan
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the JSON documents; it rises when a field changes its meaning
+
 # Fixed, so that a table that is piped to a file does not depend on the terminal; the tables of the
 # documents fit into it.
 WIDTH_COLUMNS = 100

@@ -19,7 +19,7 @@ BOX, GAP, LEVEL_GAP, MARGIN, HEAD = 230, 26, 74, 32, 92
 LINE = 17
 EDGE_MIN, EDGE_MAX = 2.0, 16.0
 LOGS_SHOWN_MAX = 8  # of a box; with ten times more, a level is higher than a screen
-NAME_SHOWN_CHARACTERS_MAX = 26
+NAME_SHOWN_CHARACTERS_MAX = 26  # what fits into a box at 12 px
 
 INK, PALE, PAPER = "#1b1f24", "#6b7280", "#ffffff"
 ROOT, NODE, EDGE, READER = "#0b5394", "#3d6fa5", "#9db8d2", "#b45f06"

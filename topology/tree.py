@@ -28,7 +28,7 @@ from typing import Any
 
 from topology.documents import WHOLE_MAX, NotReadable, json_object
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of a plan's JSON; `from_json` refuses another
 DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are trusted
 EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
 PARTITION_MAX = 2**31 - 1  # Kafka's partition numbers are int32

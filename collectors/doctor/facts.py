@@ -21,7 +21,7 @@ FOR_EVER = -1  # Kafka's value of retention.ms and retention.bytes for no limit
 # Consumers wait for an open transaction, so one that is open for longer is reported. Kafka Streams
 # commits every 100 ms (exactly once); ten times more here would hide a hung producer for 20 s.
 OPEN_MS = 2_000
-_HOUR_MS = 3_600_000
+_HOUR_MS = 3_600_000  # of sixty minutes
 
 
 class Role(enum.StrEnum):

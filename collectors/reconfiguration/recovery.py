@@ -61,7 +61,7 @@ from topology.tree import Plan
 # Skips that are written without --yes. Each is a record that consumers read; more than early runs
 # could ever leave means a defect, of which an operator should know.
 SKIPS_MAX = 100_000
-_SKIPS_UNBOUNDED = 2**62
+_SKIPS_UNBOUNDED = 2**62  # with --yes: more than the offsets that a log ever has
 _AGAIN_S = 0.3  # after a freeze was appended, until one is appended again: an append takes less
 
 

@@ -16,7 +16,7 @@ from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
 from topology.tree import Plan
 
-_DAY_MS = 24 * 3600 * 1000
+_DAY_MS = 24 * 3600 * 1000  # of 24 hours
 _CHECKED_SETTINGS = ("cleanup.policy", "min.insync.replicas", "retention.ms", "retention.bytes")
 
 

@@ -17,7 +17,7 @@ from multicast.local.broker import LOOPBACK, Broker, BrokerHost
 from multicast.local.process import ProcessId
 
 STATE_FILE = "cluster.json"
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 1  # of the file; a reader refuses another
 
 
 def new_token() -> str:

@@ -22,11 +22,12 @@ from typing import NamedTuple
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
 
+# The API key of Fetch, and the oldest version that Kafka 4 serves (KIP-896).
 FETCH_KEY = 1
 FETCH_VERSION = 4
 
 _ANY_CONSUMER = -1  # the replica ID of a client that is no broker
-_READ_COMMITTED = 1
+_READ_COMMITTED = 1  # the isolation level
 _SIZE = Struct(">i")
 _TEXT = Struct(">h")
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request

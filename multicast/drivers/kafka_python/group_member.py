@@ -45,7 +45,7 @@ _REBALANCE_S = 3.0
 _NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
 _LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
 _PROTOCOL = "amcast-members"
-_VERSION = 0
+_VERSION = 0  # of the consumer protocol: later ones add what a rebalance of consumers needs
 
 
 class Membership:

@@ -21,6 +21,7 @@ from multicast.drivers.kafka_python.fetch_request import written_text
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
 
+# The API key of Produce, and the oldest version that Kafka 4 serves (KIP-896).
 PRODUCE_KEY = 0
 PRODUCE_VERSION = 3
 

@@ -23,7 +23,7 @@ from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.messages import header_name
 
-_LOG_APPEND_TIME = 1
+_LOG_APPEND_TIME = 1  # the timestamp type of a batch that the broker stamped
 _VARINT_BITS_MAX = 63  # the largest shift of a 64-bit number's last 7 bits
 
 

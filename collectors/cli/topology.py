@@ -40,8 +40,8 @@ app = typer.Typer()
 app.command("recover")(recover_damaged)
 PlanFile = Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
-# A change of 200 collectors takes about 8 s (docs/operating.md). A run that is too short is finished
-# by the next one.
+# A change of 200 collectors takes about 8 s (docs/operating.md). The next run finishes one that was
+# too short.
 _TIMEOUT_S = 30.0
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 

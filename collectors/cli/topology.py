@@ -39,6 +39,10 @@ from topology.tree import InvalidPlan, Plan
 app = typer.Typer()
 app.command("recover")(recover_damaged)
 PlanFile = Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
+# A change of 200 collectors takes about 8 s (docs/operating.md). The next run finishes one that was
+# too short.
+_TIMEOUT_S = 30.0
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 
 
@@ -52,9 +56,7 @@ def apply_plan(
     *,
     bootstrap: Bootstrap = None,
     driver: DriverName = None,
-    # A change of 200 collectors takes about 8 s (docs/operating.md). A run that is too short is
-    # finished by the next one.
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 30.0,
+    timeout: Timeout = _TIMEOUT_S,
     uncovered: Annotated[
         bool,
         typer.Option("--uncovered", help="Accept that the plan leaves out consumers."),

@@ -44,7 +44,7 @@ _MSP_ID = "OrdererMSP"
 _HEIGHT = re.compile(r'^ledger_blockchain_height\{channel="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE)
 _GET_S = 5.0  # an HTTP answer; a node that takes longer counts as not healthy yet
 _STOP_S = 20.0  # a node under a profiler on a busy machine; then it is killed
-_POLL_S = 0.05  # between health checks: far below the times that are measured
+_POLL_S = 0.05  # between health checks, which happen outside of what is measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
 
 # Envelopes. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
-# more than a node verifies. With ten times less, the round trip to Kafka would be the limit; with
+# more than a node verifies. With ten times less, the round trip to Kafka could be the limit; with
 # ten times more, ten times as many envelopes would get no answer behind one that failed.
 IN_FLIGHT_MAX = 256
 # Above Fabric's default for the largest envelope (AbsoluteMaxBytes, 10 MB), so the next envelope is

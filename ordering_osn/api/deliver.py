@@ -162,10 +162,8 @@ class Deliver:
             return _refusal("a request", refused)
         labels = (channel.name, "false", "block")
         self._metrics.deliver_requests_received.add(*labels)
-        status, why = (
-            Status.INTERNAL_SERVER_ERROR,
-            "",
-        )  # the result where the client leaves while its stream waits
+        # What is counted where the client leaves while its stream waits.
+        status, why = Status.INTERNAL_SERVER_ERROR, ""
         try:
             status = await self._blocks(stream, channel, request)
         except Refused as refused:

@@ -1,4 +1,4 @@
-"""Broadcast over gRPC: every status of Fabric's, the stream's rules, and the wait for a receipt."""
+"""Broadcast over gRPC: each of Fabric's statuses, the stream's rules, and receipts."""
 
 import asyncio
 import json
@@ -145,7 +145,7 @@ def test_the_first_answer_that_is_no_success_ends_the_stream(runner, channels):
 
 
 def test_nothing_behind_a_refused_envelope_is_let_in(runner, channels):
-    """Though all of them were sent before the first was answered."""
+    """All of them were sent before the first was answered."""
     good = envelopes()
     sent = [*good[:5], transaction(signer=STRANGER), *good[5:]]
 
@@ -177,7 +177,7 @@ def test_a_client_hears_of_a_refusal_though_it_goes_on_sending(runner, channels)
 
 def test_answers_come_in_the_order_of_the_envelopes_and_many_are_in_flight(runner):
     class Backwards(SmallChannels):
-        """What came last is stored first."""
+        """Stores the envelopes in reverse order."""
 
         async def submit(self, envelope):
             number = int(envelope)
@@ -203,7 +203,7 @@ def test_answers_come_in_the_order_of_the_envelopes_and_many_are_in_flight(runne
 
 def test_what_was_in_flight_behind_one_that_could_not_be_stored_gets_no_answer(runner):
     class Away(SmallChannels):
-        """The log goes away under the second of three envelopes."""
+        """The log fails at the second of three envelopes."""
 
         async def submit(self, envelope):
             arrived.append(envelope)
@@ -268,7 +268,7 @@ def test_large_envelopes_are_bounded_by_their_bytes(runner, channels):
 
 def test_a_panic_ends_its_stream_and_no_other(runner, channels, caplog):
     class Panicking(SmallChannels):
-        """Fails on one envelope as nobody foresaw."""
+        """Raises an unexpected error on one envelope."""
 
         async def submit(self, envelope):
             if envelope == b"panic":

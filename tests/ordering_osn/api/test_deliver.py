@@ -1,4 +1,4 @@
-"""Deliver over gRPC: every status and every kind of seek of Fabric's, as a row each."""
+"""Deliver over gRPC: each of Fabric's statuses and kinds of seek, one row each."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -68,7 +68,7 @@ def block_at(number):
 
 
 def answers_to(runner, channels, *requests, **options):
-    """What one stream answers to these requests, one after another."""
+    """Return the answers of one stream to these requests, sent one after another."""
 
     async def ask():
         async with served(channels, **options) as client:
@@ -180,7 +180,7 @@ def test_d2_from_newest_to_newest_is_one_block_though_another_lands(runner, chan
     channel.grow(5)
 
     class Landing:
-        """A ledger in which a block lands whenever one is read."""
+        """A ledger that grows by one block with each read."""
 
         base = 0
 
@@ -337,7 +337,7 @@ def test_d14_best_effort_goes_on_though_the_chain_has_failed(runner, channels, c
 
 
 class Denying:
-    """A config of a higher sequence that lets nobody read."""
+    """A config with a higher sequence that forbids all reading."""
 
     maintenance = False
 
@@ -453,7 +453,7 @@ def test_a_pruned_block_is_not_found_and_oldest_is_the_oldest_kept(runner, chann
     channel.grow(8)
 
     class Pruned:
-        """A ledger whose first blocks are gone."""
+        """A ledger whose first blocks were pruned."""
 
         base, height = 5, 8
         read = channel.store.read

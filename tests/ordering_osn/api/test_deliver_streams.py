@@ -1,4 +1,4 @@
-"""Deliver over gRPC: TLS, thousands of streams, readers that stand still, and the server's end."""
+"""Deliver over gRPC: TLS, thousands of streams, stalled readers, and the server's stop."""
 
 import asyncio
 import json
@@ -122,7 +122,7 @@ def memory_mib():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, channels, channel):
-    """One block for each of them at once would be 250 MiB."""
+    """A copy of the block for all of them at once would be 250 MiB."""
     metrics, tails = Metrics(), 2000
     received, sent = metrics.deliver_requests_received, metrics.deliver_blocks_sent
 
@@ -168,7 +168,7 @@ LABELS = ("chain-a", "false", "block")
 
 
 class Repeating:
-    """A ledger of large blocks that takes no room: they differ in their numbers only."""
+    """A ledger of large blocks that uses no memory: they differ in their numbers only."""
 
     base = 0
 
@@ -182,10 +182,10 @@ class Repeating:
 
 @pytest.mark.slow
 def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, channels, channel):
-    """Without flow control it would be sent all 256 MiB.
+    """Without flow control the server would send it all 256 MiB.
 
-    What windows and the kernel's buffers hold beside its one block grows while they are used, up to
-    some tens of MiB (`tcp_wmem` and `tcp_rmem`): how much, no test can say. Half of all is more.
+    HTTP/2 windows and the kernel's buffers hold up to some tens of MiB in addition to its one block
+    (`tcp_wmem` and `tcp_rmem`). The exact amount varies, so the bound is half of the blocks.
     """
     metrics, count = Metrics(), 256
     channel.ledger = Repeating(2**20, count)
@@ -200,7 +200,7 @@ def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, ch
             stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
             await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
             assert Block.FromString(read_answer(await stopped.read())).header.number == 0
-            # It reads no more. What was sent to it stays within flow control.
+            # It stops reading here; flow control limits what is sent to it.
             request = seek_envelope(USER, "chain-a", 0, "newest")
             answers = numbers(await gathered(client.deliver(request), within_s=240))
             sent_to_stopped = metrics.deliver_blocks_sent.value(*LABELS) - count
@@ -209,7 +209,7 @@ def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, ch
 
     answers, sent = runner.run(ask())
     assert answers == [*blocks(0, count - 1), 200]
-    assert sent < count / 2, f"{sent} blocks of 1 MiB were sent to who reads nothing"
+    assert sent < count / 2, f"{sent} blocks of 1 MiB were sent to the stalled reader"
 
 
 def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
@@ -280,7 +280,7 @@ def test_more_streams_than_a_server_takes_are_told_so(runner, channels):
             with pytest.raises(ConnectionLost, match=grpc.StatusCode.RESOURCE_EXHAUSTED.name):
                 await gathered(client.deliver(request))
             await held[0].aclose()
-            # Once one has gone, there is room for another.
+            # When one stream has ended, another is accepted.
             async with asyncio.timeout(60):
                 while True:
                     try:

@@ -46,7 +46,7 @@ def metrics():
 
 @pytest.fixture
 def started(channels, metrics):
-    """Makes and starts an operations server."""
+    """Return a function that starts an operations server."""
     running = []
 
     def start(**options):
@@ -61,7 +61,7 @@ def started(channels, metrics):
 
 @pytest.fixture
 def log_levels():
-    """Puts back what a test does to the loggers."""
+    """Restore the loggers' levels after a test."""
     root = logging.getLogger("amcast")
     level = root.level
     yield
@@ -70,7 +70,7 @@ def log_levels():
 
 
 def ask(server, method, path, body=None, *, context=None):
-    """The status, the headers and the body of an answer."""
+    """Send a request; returns status, headers and body of the answer."""
     if context is None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     else:
@@ -320,7 +320,7 @@ def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkey
     slow = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
     with slow:
         slow.sendall(b"GET /healthz HTTP/1.0\r\nX-Long: ")
-        slow.settimeout(0.1)  # between bytes: shorter than what a request may take
+        slow.settimeout(0.1)  # between bytes: shorter than the time for a request
 
         def is_ended():
             try:

@@ -7,7 +7,7 @@ from ordering_osn.api.send_window import SendWindow
 
 
 class Held:
-    """A stream whose client takes a message when the test says so."""
+    """A stream whose client takes a message when the test releases it."""
 
     def __init__(self, log):
         self.taken = asyncio.Event()
@@ -19,7 +19,7 @@ class Held:
 
 
 def sending(place, count, size):
-    """Streams that are sent `size` bytes each, and the log of what began to be sent."""
+    """Streams that get `size` bytes each, and the log of the writes that have begun."""
     log = []
     streams = [Held(log) for _ in range(count)]
     tasks = [
@@ -30,7 +30,7 @@ def sending(place, count, size):
 
 
 async def rest():
-    """Let everything happen that can."""
+    """Run the event loop until nothing more is ready."""
     for _ in range(10):
         await asyncio.sleep(0)
 

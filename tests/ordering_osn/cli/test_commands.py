@@ -1,4 +1,4 @@
-"""`amcast osn` with TLS, and where something is wrong: real processes, a real broker."""
+"""`amcast osn` with TLS, and with failures: real processes, a real broker."""
 
 import json
 import subprocess
@@ -79,13 +79,13 @@ def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
         with node(tmp_path / "n1", first, *TLS, **where):
             ask = ("osn", "broadcast", file, "--node", first)
             until(lambda: amcast(*ask, *CLIENT_TLS).returncode == 0, PATIENCE_S)
-            done = amcast(*ask, *CLIENT_TLS, *READER, "--wait")  # again: each stands there once
+            done = amcast(*ask, *CLIENT_TLS, *READER, "--wait")  # again: each is in one block only
             assert done.returncode == 0, done.stderr
             assert len(done.stdout.splitlines()) == 12
-            # Without a certificate of its own, or on a plain connection, nobody comes in.
+            # A client without a certificate, or without TLS, is refused.
             assert amcast(*ask, *CLIENT_TLS[:4], "--timeout", "3").returncode == 4
             assert amcast(*ask, "--timeout", "3").returncode == 4
-            # What the log no longer holds comes from the peer, over TLS.
+            # Blocks that the log no longer holds come from the peer, over TLS.
             at = log_partition(system.plan.log("chain-a"))
             with Admin(system.bootstrap) as admin:
                 admin.delete_records({at: system.driver.last_stable_offsets([at])[at]})
@@ -175,7 +175,7 @@ def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_p
         done = amcast("osn", "restore", *home, "--from", taken)
         assert done.returncode == 0, done.stderr
         at = log_partition(system.plan.log("chain-a"))
-        with Admin(system.bootstrap) as admin:  # so that only the snapshot can have them
+        with Admin(system.bootstrap) as admin:  # so that only the snapshot has the blocks
             admin.delete_records({at: 6})
         file = envelope_file(tmp_path / "more", [transaction()])
         ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")

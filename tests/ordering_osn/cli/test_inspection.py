@@ -1,4 +1,4 @@
-"""Blocks in words, and chains verified: the real ones are sound, each fault is named."""
+"""Blocks as JSON, and chains checked: real ones are sound, and each fault is named."""
 
 import json
 
@@ -27,7 +27,7 @@ from tests.ordering_osn.helpers.ledgers import newest
 
 
 def sealed(number, previous, data, *, last_config, position, signer=None):
-    """A block behind the header `previous`, as a node writes it."""
+    """Return the block after the header `previous`, as a node writes it."""
     made = new_block(number, header_hash(previous), data)
     consenter = KafkaMetadata(last_offset_persisted=position, cursor=b"1:K1:%d" % position)
     seal(
@@ -40,7 +40,7 @@ def sealed(number, previous, data, *, last_config, position, signer=None):
 
 
 def config_envelope(config, change):
-    """A CONFIG as a node orders it, and the config that it puts in force."""
+    """Return a CONFIG as a node orders it, and the config that it puts in force."""
     envelope, following = config.proposed(configs.parsed(configs.update(config, change)))
     raw = canonical(envelope)
     signed = signed_envelope(HeaderType.CONFIG, config.channel_id, raw, signer=orderer(), now=NOW)
@@ -74,7 +74,7 @@ def chain():
 
 
 class Chain:
-    """Blocks in a list, as a ledger shows them."""
+    """A list of blocks with the interface of a ledger."""
 
     def __init__(self, blocks, *, base=0):
         self.base, self.height = base, len(blocks)
@@ -85,7 +85,7 @@ class Chain:
 
 
 def altered(blocks, number, change):
-    """The chain with one block changed in place."""
+    """Return the chain with one block changed in place."""
     copy = [Block.FromString(block.SerializeToString()) for block in blocks]
     change(copy[number])
     return Chain(copy)
@@ -98,7 +98,7 @@ def written(folder, blocks):
     return folder
 
 
-# In words
+# One block as JSON
 
 
 @pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])
@@ -180,7 +180,7 @@ def test_whatever_bytes_there_are_something_is_said(chain):
         raw[at] ^= 0xFF
 
 
-# Verified
+# A whole chain
 
 
 def test_a_sound_chain_has_no_problem(chain, tmp_path):
@@ -205,7 +205,7 @@ def test_a_file_with_something_else_is_refused(tmp_path):
 
 
 def resealed(block, *, signer=None, **changes):
-    """Sign a block anew, with other metadata."""
+    """Sign a block again, with other metadata."""
     signed = OrdererBlockMetadata.FromString(
         Metadata.FromString(block.metadata.metadata[BlockMetadataIndex.SIGNATURES]).value
     )
@@ -332,7 +332,7 @@ def test_a_pruned_chain_is_verified_by_the_config_that_is_kept(chain, tmp_path, 
     with Ledger.open(written(tmp_path, chain)) as ledger:
         ledger.prune(below)
     problems = list(verify(open_blocks(tmp_path)))
-    if below == 3:  # a config block itself: what was in force before it is gone
+    if below == 3:  # a config block: the config in force before it was pruned
         assert problems == [
             "block 3 is the oldest block, and its signatures are not checked: no config is given"
         ]

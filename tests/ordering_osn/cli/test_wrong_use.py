@@ -1,4 +1,4 @@
-"""What a person may do wrong with `amcast osn`: each is refused in one sentence that names it."""
+"""Wrong use of `amcast osn`: each is refused with one sentence that names the fault."""
 
 import asyncio
 import json
@@ -41,14 +41,14 @@ NODE = ["--msp", str(ORDERER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
 
 
 def amcast(*words):
-    """Run a command in this process; raises what it ends with."""
+    """Run a command in this process; raises its error."""
     build([str(word) for word in words])(
         [str(word) for word in words], prog_name="amcast", standalone_mode=False
     )
 
 
 def refused(*words):
-    """Give the sentence that a command refuses something with, which ends it with 2."""
+    """Return the sentence with which a command refuses its arguments, with exit code 2."""
     with pytest.raises(UsageError) as caught:
         amcast("osn", *words)
     assert "\n" not in str(caught.value)
@@ -71,7 +71,7 @@ def options(folder, **more):
 
 
 def not_served(chosen):
-    """Give what keeps a node from running; a node that runs is stopped after a while."""
+    """Return the error that keeps a node from running; a running node is stopped after 30 s."""
     with pytest.raises(UsageError) as caught:
         asyncio.run(
             asyncio.wait_for(serve(Settings("127.0.0.1:1", "A"), chosen, lambda _: None), 30)
@@ -124,7 +124,7 @@ def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, cha
             asyncio.run(server.start())
     assert f"cannot listen on {host}" in str(caught.value)
     assert "Failed to bind" not in str(caught.value)
-    assert capfd.readouterr().err == ""  # of gRPC's own
+    assert capfd.readouterr().err == ""  # gRPC itself printed nothing
 
 
 def test_a_tls_key_of_another_certificate_is_named(tmp_path):
@@ -214,11 +214,11 @@ def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_
     assert statuses == [200] * 3
 
 
-# What a node answers, in words.
+# Refusals of a node.
 
 
 def at_a_node(channels, call):
-    """Give what a call that blocks gives, or raises, beside a node that serves."""
+    """Run a blocking call while a node serves; returns its result or raises its error."""
 
     async def run():
         async with serving(channels) as server:
@@ -246,7 +246,7 @@ def test_deliver_says_what_is_missing(channels, channel, start, answer):
 
 
 class Slow(SmallChannels):
-    """Chains that take envelopes, and order none."""
+    """Chains that accept envelopes, but order none."""
 
     async def submit(self, envelope):
         self.submitted.append(envelope)

@@ -1,4 +1,4 @@
-"""Channel configs: what a node runs, and what it does not."""
+"""Channel configs: which a node may run, and which it refuses."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def config():
     return genesis()
 
 
-# What a genesis block says.
+# The content of a genesis block.
 
 
 @pytest.mark.parametrize("channel", ["chain-a", "chain-b", "chain-c", "chain-d"])

@@ -1,4 +1,4 @@
-"""A system channel makes channels: which ones, for whom, and how many."""
+"""Channels created through a system channel: which, for whom, and how many."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_system_channel_makes_a_new_channel_of_its_consortium():
     )
     assert new.values["Consortium"].name == "Sample"
     assert new.parameters.messages_max == 10
-    # It runs: its members write, its admins change it, the orderer's the orderer's part.
+    # The channel works: its members write, its admins and the orderer's change their parts.
     assert admit_normal(new, transaction("new-channel"), now=NOW) == 1
     later = update(new, lambda c: set_timeout(c, "1s"))
     following = new.after(admit_update(new, later, now=NOW, signer=orderer())[0])

@@ -1,4 +1,4 @@
-"""Updates that are made here: applied, they lead to the config that was wanted."""
+"""Computed updates: applied, they lead to the config that was given."""
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +42,7 @@ def tree(described):
 
 
 class Anything:
-    """A config of any shape, that everybody may change."""
+    """A config of any shape that anyone may change."""
 
     channel_id = "chain-a"
 

@@ -1,4 +1,4 @@
-"""Who may do what: signature policies, implicit ones, and what a refusal says."""
+"""Signature policies, implicit policies, and the text of a refusal."""
 
 import itertools
 import struct
@@ -60,7 +60,7 @@ def signed(name, data=b"data", *, valid=True):
 
 
 def refusal(policies, path, signatures):
-    """What is said against it; empty where the policy is met."""
+    """Return the text of the refusal; empty where the policy is met."""
     try:
         policies.evaluate(path, signatures)
     except PolicyNotMet as error:
@@ -74,7 +74,7 @@ def met(rule, principals, names):
     return not refusal(policies, "/Channel/P", [signed(name) for name in names])
 
 
-# Signature policies. In a table's rows a letter is a signer: a, b clients; p a peer; A an admin.
+# Signature policies. In the tables a letter is a signer: a, b clients; p a peer; A an admin.
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def met(rule, principals, names):
         (out_of(2, by(0), by(0)), [MEMBER], "a", False),
         (out_of(2, by(0), by(0)), [MEMBER], "aa", False),
         (out_of(2, by(0), by(0)), [MEMBER], "ab", True),
-        # the first that it satisfies takes it, though another would have served better, as Fabric
+        # the first that it satisfies uses it up, as in Fabric, even if another needs it more
         (out_of(2, by(0), by(1)), [MEMBER, ADMIN], "Aa", False),
         (out_of(2, by(0), by(1)), [MEMBER, ADMIN], "aA", True),
         (out_of(2, by(1), by(0)), [MEMBER, ADMIN], "Aa", True),
-        # nested; what a branch that failed took is free again
+        # nested; identities used by a branch that failed are free again
         (out_of(2, out_of(1, by(0)), out_of(1, by(1))), [CLIENT, PEER], "ap", True),
         (out_of(2, out_of(1, by(0)), out_of(1, by(0))), [CLIENT], "a", False),
         (out_of(1, out_of(2, by(0), by(1)), by(0)), [CLIENT, PEER], "a", True),
-        # rules are tried also when enough are met, and take their identities
+        # rules are tried even when enough are met, and use up identities
         (out_of(2, out_of(1, by(0), by(0)), by(0)), [MEMBER], "ab", False),
         (out_of(2, out_of(1, by(0), by(0)), by(0)), [MEMBER], "abp", True),
     ],

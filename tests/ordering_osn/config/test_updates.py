@@ -1,4 +1,4 @@
-"""Updates of a config: what may change, who may change it, what stands in a block then."""
+"""Config updates: what may change, who may change it, and what a block holds afterwards."""
 
 import pytest
 
@@ -62,13 +62,13 @@ def config():
 
 
 def config_envelope(config, raw_update):
-    """The CONFIG envelope that this update leads to, signed by the orderer."""
+    """Return the CONFIG envelope that this update leads to, signed by the orderer."""
     proposed, _ = config.proposed(parsed(raw_update))
     data = canonical(proposed)
     return signed_envelope(HeaderType.CONFIG, config.channel_id, data, signer=orderer(), now=NOW)
 
 
-# Updates that go through.
+# Updates that are accepted.
 
 
 def test_the_orderers_admin_changes_the_batch_size(config):
@@ -197,7 +197,7 @@ def test_an_update_that_rests_on_an_older_version_is_refused(config):
     def member(new):
         group_at(new, "Orderer").groups["More"].CopyFrom(organisation(root(), "MoreMSP"))
 
-    # The second update changes the group's membership, so all its members stand in the read set.
+    # The second update changes the group's members, so its read set names all of them.
     following = config.after(config_envelope(config, update(config, capability)))
     with pytest.raises(InvalidUpdate, match=r"requires .*Capabilities at version 0"):
         propose(following, parsed(update(config, member)))
@@ -238,7 +238,7 @@ def test_a_signature_over_another_update_does_not_count(config):
 
 
 def resigned(envelope, wanted):
-    """`envelope` with another `ConfigUpdate` under the same signatures."""
+    """Return `envelope` with another `ConfigUpdate` under the same signatures."""
     payload = Payload.FromString(envelope.payload)
     signed = ConfigUpdateEnvelope.FromString(payload.data)
     signed.config_update = canonical(wanted)
@@ -398,7 +398,7 @@ def without_migration(config):
     del group_at(config, "Orderer", "OrdererOrg").values["Endpoints"]
 
 
-# What stands in a block.
+# Configs read from a block.
 
 
 def test_a_config_envelope_is_not_taken_for_another_channels(config):

@@ -1,4 +1,4 @@
-"""Creators and signatures of anybody: what counts, and the one sentence that the rest is told."""
+"""Untrusted creators and signatures: which are accepted, and the error for the others."""
 
 import base64
 import warnings
@@ -37,7 +37,7 @@ def authority():
     return root()
 
 
-# Creators that are none.
+# Invalid creators.
 
 
 def strange_creators():
@@ -103,7 +103,7 @@ def test_no_byte_of_a_certificate_can_be_changed_to_become_somebody_else(authori
         except UntrustedIdentity as error:
             assert_one_sentence(error)
         else:
-            assert identity.key == key  # another spelling of the signature on it
+            assert identity.key == key  # another encoding of the certificate's signature
 
 
 def certificate_pem(der):

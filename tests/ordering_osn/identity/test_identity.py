@@ -1,4 +1,4 @@
-"""Who is a member of an organisation, in which role, and what every other comer is told."""
+"""Which certificates are members of an organisation, in which role; the errors for others."""
 
 import datetime as dt
 import hashlib
@@ -58,7 +58,7 @@ def authority():
 
 
 def judged(msp, member, msp_id="Org1"):
-    """Why the organisation does not accept the member; empty where it does."""
+    """Return why the organisation does not accept the member; empty where it does."""
     try:
         Msps([msp]).identity(member.creator(msp_id)).validate()
     except UntrustedIdentity as error:
@@ -83,7 +83,7 @@ def real_msps():
     )
 
 
-# What a real network's own tools made.
+# Certificates made by the tools of a real network.
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_an_authority_with_name_constraints_is_refused_not_half_obeyed(critical)
         node_msp(root(extensions=[(constraints, critical)]))
 
 
-# Time: it plays a part at the issue of a certificate, not afterwards.
+# Time: it matters when a certificate is issued, not afterwards.
 
 
 def test_an_expired_member_still_verifies_and_says_when_it_ended(authority):

@@ -1,4 +1,4 @@
-"""Definitions of organisations that cannot be used, and the one sentence that says why."""
+"""MSP definitions that cannot be used, and the error for each."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519

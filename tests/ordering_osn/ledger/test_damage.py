@@ -1,4 +1,4 @@
-"""The ledger after crashes, on full disks, with damaged bytes: no block is read wrongly."""
+"""The ledger after crashes, on full disks, with damaged bytes: no wrong block is ever read."""
 
 import os
 import random
@@ -127,7 +127,7 @@ def test_a_killed_writer_loses_nothing_that_was_appended(tmp_path, fsync):
 
 
 def open_and_read(folder):
-    """Give height and blocks of a ledger that may be damaged, and what is said of it."""
+    """Return height and blocks of a ledger that may be damaged, and the errors of reading it."""
     damage, contents = [], {}
     try:
         ledger = Ledger.open(folder, read_only=True)
@@ -150,7 +150,7 @@ def test_a_flipped_bit_anywhere_is_found_and_said(tmp_path):
     chance, last = random.Random(1), newest(tmp_path)
     assert {"base", last.name} < whole.keys()
     assert any(name.endswith(".index") for name in whole)
-    # What is not read any more: the header of a segment with an index, blocks below the base.
+    # Never read: the header of a segment that has an index, and blocks below the base.
     live = {path.name: 0 for path in segments.listed(tmp_path)}
     with open_small(tmp_path) as ledger:
         for segment in ledger._segments:
@@ -165,7 +165,9 @@ def test_a_flipped_bit_anywhere_is_found_and_said(tmp_path):
             assert all(raw == real_block(number) for number, raw in contents.items())
             if name.endswith(".index"):
                 assert (height, len(contents), damage) == (13, 6, [])
-            elif name == last.name and offset >= len(written) - record:  # as a torn tail looks
+            elif (
+                name == last.name and offset >= len(written) - record
+            ):  # cannot be told from a torn tail
                 assert (height, len(contents), damage) == (12, 5, [])
             elif name not in ("base", last.name) and offset < len(written) - live[name] * record:
                 assert (height, len(contents), damage) == (13, 6, [])
@@ -281,7 +283,7 @@ def test_a_newer_version_is_not_damage(tmp_path):
 
 @contextmanager
 def file_bytes_max(limit):
-    """No file may grow beyond this: what a full disk does to a writer."""
+    """Limit the size of files, which fails writes as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

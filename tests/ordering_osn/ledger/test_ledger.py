@@ -80,7 +80,7 @@ def test_a_ledger_may_begin_at_a_later_block(tmp_path):
         ledger.append(7, b"seven")
         with pytest.raises(Pruned):
             ledger.read(6)
-    with Ledger.open(tmp_path, first=9) as ledger:  # it is no new one any more
+    with Ledger.open(tmp_path, first=9) as ledger:  # ignored: the ledger exists already
         assert (ledger.base, contents(ledger)) == (7, [b"seven"])
 
 
@@ -151,7 +151,7 @@ def test_a_watcher_that_fails_stops_neither_the_appender_nor_the_others(tmp_path
     assert "a watcher of block 0 failed" in caplog.text
 
 
-# One writer, and those who only look
+# One writer, and read-only openings
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_looking_at_nothing_makes_nothing(tmp_path):
 
 
 class Forgetful(dict):
-    """A memory of recent blocks that remembers none."""
+    """A cache of recent blocks that keeps none."""
 
     def __setitem__(self, number, raw):
         pass
@@ -248,7 +248,7 @@ def test_pruning_keeps_the_rest_and_the_config_block_in_force(tmp_path):
                 with pytest.raises(Pruned, match="the oldest one is 13"):
                     ledger.read(number)
             ledger.prune(4)
-        ledger.prune(15)  # a config block itself: none is kept beside it
+        ledger.prune(15)  # a config block: no other is kept
         assert (tmp_path / "base").stat().st_size == segments.HEADER_BYTES
         with pytest.raises(Pruned):
             ledger.read(10)
@@ -451,7 +451,7 @@ def test_a_snapshot_that_fails_leaves_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chain"]
 
 
-# Everything at once, against a list
+# Random operations, compared with a list
 
 STEP = st.one_of(
     st.tuples(st.just("append"), st.integers(0, 400)),
@@ -477,7 +477,7 @@ def test_any_run_of_appends_crashes_prunings_and_restarts_is_what_a_list_would_b
         elif what == "prune" and base < value < len(model):
             ledger.prune(value)
             base = value
-        elif what == "tear":  # a crash in the midst of an append that was never acknowledged
+        elif what == "tear":  # a crash during an append that was never acknowledged
             ledger.close()
             unfinished = real_block_of(len(model), value)
             with open_small(folder) as doomed:

@@ -19,7 +19,7 @@ from multicast.errors import AmcastError, TimedOut
 from topology.rollback import back
 from topology.tree import Plan
 
-_APPLY_S = 60.0  # the drain's time-out; a change under load takes seconds
+_APPLY_S = 60.0  # the time-out given to `apply`: as long as a recovery may take by default
 _HOST = "c3"
 # What `apply` prints: before it proposes the plan, after that, and during the drain.
 _STEPS = ("the way back", "stands in the control topic", "collectors freeze")

@@ -63,7 +63,7 @@ _SHOWN_MAX = 10  # threads or functions of a role
 _SHOWN_US_MIN = 1.0  # threads that spent less than this on a message are left out
 _READ_S = 30.0  # for the next events to come
 _HEAT_MESSAGES = 100_000  # of a round that warms up the broker
-_HEAT_ROUNDS = 5  # some seconds in all, after which Java has compiled most of its hot code
+_HEAT_ROUNDS = 5  # some seconds in all, so that Java compiles its hot code
 _SAMPLES_PER_S = 100  # py-spy's default
 Accounts = dict[tuple[str, int, str], tuple[float, float]]  # by role, thread and its name
 

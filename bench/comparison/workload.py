@@ -51,8 +51,7 @@ STAMP_BYTES = 24  # the size of `stamps.pack`, the least size of a message
 # Below the 100 MiB that Kafka allows a request (default of socket.request.max.bytes).
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 _PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]+)?%")
-# Each collector and consumer is a process: more of them need more memory than common machines have.
-SIZE_MAX = 32
+SIZE_MAX = 32  # each collector and consumer is a process, so this makes more than 60 of them
 ORDERING = ("ordered", "ordered-plain", "single-root")
 
 

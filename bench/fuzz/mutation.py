@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 
-BYTES_MAX = 1 << 20  # of an input: Kafka's default for the greatest message
+BYTES_MAX = 1 << 20  # of an input: about Kafka's default for a message (message.max.bytes)
 # Boundary values of 1, 2, 4 and 8 bytes, and of a double's integers (2**53).
 _EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1)
 _EDGES_WIDE = (*_EDGES, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)

@@ -15,7 +15,7 @@ from multicast.errors import UsageError
 QUANTILES = {"50": 50.0, "75": 75.0, "95": 95.0, "99": 99.0, "999": 99.9, "9999": 99.99}
 DIGITS = 3  # an error of at most 0.1 %, less than the spread of the rounds
 _HIGHEST_NS = 3600 * 10**9  # longer than any run; greater values are cut to it
-_UNIT_NS = 1000  # the resolution: a poll and its timestamp take about a microsecond
+_UNIT_NS = 1000  # the resolution: the least latencies are hundreds of microseconds
 
 
 class Latencies:

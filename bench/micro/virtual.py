@@ -41,7 +41,7 @@ ARMS = ("ordered", "ordered-plain", "single-root")
 HOP = 1000  # ticks of virtual time
 ANNOUNCEMENT = HOP // 10
 _STEP = 370  # ticks between two messages: less than a hop, so several are in flight at any time
-_MESSAGES = 300  # 111 hops of load: many times the greatest latency
+_MESSAGES = 300  # 111 hops of load: several times the greatest latency
 _TOPIC = "A"
 _ALL = 1_000_000  # records of one read: more than a run has
 

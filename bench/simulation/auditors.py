@@ -28,7 +28,7 @@ from multicast.subscription import Bounds, End, SubscriptionRequest, logs_wanted
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
-AUDITS_MAX = 2  # of one run: each reads everything once more, which takes most of its time
+AUDITS_MAX = 2  # of one run: each reads everything once more
 
 
 class _Reader(SimulatedConsumer):

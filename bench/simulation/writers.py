@@ -37,7 +37,7 @@ from multicast.order import OrderStream
 from topology.carry_over import Retained
 from topology.tree import Log, Plan
 
-PRODUCERS = 3  # so that two have the same view of the plan, and one an older view
+PRODUCERS = 3  # each with its own view of the plan; few, so that each of them meets many faults
 _SKIPS_MAX = 10_000  # that an epoch's end may need; more means that a record was accepted wrongly
 
 

@@ -366,7 +366,7 @@ def test_a_small_benchmark_that_fails_is_recorded_and_one_that_is_there_is_left(
 @pytest.mark.parametrize(
     ("kind", "arm", "hops"),
     [
-        # Announced: order and payload side by side; each further collector is one hop more.
+        # Announced: order and payload travel in parallel; each further collector adds one hop.
         ("tree", "ordered", 3.1),
         ("tree", "ordered-plain", 4.0),
         ("tree", "single-root", 1.1),
@@ -422,7 +422,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     assert result["ratios"]["ordered"]["endToEndLatency50pct"]["median"] > 0
     assert "ordered / plain" in capsys.readouterr().out
 
-    # Held to itself it is no worse; held to what was three times as fast it is, and ends with 1.
+    # Compared with itself it is no worse; compared with a result three times as fast, exit code 1.
     bench_compare(out, out, max_regression=1.25, output=Output.TABLE)
     ratio = result["ratios"]["ordered"]["endToEndLatency50pct"]
     ratio["median"] = min(ratio["pairs"]) / 3
@@ -437,7 +437,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
-    # Init: two alike, at a share of the maximum; something goes wrong in the midst of the first.
+    # Init: two equal entries, at a share of the maximum; the first fails halfway.
     counts = ("messages=40", "warm_up=10", "pairs=1")
     changes = (*counts, 'load="50%"', 'arms=["plain", "ordered-plain"]')
     bad, good = Entry("bad", "tenth", changes), Entry("good", "tenth", changes)
@@ -461,7 +461,7 @@ def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
     assert document["command"].startswith("amcast bench run tenth --set messages=40")
     assert len(document["ratios"]["ordered-plain"]["endToEndLatency50pct"]["pairs"]) == 1
 
-    # What is there is left as it is, and no broker is started for it.
+    # Existing documents are kept, and no broker is started.
     lines.clear()
     assert run_suite([good], tmp_path, quick=False, progress=lines.append) == []
     assert lines == ["[1/1] good: skipped, its document exists"]

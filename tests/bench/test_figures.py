@@ -1,4 +1,4 @@
-"""The small benchmarks: what they count is what was done, and one document tells it."""
+"""The small benchmarks: they count correctly, and print one document."""
 
 import json
 

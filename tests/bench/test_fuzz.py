@@ -1,4 +1,4 @@
-"""Decoders of what others wrote: a small campaign, what was found by larger ones, the campaign."""
+"""The fuzzer: a small campaign, inputs that larger campaigns found, and the campaign itself."""
 
 import subprocess
 import sys

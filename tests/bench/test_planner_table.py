@@ -1,4 +1,4 @@
-"""The planner's table: what plans are compared with is itself right."""
+"""The planner's table: the alternatives that plans are compared with are computed correctly."""
 
 from __future__ import annotations
 

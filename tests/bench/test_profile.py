@@ -1,4 +1,4 @@
-"""The profile of a workload: what is counted, and one small run on a real broker."""
+"""The profile of a workload: its sums, and one small run on a real broker."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_what_threads_of_one_name_spend_meanwhile_is_added_up_by_role(monkeypatc
             "rdk:brokerN": [pytest.approx(100), pytest.approx(200)],
         },
     }
-    # A thread that began meanwhile counts from nothing.
+    # A thread that started meanwhile counts from 0.
     assert threads["consumers"]["threads"] == {
         "rdk:brokerN": [pytest.approx(400), pytest.approx(100)]
     }

@@ -1,4 +1,4 @@
-"""The report: which plots a run gives, and a page that needs nothing but itself."""
+"""The report: the plots of a run, and a page that needs no other file."""
 
 import json
 from html.parser import HTMLParser
@@ -24,7 +24,7 @@ LATENCIES.record([1_000_000 * at for at in range(1, 1001)])
 
 
 def document(name, *, busy=0.5, **changes):
-    """What a run of a small workload might have written."""
+    """A document as a run of a small workload may write it."""
     given = {"kind": "one", "size": 2, "message_bytes": 100, "load": 200, "messages": 90}
     given |= {"warm_up": 10, "arms": ["plain", "ordered"]} | changes
     made = from_document({"name": name, **given}, name=name)

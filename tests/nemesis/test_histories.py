@@ -1,4 +1,4 @@
-"""Histories of a nemesis run: restarts are no faults, real faults are found, recovery figures."""
+"""Histories of a nemesis run: restarts are correct, real violations are found; recovery times."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ MS = 1_000_000
 
 
 class Story:
-    """The files of a correct run, as lists of lines, for tests to spoil.
+    """The files of a correct run, as lists of lines, for tests to change.
 
     Producer p1 is killed after 30 calls, the last three without an outcome: two of those messages
     stand in the logs. Consumer C1 is killed after 26 deliveries and goes on from its 20th.
@@ -53,7 +53,7 @@ class Story:
         self.deliver("C1", "b", COMMITTED)
 
     def of(self, name):
-        """The messages that a consumer is addressed by, in order."""
+        """The messages that are addressed to a consumer, in order."""
         interest = INTERESTS[name.removesuffix(".audit")]
         return [one for one in self.messages if not set(interest).isdisjoint(one[1])]
 
@@ -68,7 +68,7 @@ class Story:
         self.files[f"{name}-{instance}"] = [*lines, {**who, "end": True, "ns": CALLS * MS}]
 
     def renumber(self):
-        """Have every process count its deliveries as it would have."""
+        """Number the deliveries of every process again."""
         for lines in self.files.values():
             for place, line in enumerate(line for line in lines if "sequence" in line):
                 line["sequence"] = place
@@ -88,7 +88,7 @@ def story():
 
 
 def judged(story, folder):
-    """The kinds of what is wrong: guarantees violated, and findings."""
+    """Return the violated guarantees and the kinds of findings."""
     story.renumber()
     run = story.write(folder)
     history = run.history()
@@ -179,7 +179,7 @@ def lose_one_everywhere(story):
 
 
 def invent_one(story):
-    # At the end of a log, of nobody's call: an unknown outcome may be any message.
+    # At the end of a log, and of no call: an unknown outcome may be any message.
     for name in ("C1-b", "C1.audit-audit"):
         line = {**story.files[name][-2], "message_id": "P1:99", "to": ["P1"]}
         line |= {"value": "p9/a/1"} if name.endswith("audit") else {}
@@ -331,7 +331,7 @@ def test_a_million_lines_are_read_in_little_memory(tmp_path):
                 )
             out.write(f'{{{who},"end":true,"ns":1}}\n')
 
-    # Test: in a process of its own, so that memory is its.
+    # Test: in a new process, to measure its memory.
     printed = subprocess.run(
         [sys.executable, "-c", READ_ALL, *map(str, tmp_path.iterdir())],
         stdout=subprocess.PIPE,

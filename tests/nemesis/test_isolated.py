@@ -1,4 +1,4 @@
-"""Faults on a topic, a disk or a clock of their own: each has the effect that is promised."""
+"""Isolated faults of topics, disks and clocks: each has the promised effect."""
 
 import json
 import os

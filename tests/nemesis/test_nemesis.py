@@ -1,4 +1,4 @@
-"""The nemesis itself: what it would find wrong, and what it leaves behind.
+"""The nemesis itself: the violations that it finds, and that it leaves no process behind.
 
 `make nemesis` runs it.
 """
@@ -153,7 +153,7 @@ def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know()
 
 
 def naming(text):
-    """The processes that name a text on their command line."""
+    """Return the processes whose command line contains a text."""
     names = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

@@ -1,6 +1,6 @@
-"""A network that can be broken: each fault and its healing, and that nothing of it outlives it.
+"""The virtual network: each fault and its healing; no process outlives the network.
 
-Every situation is a program of its own (netns_program.py) in a network namespace of its own.
+Each situation is a program (netns_program.py) that runs in a new network namespace.
 """
 
 import json
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def desk(tmp_path):
-    """Run a situation to its end; give its exit code and what it said."""
+    """Run a situation to its end; return its exit code and the JSON lines that it printed."""
     why = obstacle()
     if why is not None:
         raise unittest.SkipTest(why)
@@ -43,7 +43,7 @@ def desk(tmp_path):
 
 
 def is_gone(pid):
-    """Whether a process has ended; who reaps an orphan, and when, is the machine's affair."""
+    """Whether a process has ended; an orphan may still wait to be reaped."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The nemesis's clients as processes on a real broker: killed, frozen, cut off, told to stop."""
+"""The nemesis's clients as processes on a real broker: killed, frozen, cut off, stopped."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ PATIENCE_S = 240
 
 
 class Clients:
-    """Client processes of one system, each with a history; ends those that still run."""
+    """The client processes of a system, each with a history; leaving ends them."""
 
     def __init__(self, system, folder):
         self.folder = folder
@@ -78,7 +78,7 @@ class Clients:
         return (self.folder / key).read_bytes().count(b"\n")
 
     def grow(self, *keys, by=100):
-        """Wait until these processes have written so many lines more."""
+        """Wait until these processes have written a number of further lines."""
         least = {key: self.lines(key) + by for key in keys}
         try:
             until(lambda: all(self.lines(k) >= n for k, n in least.items()), f"{by} lines more")
@@ -87,7 +87,7 @@ class Clients:
             raise AssertionError(f"{late} hang: {self._stacks(late)}") from hangs
 
     def _stacks(self, keys):
-        """Have these say where they stand."""
+        """Let these print the stacks of their threads."""
         for key in keys:
             self.signal(key, signal.SIGUSR1)
         with contextlib.suppress(AssertionError):
@@ -102,14 +102,14 @@ class Clients:
         self._running[key].wait(30)
 
     def stop(self, *keys, code=0):
-        """Tell these to stop; all must, with this exit code."""
+        """Stop these; all must end with this exit code."""
         for key in keys:
             self.signal(key, signal.SIGTERM)
         for key in keys:
             assert self._running[key].wait(STOP_S) == code, (key, self._errors.read_text())
 
     def judge(self):
-        """Audit, and judge all that was written; nothing may be wrong."""
+        """Audit, and judge all histories; no violation is allowed."""
         for name in NAMES:
             file = self.folder / f"{name}-audit"
             done = subprocess.run(
@@ -225,7 +225,7 @@ def poster_interests(topic):
 
 @pytest.fixture
 def frail(tmp_path):
-    """A cluster of the test's own, to do it harm; and clients on it."""
+    """A cluster for one test, which may break it, and clients on it."""
     with (
         LocalCluster(tmp_path / "cluster") as cluster,
         System(cluster.bootstrap, poster(), tmp_path) as system,
@@ -236,7 +236,7 @@ def frail(tmp_path):
 
 
 def test_a_cluster_that_does_not_answer_is_waited_out_and_the_load_goes_on(frail):
-    # Init: a buffer of half a second; and two who will not see the cluster again.
+    # Init: a buffer of half a second; and two clients that will not see the cluster again.
     cluster, clients = frail
     clients.produce(unsettled_max=100)
     for name in NAMES:
@@ -256,7 +256,7 @@ def test_a_cluster_that_does_not_answer_is_waited_out_and_the_load_goes_on(frail
     clients.stop("p1-a")
     clients.stop("C1-a", "C2-a", "C3-a")
 
-    # Check: it was counted, and nothing else came of it. Who gave up says so.
+    # Check: the drops were counted, with no other effect. A client that gave up says so.
     assert b'"end"' in (clients.folder / "p1-impatient").read_bytes()
     assert b'"end"' not in (clients.folder / "C1-impatient").read_bytes()
     run = clients.judge()

@@ -117,7 +117,7 @@ def proxy(behind):
 
 
 class Raw:
-    """A client's connection, by hand."""
+    """A client's raw connection."""
 
     def __init__(self, proxy):
         self.socket = socket.create_connection(proxy.address(1), timeout=ANSWER_S)
@@ -130,7 +130,7 @@ class Raw:
         self.socket.close()
 
     def numbers(self, count):
-        """Read so many answers; None stands for the end of the connection."""
+        """Read `count` answers; None means the end of the connection."""
         numbers = []
         while len(numbers) < count:
             try:
@@ -260,7 +260,7 @@ def test_a_broker_that_is_away_closes_its_clients_and_a_closed_proxy_refuses_the
 
 @pytest.mark.slow
 def test_a_proxy_that_ends_while_clients_come_leaves_no_connection_open():
-    # A connection that was left open is told by its destructor, which here is an error.
+    # The destructor of an open connection warns, and warnings are errors here.
     with socket.create_server(("127.0.0.1", 0), backlog=1000) as broker:
         for _ in range(5):
             made = []

@@ -39,7 +39,7 @@ def test_a_message_whose_produce_is_doubled_stands_in_its_log_once(world):
 
 
 def test_of_an_order_record_whose_produce_is_doubled_one_copy_counts(world):
-    # A collector's own line is not idempotent: both copies are stored, the second one is void.
+    # A collector's direct appender is not idempotent: both copies are stored, the second is void.
     records = world.proxy.arm(
         RequestFault(
             api=Api.PRODUCE,
@@ -162,7 +162,7 @@ def test_a_delayed_commit_blocks_its_caller_and_is_kept(world):
 
 
 def test_a_commit_that_lands_late_repeats_deliveries_in_the_same_order_and_loses_none(world):
-    # Init: a commit is under way for so long that its instance goes on and commits again.
+    # Init: a commit is delayed for so long that its instance continues and commits again.
     world.send_each(4)
     with world.consumer("C1") as consumer:
         world.read(consumer, "C1", "late-1")
@@ -176,11 +176,11 @@ def test_a_commit_that_lands_late_repeats_deliveries_in_the_same_order_and_loses
         consumer.commit()
         assert consumer.position != old
 
-    # Test: the first one lands.
+    # Test: the first commit reaches the broker.
     stranded.release()
     assert stranded.answered.wait(PATIENCE_S)
 
-    # Check: the cursor is the older one. What follows it comes once more, as before.
+    # Check: the committed cursor is the older one. The messages after it are delivered again.
     with world.consumer("C1") as consumer:
         assert consumer.position == old
         world.read(consumer, "C1", "late-2")

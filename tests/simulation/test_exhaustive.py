@@ -1,4 +1,4 @@
-"""Every interleaving of small worlds: nothing is wrong in any; with a broken rule something is.
+"""The model checker: small worlds have no violation; with a broken rule it finds one.
 
 The larger worlds are `make model`'s.
 """

@@ -89,7 +89,7 @@ def hunt(bug: Bug, folder: Path) -> Hunt:
 
 @pytest.fixture(scope="module")
 def hunts(tmp_path_factory, request):
-    """All hunts that were asked for, two at a time: each bug's future by its name."""
+    """All selected hunts, two at a time: each bug's future by its name."""
     wanted = {
         item.callspec.params["bug"].name
         for item in request.session.items

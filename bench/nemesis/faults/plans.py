@@ -19,7 +19,7 @@ from multicast.errors import AmcastError, TimedOut
 from topology.rollback import back
 from topology.tree import Plan
 
-_APPLY_S = 60.0  # the drain's time-out; a change under load takes seconds
+_APPLY_S = 60.0  # the time-out given to `apply`: as long as a recovery may take by default
 _HOST = "c3"
 # What `apply` says as it goes: before the plan is proposed, after that, while the drain goes on.
 _STEPS = ("to roll back", "is in the control topic", "collectors freeze")

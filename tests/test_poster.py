@@ -17,7 +17,7 @@ from multicast.properties import (
     uniform_acyclic_order,
     uniform_prefix_order,
 )
-from tests.helpers.stage import ALL, Stage
+from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 
 P1, P2 = TopicPartition("A", 0), TopicPartition("A", 1)
 
@@ -36,11 +36,11 @@ TOY_CONSUMERS = {
 
 def toy():
     """The poster's toy example, with one instance of each collector."""
-    stage = Stage()
-    stage.plan(TOY_LOGS, TOY_COLLECTORS, TOY_CONSUMERS)
+    cluster = InMemoryCluster()
+    cluster.plan(TOY_LOGS, TOY_COLLECTORS, TOY_CONSUMERS)
     for name in TOY_COLLECTORS:
-        stage.node(f"{name}.a")
-    return stage
+        cluster.node(f"{name}.a")
+    return cluster
 
 
 def values(fetched):
@@ -88,14 +88,14 @@ def test_several_producers_write_to_one_partition_and_each_keeps_its_order():
 
 
 def test_two_consumers_whose_payloads_arrive_differently_deliver_in_one_order():
-    stage = Stage()
-    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, {"C1": (["P1", "P2"], "K1")})
+    cluster = InMemoryCluster()
+    cluster.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, {"C1": (["P1", "P2"], "K1")})
     for name in ("P1", "P2", "P1", "P2"):
-        stage.multicast(name)
-    stage.node("K1.a")
-    stage.settle()
+        cluster.multicast(name)
+    cluster.node("K1.a")
+    cluster.settle()
 
-    one, other = stage.consumer("C1.a"), stage.consumer("C1.b")
+    one, other = cluster.consumer("C1.a"), cluster.consumer("C1.b")
     one.read_order()
     other.read_order()
     one.read_payloads("P1")
@@ -115,17 +115,17 @@ def test_two_consumers_whose_payloads_arrive_differently_deliver_in_one_order():
 
 
 def test_what_stands_in_the_log_survives_the_collector_that_wrote_it():
-    stage = toy()
-    stage.multicast("P3")
-    stage.settle()
+    cluster = toy()
+    cluster.multicast("P3")
+    cluster.settle()
 
-    stage.nodes.clear()  # every collector crashes
-    stage.multicast("P3")
+    cluster.nodes.clear()  # every collector crashes
+    cluster.multicast("P3")
     for name in TOY_COLLECTORS:
-        stage.node(f"{name}.b")
-    stage.settle()
+        cluster.node(f"{name}.b")
+    cluster.settle()
 
-    assert stage.consumer("C1.a").drink() == ["P3:0", "P3:1"]
+    assert cluster.consumer("C1.a").drain() == ["P3:0", "P3:1"]
 
 
 # -- "Channels are FIFO and reliable." -------------------------------------------------------------
@@ -150,11 +150,11 @@ def test_a_reader_is_given_every_record_once_and_in_the_order_of_the_log():
 
 
 def test_a_message_has_its_id_from_the_log_that_stores_it():
-    stage = toy()
+    cluster = toy()
 
-    message_id = stage.multicast("P4", payload=b"hello")
+    message_id = cluster.multicast("P4", payload=b"hello")
 
-    (fetched,) = MemoryDriver(stage.log).reader({TopicPartition("A", 3): 0}).poll(0)
+    (fetched,) = MemoryDriver(cluster.log).reader({TopicPartition("A", 3): 0}).poll(0)
     assert message_id == f"P4:{fetched.records[0].offset}"
     assert fetched.records[0].value == b"hello"
 
@@ -163,9 +163,9 @@ def test_a_message_has_its_id_from_the_log_that_stores_it():
 
 
 def test_a_consumer_reads_payloads_from_the_logs_of_its_interest_alone():
-    stage = toy()
+    cluster = toy()
 
-    consumer = stage.consumer("C1.a")
+    consumer = cluster.consumer("C1.a")
 
     assert [log.name for log in consumer.delivery.logs.values()] == ["P1", "P2", "P3"]
 
@@ -174,11 +174,11 @@ def test_a_consumer_reads_payloads_from_the_logs_of_its_interest_alone():
 
 
 def test_what_a_collector_writes_are_ids_and_no_payloads():
-    stage = toy()
-    stage.multicast("P2", payload=b"secret" * 100)
-    stage.settle()
+    cluster = toy()
+    cluster.multicast("P2", payload=b"secret" * 100)
+    cluster.settle()
 
-    (fetched,) = MemoryDriver(stage.log).reader({TopicPartition("A.Msg-TO", 0): 0}).poll(0)
+    (fetched,) = MemoryDriver(cluster.log).reader({TopicPartition("A.Msg-TO", 0): 0}).poll(0)
 
     (record,) = fetched.records
     assert [tuple(run) for run in decode(record.value).runs] == [(1, 0, 1)]
@@ -190,9 +190,9 @@ def test_what_a_collector_writes_are_ids_and_no_payloads():
 
 
 def test_a_consumer_reads_the_stream_of_one_collector():
-    stage = toy()
+    cluster = toy()
 
-    readers = [stage.consumer(f"{name}.a").delivery.order.collector for name in TOY_CONSUMERS]
+    readers = [cluster.consumer(f"{name}.a").delivery.order.collector for name in TOY_CONSUMERS]
 
     assert readers == ["K1", "K2", "K3"]
 
@@ -202,19 +202,19 @@ def test_a_consumer_reads_the_stream_of_one_collector():
 
 
 def test_a_message_is_delivered_when_both_it_and_its_id_are_here_whichever_came_first():
-    stage = toy()
-    stage.multicast("P2")
-    stage.settle()
-    order_first, payload_first = stage.consumer("C2.a"), stage.consumer("C2.b")
+    cluster = toy()
+    cluster.multicast("P2")
+    cluster.settle()
+    order_first, payload_first = cluster.consumer("C2.a"), cluster.consumer("C2.b")
     payload_first.read_order()
-    stage.multicast("P3")
+    cluster.multicast("P3")
 
     order_first.read_order()
     before = order_first.deliver()
     order_first.read_payloads()
     payload_first.read_payloads()
     waiting = payload_first.deliver()
-    stage.settle()
+    cluster.settle()
     payload_first.read_order()
 
     assert before == []
@@ -227,12 +227,12 @@ def test_a_message_is_delivered_when_both_it_and_its_id_are_here_whichever_came_
 
 
 def test_consumers_of_the_toy_example_agree_on_what_they_have_in_common():
-    stage = toy()
+    cluster = toy()
     for name in ("P1", "P5", "P3", "P4", "P3", "P2", "P1", "P4", "P3"):
-        stage.multicast(name)
-        stage.settle()
+        cluster.multicast(name)
+        cluster.settle()
 
-    delivered = {name: stage.consumer(f"{name}.a").drink() for name in TOY_CONSUMERS}
+    delivered = {name: cluster.consumer(f"{name}.a").drain() for name in TOY_CONSUMERS}
 
     for one, other in combinations(TOY_CONSUMERS, 2):
         common = set(delivered[one]) & set(delivered[other])
@@ -246,15 +246,15 @@ def test_consumers_of_the_toy_example_agree_on_what_they_have_in_common():
 
 
 def test_an_id_goes_down_the_tree_layer_by_layer():
-    stage = toy()
-    stage.multicast("P3")
-    root, leaf = stage.nodes["K2.a"], stage.nodes["K1.a"]
+    cluster = toy()
+    cluster.multicast("P3")
+    root, leaf = cluster.nodes["K2.a"], cluster.nodes["K1.a"]
 
     leaf.look()
     too_early = leaf.step()
     root.look()
     at_the_root = root.step()
-    root.land()
+    root.store()
     leaf.look()
     below = leaf.step()
 
@@ -267,11 +267,11 @@ def test_an_id_goes_down_the_tree_layer_by_layer():
 
 
 def test_a_collector_keeps_from_its_parent_what_is_in_its_own_bag_and_nothing_else():
-    stage = toy()
-    stage.multicast("P4")
-    stage.multicast("P2")
-    stage.settle("K2.a")
-    leaf = stage.nodes["K1.a"]
+    cluster = toy()
+    cluster.multicast("P4")
+    cluster.multicast("P2")
+    cluster.settle("K2.a")
+    leaf = cluster.nodes["K1.a"]
 
     leaf.look()
 
@@ -283,13 +283,13 @@ def test_a_collector_keeps_from_its_parent_what_is_in_its_own_bag_and_nothing_el
 
 
 def test_the_order_at_a_child_is_the_parents_order_with_its_own_logs_in_between():
-    stage = toy()
+    cluster = toy()
     for name in ("P3", "P1", "P2"):
-        stage.multicast(name)
-        stage.settle()
+        cluster.multicast(name)
+        cluster.settle()
 
-    whole = stage.consumer("C2.a").drink()
-    below = stage.consumer("C1.a").drink()
+    whole = cluster.consumer("C2.a").drain()
+    below = cluster.consumer("C1.a").drain()
 
     assert whole == ["P3:0", "P2:0"]
     assert below == ["P3:0", "P1:0", "P2:0"]
@@ -340,22 +340,22 @@ def test_algorithm_1_gives_two_orders_for_the_same_two_streams():
 
 
 def test_our_stream_gives_the_same_order_to_everybody_whatever_arrives_first():
-    stage = Stage()
-    stage.plan(["P2", "P4"], {"K1": (["P2", "P4"], None)}, {"C1": (["P2", "P4"], "K1")})
-    first, second = stage.node("K1.a"), stage.node("K1.b")
-    stage.multicast("P2")
-    stage.multicast("P4")
+    cluster = InMemoryCluster()
+    cluster.plan(["P2", "P4"], {"K1": (["P2", "P4"], None)}, {"C1": (["P2", "P4"], "K1")})
+    first, second = cluster.node("K1.a"), cluster.node("K1.b")
+    cluster.multicast("P2")
+    cluster.multicast("P4")
 
     first.look("P2")
     second.look("P4")
     proposals = first.step() + second.step()
-    landed = first.land() + second.land()
-    stage.settle()
+    landed = first.store() + second.store()
+    cluster.settle()
 
     assert proposals == ["append own P2[0,1)", "append own P4[0,1)"]
     assert landed[0] == "0 counts"
     assert "void" in landed[1]
-    assert stage.consumer("C1.a").drink() == stage.consumer("C1.b").drink() == ["P2:0", "P4:0"]
+    assert cluster.consumer("C1.a").drain() == cluster.consumer("C1.b").drain() == ["P2:0", "P4:0"]
 
 
 def test_algorithm_1_stalls_for_ever_when_a_shared_message_is_missing_in_one_stream():
@@ -386,8 +386,8 @@ def test_algorithm_1_breaks_an_input_that_orders_two_shared_partitions_different
 
 def test_inputs_that_order_two_shared_partitions_differently_cannot_occur_in_a_tree():
     # Both orders would have to come from two collectors that decide {P3, P4}: two tops.
-    stage = toy()
-    plan = stage.control().plan()
+    cluster = toy()
+    plan = cluster.control().plan()
 
     tops = {log: plan.top(log).name for log in ("P3", "P4")}
 
@@ -407,17 +407,17 @@ def test_algorithm_1_loses_counts_and_queues_in_a_crash():
 
 
 def test_our_collector_goes_on_after_a_crash_from_its_own_stream():
-    stage = toy()
-    stage.multicast("P3")
-    stage.settle()
-    del stage.nodes["K1.a"]
-    stage.multicast("P3")
-    stage.settle()
+    cluster = toy()
+    cluster.multicast("P3")
+    cluster.settle()
+    del cluster.nodes["K1.a"]
+    cluster.multicast("P3")
+    cluster.settle()
 
-    stage.node("K1.b")
-    stage.settle()
+    cluster.node("K1.b")
+    cluster.settle()
 
-    assert stage.consumer("C1.a").drink() == ["P3:0", "P3:1"]
+    assert cluster.consumer("C1.a").drain() == ["P3:0", "P3:1"]
 
 
 def test_algorithm_1_pairs_the_wrong_messages_for_a_late_joiner():
@@ -431,18 +431,18 @@ def test_algorithm_1_pairs_the_wrong_messages_for_a_late_joiner():
 
 
 def test_our_late_joiner_delivers_what_everybody_delivers_from_there_on():
-    stage = toy()
+    cluster = toy()
     for name in ("P3", "P2", "P3", "P4"):
-        stage.multicast(name)
-        stage.settle()
-    early = stage.consumer("C2.a")
+        cluster.multicast(name)
+        cluster.settle()
+    early = cluster.consumer("C2.a")
     early.read_order()
     early.read_payloads()
     early.deliver(2)
 
-    late = stage.consumer("C2.b", at=early.cursor)
+    late = cluster.consumer("C2.b", cursor=early.cursor)
 
-    assert late.drink() == early.deliver(ALL) == ["P3:1", "P4:0"]
+    assert late.drain() == early.deliver(ALL) == ["P3:1", "P4:0"]
 
 
 # -- "A proof of concept": agreement of each two is not enough -------------------------------------
@@ -471,17 +471,17 @@ def test_agreement_of_every_pair_leaves_a_cycle_of_three():
 
 
 def test_a_tree_for_the_three_pairs_has_one_collector_that_decides_them_all():
-    stage = Stage()
+    cluster = InMemoryCluster()
     pairs = {"C1": (["P1", "P2"], "K1"), "C2": (["P2", "P3"], "K1"), "C3": (["P3", "P1"], "K1")}
-    stage.plan(["P1", "P2", "P3"], {"K1": (["P1", "P2", "P3"], None)}, pairs)
-    stage.node("K1.a")
+    cluster.plan(["P1", "P2", "P3"], {"K1": (["P1", "P2", "P3"], None)}, pairs)
+    cluster.node("K1.a")
     for name in ("P3", "P1", "P2"):
-        stage.multicast(name)
-        stage.settle()
+        cluster.multicast(name)
+        cluster.settle()
     history = HistoryBuilder()
 
     for name in pairs:
-        for message_id in stage.consumer(f"{name}.a").drink():
+        for message_id in cluster.consumer(f"{name}.a").drain():
             history.delivery(consumer=name, message_id=message_id, to=[message_id.split(":")[0]])
 
     assert not check_all(history.history()).violations

@@ -96,9 +96,9 @@ def sending(addresses, transactions):
     return send.Sending(order, Supply(iter(made), None)), [one.transaction for _, one in made]
 
 
-async def until(found):
+async def until(condition):
     async with asyncio.timeout(60):
-        while not found():  # noqa: ASYNC110 - it is a count, and nobody tells of it
+        while not condition():  # noqa: ASYNC110 - it is a count, and nobody tells of it
             await asyncio.sleep(0.01)
 
 

@@ -19,40 +19,40 @@ from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation
 from multicast.order import OrderStream
 from multicast.subscription import Bounds, SubscriptionRequest, resume
-from tests.helpers.stage import CONTROL, Stage
+from tests.helpers.in_memory_cluster import CONTROL, InMemoryCluster
 from topology.carry_over import Retained
 
 NOTHING = Retained(frozenset(), frozenset())
 
 
 def two_logs():
-    stage = Stage()
-    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, {"C1": (["P1", "P2"], "K1")})
-    return stage
+    cluster = InMemoryCluster()
+    cluster.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, {"C1": (["P1", "P2"], "K1")})
+    return cluster
 
 
 def test_logs_that_may_be_read_alone_or_have_no_collector_get_a_marker():
-    stage = Stage()
-    plan = stage.plan(["P1", "P2", "P3", "P2+P3"], {"K1": (["P2", "P2+P3"], None)})
+    cluster = InMemoryCluster()
+    plan = cluster.plan(["P1", "P2", "P3", "P2+P3"], {"K1": (["P2", "P2+P3"], None)})
     # P1 is read alone; P2 and P3 never are, because P2+P3 meets them; P3 has no collector.
     assert logs_to_mark(plan, NOTHING) == ("P1", "P3")
 
 
 def test_ends_are_unknown_until_every_collector_is_frozen():
-    stage = two_logs()
-    stage.multicast("P1")
-    stage.node("K1.a")
-    stage.settle()
-    plan = stage.control().plan()
-    streams = {"K1": stage.stream(plan, "K1")}
+    cluster = two_logs()
+    cluster.multicast("P1")
+    cluster.node("K1.a")
+    cluster.settle()
+    plan = cluster.control().plan()
+    streams = {"K1": cluster.stream(plan, "K1")}
     assert ends_of(plan, streams, {}, NOTHING) is None
     streams["K1"].state.frozen = True
     assert ends_of(plan, streams, {}, NOTHING) == {"P1": 1, "P2": 0}
 
 
 def test_a_log_without_a_collector_ends_at_its_marker():
-    stage = Stage()
-    plan = stage.plan(["P1"], {})
+    cluster = InMemoryCluster()
+    plan = cluster.plan(["P1"], {})
     assert ends_of(plan, {}, {"P1": 7}, NOTHING) == {"P1": 7}
 
 
@@ -63,8 +63,8 @@ def test_markers_of_logs_that_the_plan_has_not_ask_nothing():
 
 @pytest.mark.parametrize("kind", ["plan", "markers"])
 def test_a_statement_made_again_stays_first_when_the_control_topic_is_compacted(kind):
-    stage = two_logs()
-    state = stage.control()
+    cluster = two_logs()
+    state = cluster.control()
     plan = replace(state.plan(), epoch=2, base_epoch=1)
     if kind == "plan":
         rival = replace(plan, input_hash="another")
@@ -79,34 +79,34 @@ def test_a_statement_made_again_stays_first_when_the_control_topic_is_compacted(
             for number, offset in enumerate((4, 5, 4))
         ]
     for key, value in made:
-        stage.log.write(CONTROL, value, key=key)
-    before = stage.control()
+        cluster.log.write(CONTROL, value, key=key)
+    before = cluster.control()
     assert len(before.plans) == 2
     assert bool(before.markers) is (kind == "markers")
 
-    stage.log.compact(CONTROL)
+    cluster.log.compact(CONTROL)
 
-    assert stage.control().plans == before.plans
-    assert stage.control().markers == before.markers
+    assert cluster.control().plans == before.plans
+    assert cluster.control().markers == before.markers
 
 
 def test_a_lone_reader_that_joins_behind_the_marker_waits_for_the_end_of_the_epoch():
-    stage = Stage()
+    cluster = InMemoryCluster()
     consumers = {"C1": (["P1", "P2"], "K1"), "C2": (["P2"], None)}
-    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers)
-    stage.node("K1.a")
-    stage.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers, streams={"K1": 1})
-    stage.mark()
-    cursor = single_log_cursor(stage.control().plan(1), "P2", 1)  # the end of the log: "latest"
-    consumer = stage.consumer("C2.a", at=str(cursor))
+    cluster.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers)
+    cluster.node("K1.a")
+    cluster.plan(["P1", "P2"], {"K1": (["P1", "P2"], None)}, consumers, streams={"K1": 1})
+    cluster.mark()
+    cursor = single_log_cursor(cluster.control().plan(1), "P2", 1)  # the end of the log: "latest"
+    consumer = cluster.consumer("C2.a", cursor=str(cursor))
 
-    stage.multicast("P2")
-    before = consumer.drink()
-    stage.settle()
-    stage.finish()
+    cluster.multicast("P2")
+    before = consumer.drain()
+    cluster.settle()
+    cluster.finish()
 
     assert before == []
-    assert consumer.drink() == ["P2:1"]
+    assert consumer.drain() == ["P2:1"]
     assert consumer.delivery.plan.epoch == 2
 
 
@@ -126,62 +126,62 @@ def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
 
 
 def test_a_relay_queue_of_one_record_passes_on_what_the_filter_empties():
-    stage = Stage()
-    stage.limits = CollectorLimits(relay_max=1)
-    stage.plan(
+    cluster = InMemoryCluster()
+    cluster.limits = CollectorLimits(relay_max=1)
+    cluster.plan(
         ["P1", "P2", "P3"],
         {"K2": (["P2", "P3"], None), "K1": (["P1", "P2"], "K2")},
         {"C1": (["P1", "P2"], "K1")},
     )
-    stage.node("K2.a")
-    child = stage.node("K1.a")
+    cluster.node("K2.a")
+    child = cluster.node("K1.a")
     for log in ("P3", "P1", "P2"):
-        stage.multicast(log)
-        stage.settle()
+        cluster.multicast(log)
+        cluster.settle()
     assert child.core.frozen is False
-    assert stage.consumer("C1.a").drink() == ["P1:0", "P2:0"]
+    assert cluster.consumer("C1.a").drain() == ["P1:0", "P2:0"]
 
 
-def checkpoint_of(stage):
-    stage.limits = CollectorLimits(checkpoint_every=1)
-    stage.multicast("P1")
-    stage.node("K1.a")
-    stage.settle()
-    (point,) = stage.control().checkpoints(1, "K1")
+def checkpoint_of(cluster):
+    cluster.limits = CollectorLimits(checkpoint_every=1)
+    cluster.multicast("P1")
+    cluster.node("K1.a")
+    cluster.settle()
+    (point,) = cluster.control().checkpoints(1, "K1")
     return point
 
 
 def test_a_checkpoint_behind_the_streams_end_stops_a_collector_with_a_named_error():
-    stage = two_logs()
-    point = replace(checkpoint_of(stage), offset=1)
-    plan = stage.control().plan()
+    cluster = two_logs()
+    point = replace(checkpoint_of(cluster), offset=1)
+    plan = cluster.control().plan()
     lying = OrderStream(plan, "K1", {"P1": 0, "P2": 0}, point)
-    stage.nodes["K1.a"].core.own = lying
+    cluster.nodes["K1.a"].core.own = lying
 
     with pytest.raises(ProtocolViolation, match="its stream ends at 1"):
-        stage.nodes["K1.a"].core.own_end(stage.end(stream_partition(plan, "K1")))
+        cluster.nodes["K1.a"].core.own_end(cluster.end(stream_partition(plan, "K1")))
 
 
 def test_a_checkpoint_of_other_logs_than_the_bag_is_skipped():
-    stage = two_logs()
-    point = checkpoint_of(stage)
+    cluster = two_logs()
+    point = checkpoint_of(cluster)
     key, value = checkpoint_record(replace(point, offset=point.offset + 1, positions={0: 1}))
-    stage.log.write(CONTROL, value, key=key)
+    cluster.log.write(CONTROL, value, key=key)
 
-    state = stage.control()
+    state = cluster.control()
 
     assert state.checkpoints(1, "K1") == [point]
     assert state.void == 1
 
 
 def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():
-    stage = Stage()
-    stage.plan(["P1"], {}, {"C1": (["P1"], None)})
-    stage.multicast("P1")
-    state = stage.control()
+    cluster = InMemoryCluster()
+    cluster.plan(["P1"], {}, {"C1": (["P1"], None)})
+    cluster.multicast("P1")
+    state = cluster.control()
     cursor = single_log_cursor(state.plan(), "P1", 0)
 
     delivery = resume(state, SubscriptionRequest.of("C1", None), cursor, bounds=Bounds())
 
     assert delivery.marker is None
-    assert stage.consumer("C1.a").drink() == ["P1:0"]
+    assert cluster.consumer("C1.a").drain() == ["P1:0"]

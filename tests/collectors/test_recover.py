@@ -121,7 +121,7 @@ def test_what_one_record_may_order_is_bounded_and_many_skips_need_a_yes(system):
     send(system)
     name = child(system, "P1")
     stream = streams_of(system)[name].stream
-    append(system.driver, *_at(stream, far("P1", ORDERED_MAX + 1)(stream)))
+    append(system.driver, *_located(stream, far("P1", ORDERED_MAX + 1)(stream)))
     assert streams_of(system)[name].stream.state.count == 0
     forge(system, name, far("P1", 150_000))
     done = amcast("topology", "recover", *system.common())
@@ -131,7 +131,7 @@ def test_what_one_record_may_order_is_bounded_and_many_skips_need_a_yes(system):
     assert end_of(system, "P1") >= 150_000
 
 
-def _at(stream, raw):
+def _located(stream, raw):
     return stream_partition(stream.plan, stream.collector), raw
 
 

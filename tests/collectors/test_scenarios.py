@@ -15,7 +15,7 @@ from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
 from multicast.subscription import Bounds
-from tests.helpers.stage import Stage
+from tests.helpers.in_memory_cluster import InMemoryCluster
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -24,7 +24,7 @@ class Story:
     """Carries out the commands of one script."""
 
     def __init__(self):
-        self.stage = Stage()
+        self.cluster = InMemoryCluster()
 
     def tell(self, line):
         name, *words = line.split()
@@ -50,52 +50,54 @@ class Story:
             name, rest = entry.split("=")
             interest, _, reads = rest.partition("@")
             subscriptions[name] = (interest.split(","), None if reads == "-" else reads)
-        plan = self.stage.plan(logs, collectors, subscriptions)
+        plan = self.cluster.plan(logs, collectors, subscriptions)
         return [f"epoch {plan.epoch}"]
 
     def do_limits(self, **options):
-        self.stage.limits = CollectorLimits(**{name: int(value) for name, value in options.items()})
+        self.cluster.limits = CollectorLimits(
+            **{name: int(value) for name, value in options.items()}
+        )
         return ["ok"]
 
     def do_bounds(self, **options):
-        self.stage.bounds = Bounds(**{name: int(value) for name, value in options.items()})
+        self.cluster.bounds = Bounds(**{name: int(value) for name, value in options.items()})
         return ["ok"]
 
     # -- the cluster ----------------------------------------------------------------------------
 
     def do_multicast(self, *sets):
-        return [" ".join(self.stage.multicast(to) for to in sets)]
+        return [" ".join(self.cluster.multicast(to) for to in sets)]
 
     def do_transaction(self, log, *, end):
         """Append a message in a transaction that commits or aborts at once."""
-        partition = log_partition(self.stage.control().plan().log(log))
-        transaction = self.stage.log.transaction()
+        partition = log_partition(self.cluster.control().plan().log(log))
+        transaction = self.cluster.log.transaction()
         offset = transaction.append(partition, b"in a transaction")
         getattr(transaction, end)()
         return [f"{log}:{offset} {end}s"]
 
     def do_skip(self, log):
-        partition = log_partition(self.stage.control().plan().log(log))
-        return [f"{log}:{self.stage.log.write(partition, b'', headers=(skip_header(log),))}"]
+        partition = log_partition(self.cluster.control().plan().log(log))
+        return [f"{log}:{self.cluster.log.write(partition, b'', headers=(skip_header(log),))}"]
 
     def do_trim(self, what, *, below):
-        plan = self.stage.control().plan()
+        plan = self.cluster.control().plan()
         partition = (
             log_partition(plan.log(what)) if plan.has_log(what) else stream_partition(plan, what)
         )
-        self.stage.log.trim(partition, int(below))
+        self.cluster.log.trim(partition, int(below))
         return ["ok"]
 
     def do_garbage(self, collector, text):
-        plan = self.stage.control().plan()
-        self.stage.log.write(stream_partition(plan, collector), text.encode())
+        plan = self.cluster.control().plan()
+        self.cluster.log.write(stream_partition(plan, collector), text.encode())
         return ["ok"]
 
     def do_mark(self):
-        return [f"{log} up to {offset}" for log, offset in self.stage.mark().items()]
+        return [f"{log} up to {offset}" for log, offset in self.cluster.mark().items()]
 
     def do_finish(self):
-        ends = self.stage.finish()
+        ends = self.cluster.finish()
         if ends is None:
             return ["not yet"]
         return [" ".join(f"{log} ends at {offset}" for log, offset in ends.items())]
@@ -103,64 +105,66 @@ class Story:
     # -- collectors -----------------------------------------------------------------------------
 
     def do_node(self, name, *, epoch=None, checkpoint="no"):
-        node = self.stage.node(name, epoch=epoch and int(epoch), checkpoint=checkpoint == "newest")
+        node = self.cluster.node(
+            name, epoch=epoch and int(epoch), checkpoint=checkpoint == "newest"
+        )
         return [f"reads its own stream from {node.core.own.offset_next}"]
 
     def do_look(self, name, *logs):
-        self.stage.nodes[name].look(*logs)
+        self.cluster.nodes[name].look(*logs)
         return ["ok"]
 
     def do_announce(self, name, log, *, end):
         """Tell a collector that a log's offsets are, or soon will be, filled below `end`."""
-        node = self.stage.nodes[name]
+        node = self.cluster.nodes[name]
         node.core.log_end(node.plan.number(log), int(end))
         return ["ok"]
 
     def do_step(self, name):
-        return self.stage.nodes[name].step()
+        return self.cluster.nodes[name].step()
 
-    def do_land(self, name, *count):
-        return self.stage.nodes[name].land(int(count[0]) if count else None)
+    def do_store(self, name, *count):
+        return self.cluster.nodes[name].store(int(count[0]) if count else None)
 
     def do_lose(self, name):
-        self.stage.nodes[name].lose()
+        self.cluster.nodes[name].lose()
         return ["ok"]
 
     def do_settle(self, *names):
-        self.stage.settle(*names)
+        self.cluster.settle(*names)
         return ["ok"]
 
     def do_crash(self, name):
-        (self.stage.nodes if name in self.stage.nodes else self.stage.consumers).pop(name)
+        (self.cluster.nodes if name in self.cluster.nodes else self.cluster.consumers).pop(name)
         return ["ok"]
 
     # -- consumers ------------------------------------------------------------------------------
 
-    def do_consumer(self, name, *, at=None):
-        return [f"begins at {self.stage.consumer(name, at=at).cursor}"]
+    def do_consumer(self, name, *, cursor=None):
+        return [f"begins at {self.cluster.consumer(name, cursor=cursor).cursor}"]
 
     def do_order(self, name):
-        self.stage.consumers[name].read_order()
+        self.cluster.consumers[name].read_order()
         return ["ok"]
 
     def do_payload(self, name, *logs):
-        self.stage.consumers[name].read_payloads(*logs)
+        self.cluster.consumers[name].read_payloads(*logs)
         return ["ok"]
 
     def do_paused(self, name):
-        delivery = self.stage.consumers[name].delivery
+        delivery = self.cluster.consumers[name].delivery
         return [delivery.logs[number].name for number in delivery.paused()]
 
     def do_deliver(self, name, *, most="1000"):
-        consumer = self.stage.consumers[name]
+        consumer = self.cluster.consumers[name]
         messages = consumer.deliver(int(most))
         return [
             *([" ".join(messages)] if messages else ["nothing"]),
             f"stands at {consumer.cursor}",
         ]
 
-    def do_drink(self, name):
-        messages = self.stage.consumers[name].drink()
+    def do_drain(self, name):
+        messages = self.cluster.consumers[name].drain()
         return [" ".join(messages)] if messages else []
 
 

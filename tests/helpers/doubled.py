@@ -30,14 +30,14 @@ class World:
             admin.create_topics({topic: TopicSpec(1, settings=settings or {})})
         return TopicPartition(topic, 0)
 
-    def append(self, at, value):
+    def append(self, partition, value):
         self.outcomes[value] = None
 
         def done(outcome):
             assert self.outcomes[value] is None, f"a second outcome of {value}"
             self.outcomes[value] = outcome
 
-        self.start(at, value, done)
+        self.start(partition, value, done)
 
     def settled(self):
         self.serve()
@@ -50,29 +50,29 @@ class World:
         self.serve()
         return any(isinstance(outcome, AppendFailed) for outcome in list(self.outcomes.values()))
 
-    def append_surely(self, at, value):
+    def append_surely(self, partition, value):
         """Append until one is accepted: a client may still be about to take up its work again."""
 
         known = self.accepted()
 
         def accepted():
             if self.settled():
-                self.append(at, b"%s %d" % (value, len(self.outcomes)))
+                self.append(partition, b"%s %d" % (value, len(self.outcomes)))
             return bool(self.accepted() - known)
 
         until(accepted, "an acknowledgement")
 
-    def copies(self, at):
+    def copies(self, partition):
         """Count the copies of each value in a log; what was accepted stands where it was told."""
         with open_driver("librdkafka", self.cluster.bootstrap) as driver:
-            end = driver.last_stable_offsets([at])[at]
-            reader = driver.reader({at: 0})
-            records, _ = read(reader, {at: end}) if end else ({at: []}, None)
+            end = driver.last_stable_offsets([partition])[partition]
+            reader = driver.reader({partition: 0})
+            records, _ = read(reader, {partition: end}) if end else ({partition: []}, None)
             reader.close()
-        found = {record.offset: record.value for record in records[at]}
+        found = {record.offset: record.value for record in records[partition]}
         for value in self.accepted() & set(found.values()):
             assert found[self.outcomes[value].offset] == value
-        return collections.Counter(values(records[at]))
+        return collections.Counter(values(records[partition]))
 
 
 class Ours(World):
@@ -89,8 +89,8 @@ class Ours(World):
         )
         self.appender = self.driver.appender()
 
-    def start(self, at, value, done):
-        self.appender.append(at, value, done=done)
+    def start(self, partition, value, done):
+        self.appender.append(partition, value, done=done)
 
     def serve(self):
         pass
@@ -118,11 +118,13 @@ class Bare(World):
             }
         )
 
-    def start(self, at, value, done):
+    def start(self, partition, value, done):
         def delivered(error, message):
             done(AppendFailed(AppendUnknown(str(error))) if error else Appended(message.offset()))
 
-        self.producer.produce(at.topic, value, partition=at.partition, on_delivery=delivered)
+        self.producer.produce(
+            partition.topic, value, partition=partition.partition, on_delivery=delivered
+        )
 
     def serve(self):
         self.producer.poll(0)

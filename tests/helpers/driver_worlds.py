@@ -41,8 +41,8 @@ class MemoryWorld:
     def transaction(self):
         return self.log.transaction()
 
-    def trim(self, at, offset):
-        self.log.trim(at, offset)
+    def trim(self, partition, offset):
+        self.log.trim(partition, offset)
 
     def recreate(self, topic):
         self.log.recreate(topic)
@@ -65,13 +65,13 @@ class RealTransaction:
         self._producer.init_transactions(PATIENCE_S)
         self._producer.begin_transaction()
 
-    def append(self, at, value, *, key=None):
+    def append(self, partition, value, *, key=None):
         offsets = []
         self._producer.produce(
-            at.topic,
+            partition.topic,
             value,
             key,
-            at.partition,
+            partition.partition,
             on_delivery=lambda error, message: offsets.append(error or message.offset()),
         )
         assert self._producer.flush(PATIENCE_S) == 0
@@ -107,8 +107,8 @@ class RealWorld:
     def transaction(self):
         return RealTransaction(self.bootstrap)
 
-    def trim(self, at, offset):
-        self.admin.delete_records({at: offset})
+    def trim(self, partition, offset):
+        self.admin.delete_records({partition: offset})
 
     def recreate(self, topic):
         count = self.admin.partitions([topic])[topic]
@@ -135,10 +135,10 @@ def cluster_with_listener(name, protocol, settings):
         yield f"127.0.0.1:{other}"
 
 
-def append_all(appender, at, values, **fields):
+def append_all(appender, partition, values, **fields):
     outcomes = []
     for value in values:
-        appender.append(at, value, done=outcomes.append, **fields)
+        appender.append(partition, value, done=outcomes.append, **fields)
     assert appender.flush(PATIENCE_S)
     return outcomes
 

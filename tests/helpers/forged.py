@@ -18,10 +18,10 @@ def streams_of(system):
         control.close()
 
 
-def append(driver, at, raw):
+def append(driver, partition, raw):
     outcomes = []
     appender = driver.appender()
-    appender.append(at, raw, done=outcomes.append)
+    appender.append(partition, raw, done=outcomes.append)
     assert appender.flush(PATIENCE_S)
     appender.close()
     assert isinstance(outcomes[0], Appended)

@@ -63,23 +63,23 @@ class Peer:
         until(lambda: line in self.lines, f"{line[:100]!r}, having told {self.lines},")
 
 
-def joined(network, one, other):
+def joined(network, host, other):
     """Connect two hosts; give the peers on both."""
     port = next(_ports)
     to = Peer(network, other, "listen", network.address(other), port)
     to.wait_for("listening")
-    at = Peer(network, one, "connect", network.address(other), port)
+    near = Peer(network, host, "connect", network.address(other), port)
     to.wait_for("connected")
-    at.wait_for("connected")
-    return at, to
+    near.wait_for("connected")
+    return near, to
 
 
-def talk(one, other, word):
+def talk(near, other, word):
     """Both hear each other."""
-    one.send(word)
+    near.send(word)
     other.wait_for(f"heard {word}")
     other.send(f"{word} to you")
-    one.wait_for(f"heard {word} to you")
+    near.wait_for(f"heard {word} to you")
 
 
 def sent_again(network, host):
@@ -208,10 +208,9 @@ def connections_are_reset(_):
         first, second = joined(network, "b1", "b2"), joined(network, "b2", "b1")
         kept = joined(network, "b1", "b3")
         assert network.reset("b1", "b2") == 2
-        for one, other in (first, second):
-            # Who is told by its own kernel reads another word than who gets the RST.
-            until(lambda one=one: {"ECONNABORTED", "ECONNRESET"} & set(one.lines), "its end")
-            until(lambda one=other: {"ECONNABORTED", "ECONNRESET"} & set(one.lines), "its end")
+        for peer in (*first, *second):
+            # A peer whose own kernel ends the connection reads another error than the other one.
+            until(lambda peer=peer: {"ECONNABORTED", "ECONNRESET"} & set(peer.lines), "its end")
         assert network.reset("b1", "b2") == 0
         talk(*kept, "not meant")
         talk(*joined(network, "b1", "b2"), "anew")

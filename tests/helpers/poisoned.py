@@ -40,13 +40,13 @@ def batch(records):
     return head + content
 
 
-def append(bootstrap, at, records):
+def append(bootstrap, partition, records):
     """Append a batch to a Kafka partition of the one broker; give what it answered."""
-    request = ProduceRequest("stranger", at, timeout_ms=10_000)
+    request = ProduceRequest("stranger", partition, timeout_ms=10_000)
     honest = request.written(1, b"", NOW_MS)
     written = batch(records)
     begun = honest[4 : honest.index(request._head) + len(request._head)]
-    frame = begun + Struct(">ii").pack(at.partition, len(written)) + written
+    frame = begun + Struct(">ii").pack(partition.partition, len(written)) + written
     host, _, port = bootstrap.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as opened:
         opened.sendall(Struct(">i").pack(len(frame)) + frame)

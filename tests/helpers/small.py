@@ -17,11 +17,11 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.errors import AmcastError
 
 
-def until(found, timeout=60.0, pause=0.005):
+def until(condition, timeout=60.0, pause=0.005):
     """Wait until something is so; the time-out only stops a hang."""
     deadline = time.monotonic() + timeout
     waiting = threading.Event()
-    while not (answer := found()):
+    while not (answer := condition()):
         assert time.monotonic() < deadline, "it never came to be"
         waiting.wait(pause)
     return answer

@@ -16,7 +16,7 @@ from multicast.history import HistoryBuilder
 from multicast.properties import check_all
 from multicast.subscription import End, logs_wanted, missing
 from multicast.verification.audit import AuditCollector
-from tests.helpers.stage import ALL, Stage
+from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 from tests.helpers.system import PATIENCE_S, amcast
 
 LOGS = ["P1", "P2"]
@@ -24,66 +24,66 @@ SET = ["P1", "P2", "P1+P2"]
 C1 = {"C1": (("P1", "P2"), "K1")}
 
 
-def end_of(stage):
-    state = stage.control()
-    positions = {log.name: stage.end(log_partition(log)) for log in logs_wanted(state, None)}
+def end_of(cluster):
+    state = cluster.control()
+    positions = {log.name: cluster.end(log_partition(log)) for log in logs_wanted(state, None)}
     return End(state.epoch, state.begun_epoch, positions)
 
 
-def waits_for(stage, consumer, end):
-    return missing(stage.control(), consumer.wanted, consumer.delivery, end)
+def waits_for(cluster, consumer, end):
+    return missing(cluster.control(), consumer.wanted, consumer.delivery, end)
 
 
-def order(stage):
+def order(cluster):
     """Let the newest epoch's collectors order all there is."""
-    plan = stage.control().plan()
+    plan = cluster.control().plan()
     names = [f"{node.name}.{plan.epoch}" for node in plan.collectors]
     for name in names:
-        if name not in stage.nodes:
-            stage.node(name, epoch=stage.control().first_epoch(plan.epoch, name.split(".")[0]))
-    stage.settle(*names)
+        if name not in cluster.nodes:
+            cluster.node(name, epoch=cluster.control().first_epoch(plan.epoch, name.split(".")[0]))
+    cluster.settle(*names)
 
 
-def replanned(stage, logs, bag, consumers, *, finished=True):
+def replanned(cluster, logs, bag, consumers, *, finished=True):
     """Plan the next epoch with one collector, and (unless it stops half-way) end the one before."""
-    order(stage)
-    old = [name for name in stage.nodes if name.endswith(f".{stage.control().epoch}")]
+    order(cluster)
+    old = [name for name in cluster.nodes if name.endswith(f".{cluster.control().epoch}")]
     collectors = {"K1": (bag, None)} if bag else {}
-    stage.plan(logs, collectors, consumers, streams={"K1": stage.control().epoch})
+    cluster.plan(logs, collectors, consumers, streams={"K1": cluster.control().epoch})
     if finished:
-        finish(stage, old)
+        finish(cluster, old)
 
 
-def finish(stage, old):
-    stage.mark()
-    stage.settle(*old)
-    assert stage.finish() is not None
+def finish(cluster, old):
+    cluster.mark()
+    cluster.settle(*old)
+    assert cluster.finish() is not None
 
 
 def test_the_end_has_a_set_that_a_later_epoch_added():
-    stage = Stage()
-    stage.plan(LOGS, {"K1": (LOGS, None)}, C1)
-    first = stage.multicast("P1")
-    replanned(stage, SET, SET, C1)
-    second = stage.multicast("P1+P2")
-    end = end_of(stage)
-    consumer = stage.consumer("C1")
-    assert "log P1 is ordered up to" in waits_for(stage, consumer, end)
+    cluster = InMemoryCluster()
+    cluster.plan(LOGS, {"K1": (LOGS, None)}, C1)
+    first = cluster.multicast("P1")
+    replanned(cluster, SET, SET, C1)
+    second = cluster.multicast("P1+P2")
+    end = end_of(cluster)
+    consumer = cluster.consumer("C1")
+    assert "log P1 is ordered up to" in waits_for(cluster, consumer, end)
     consumer.read_order()
     consumer.read_payloads()
     assert consumer.deliver() == [first]
-    assert "epoch 1 is not delivered to its end" in waits_for(stage, consumer, end)
-    consumer.drink()
-    assert "log P1+P2 is ordered up to 0 of 1" in waits_for(stage, consumer, end)
-    order(stage)
-    consumer.drink()
-    assert waits_for(stage, consumer, end) is None
+    assert "epoch 1 is not delivered to its end" in waits_for(cluster, consumer, end)
+    consumer.drain()
+    assert "log P1+P2 is ordered up to 0 of 1" in waits_for(cluster, consumer, end)
+    order(cluster)
+    consumer.drain()
+    assert waits_for(cluster, consumer, end) is None
     assert consumer.delivered == [first, second]
 
 
 def test_the_end_follows_an_interest_through_any_number_of_epochs():
     # The consumer reads a single log, then a stream, then a wider one, then a single log again.
-    stage = Stage()
+    cluster = InMemoryCluster()
     steps = [
         (LOGS, [], {"C1": (("P1",), None)}, "P1"),
         (SET, SET, C1, "P1+P2"),
@@ -97,74 +97,76 @@ def test_the_end_follows_an_interest_through_any_number_of_epochs():
         ([*SET, "P3"], [], {"C1": (("P3",), None)}, "P3"),
     ]
     logs, _, consumers, to = steps[0]
-    stage.plan(logs, {}, consumers)
-    sent = [stage.multicast(to)]
+    cluster.plan(logs, {}, consumers)
+    sent = [cluster.multicast(to)]
     for logs, bag, consumers, to in steps[1:]:
-        replanned(stage, logs, bag, consumers)
-        sent.append(stage.multicast(to))
-    end = end_of(stage)
-    consumer = stage.consumer("C1")
-    assert waits_for(stage, consumer, end) is not None
-    order(stage)
-    consumer.drink()
-    assert waits_for(stage, consumer, end) is None
+        replanned(cluster, logs, bag, consumers)
+        sent.append(cluster.multicast(to))
+    end = end_of(cluster)
+    consumer = cluster.consumer("C1")
+    assert waits_for(cluster, consumer, end) is not None
+    order(cluster)
+    consumer.drain()
+    assert waits_for(cluster, consumer, end) is None
     assert consumer.delivered == sent
     assert consumer.delivery.plan.epoch == len(steps)
 
 
 def test_the_end_waits_for_a_change_that_is_under_way_only_if_messages_depend_on_it():
-    stage = Stage()
-    stage.plan(LOGS, {"K1": (LOGS, None)}, C1)
-    first = stage.multicast("P1")
-    replanned(stage, SET, SET, C1, finished=False)
-    consumer = stage.consumer("C1")
-    consumer.drink()
+    cluster = InMemoryCluster()
+    cluster.plan(LOGS, {"K1": (LOGS, None)}, C1)
+    first = cluster.multicast("P1")
+    replanned(cluster, SET, SET, C1, finished=False)
+    consumer = cluster.consumer("C1")
+    consumer.drain()
     # Test: a producer that knows the plan already sends to the new set; nobody has begun it.
-    before = end_of(stage)
-    second = stage.multicast("P1+P2")
-    after = end_of(stage)
-    assert waits_for(stage, consumer, before) is None
-    assert "epoch 2 has not begun" in waits_for(stage, consumer, after)
-    finish(stage, ["K1.1"])
-    order(stage)
-    consumer.drink()
-    assert waits_for(stage, consumer, after) is None
+    before = end_of(cluster)
+    second = cluster.multicast("P1+P2")
+    after = end_of(cluster)
+    assert waits_for(cluster, consumer, before) is None
+    assert "epoch 2 has not begun" in waits_for(cluster, consumer, after)
+    finish(cluster, ["K1.1"])
+    order(cluster)
+    consumer.drain()
+    assert waits_for(cluster, consumer, after) is None
     assert consumer.delivered == [first, second]
 
 
 def test_the_end_of_a_lone_reader_waits_at_the_marker_of_a_change_that_is_under_way():
-    stage = Stage()
-    stage.plan(LOGS, {}, {"C1": (("P1",), None)})
-    replanned(stage, LOGS, LOGS, C1, finished=False)
-    stage.mark()
-    second = stage.multicast("P1")
-    consumer = stage.consumer("C1")
-    consumer.drink()
-    end = end_of(stage)
-    assert "epoch 2 has not begun" in waits_for(stage, consumer, end)
-    stage.finish()
-    order(stage)
-    consumer.drink()
-    assert waits_for(stage, consumer, end) is None
+    cluster = InMemoryCluster()
+    cluster.plan(LOGS, {}, {"C1": (("P1",), None)})
+    replanned(cluster, LOGS, LOGS, C1, finished=False)
+    cluster.mark()
+    second = cluster.multicast("P1")
+    consumer = cluster.consumer("C1")
+    consumer.drain()
+    end = end_of(cluster)
+    assert "epoch 2 has not begun" in waits_for(cluster, consumer, end)
+    cluster.finish()
+    order(cluster)
+    consumer.drain()
+    assert waits_for(cluster, consumer, end) is None
     assert consumer.delivered == [second]
 
 
-def audit_of(stage, audit, *names):
+def audit_of(cluster, audit, *names):
     """Read with every consumer up to the audit's end, and check the audit's history."""
     for name in names:
-        consumer = stage.consumer(name)
+        consumer = cluster.consumer(name)
         audit.begins(name, consumer.wanted, consumer.delivery.position.epoch)
-        while waits_for(stage, consumer, audit.end) is not None:
+        while waits_for(cluster, consumer, audit.end) is not None:
             consumer.read_order()
             consumer.read_payloads()
             batches = consumer.delivery.deliver(ALL)
             for batch in batches:
                 audit.delivered(name, "1", batch)
-            assert batches or consumer.turn_epoch() or waits_for(stage, consumer, audit.end) is None
+            assert (
+                batches or consumer.turn_epoch() or waits_for(cluster, consumer, audit.end) is None
+            )
         audit.ended(name, "1")
-    state = stage.control()
+    state = cluster.control()
     for log in state.plan(audit.end.epoch).logs:
-        fetched = stage.log.read(log_partition(log), 0, ALL)
+        fetched = cluster.log.read(log_partition(log), 0, ALL)
         audit.logged(state, log, fetched.records if fetched else ())
     report = check_all(audit.history(state))
     assert not report.violations, [str(verdict.witness) for verdict in report.violations]
@@ -172,17 +174,17 @@ def audit_of(stage, audit, *names):
 
 
 def test_an_audit_owes_nobody_what_its_interest_had_not_yet_or_came_after_the_end():
-    stage = Stage()
+    cluster = InMemoryCluster()
     both = {**C1, "C2": (("P2",), None)}
-    stage.plan(LOGS, {"K1": (LOGS, None)}, both)
+    cluster.plan(LOGS, {"K1": (LOGS, None)}, both)
     for to in ("P1", "P2", "P1"):
-        stage.multicast(to)
-    replanned(stage, LOGS, LOGS, {**C1, "C2": (("P1", "P2"), "K1")})
-    stage.multicast("P1")
-    audit = AuditCollector(end_of(stage))
-    stage.multicast("P1")
-    order(stage)
-    report = audit_of(stage, audit, "C1", "C2")
+        cluster.multicast(to)
+    replanned(cluster, LOGS, LOGS, {**C1, "C2": (("P1", "P2"), "K1")})
+    cluster.multicast("P1")
+    audit = AuditCollector(end_of(cluster))
+    cluster.multicast("P1")
+    order(cluster)
+    report = audit_of(cluster, audit, "C1", "C2")
     assert report.deliveries == 4 + 2
     assert {verdict.guarantee for verdict in report.verdicts if verdict.verdict == "holds"} > {
         "validity",
@@ -192,21 +194,21 @@ def test_an_audit_owes_nobody_what_its_interest_had_not_yet_or_came_after_the_en
 
 
 def test_an_audit_misses_what_a_grown_interest_should_have_delivered():
-    stage = Stage()
-    stage.plan(LOGS, {"K1": (LOGS, None)}, {**C1, "C2": (("P2",), None)})
-    stage.multicast("P1")
-    replanned(stage, LOGS, LOGS, {**C1, "C2": (("P1", "P2"), "K1")})
-    lost = stage.multicast("P1")
-    order(stage)
-    audit = AuditCollector(end_of(stage))
-    consumer = stage.consumer("C2")
+    cluster = InMemoryCluster()
+    cluster.plan(LOGS, {"K1": (LOGS, None)}, {**C1, "C2": (("P2",), None)})
+    cluster.multicast("P1")
+    replanned(cluster, LOGS, LOGS, {**C1, "C2": (("P1", "P2"), "K1")})
+    lost = cluster.multicast("P1")
+    order(cluster)
+    audit = AuditCollector(end_of(cluster))
+    consumer = cluster.consumer("C2")
     audit.begins("C2", consumer.wanted, 1)
     audit.ended("C2", "1")
-    state = stage.control()
+    state = cluster.control()
     audit.logged(
         state,
         state.plan().log("P1"),
-        stage.log.read(log_partition(state.plan().log("P1")), 0, ALL).records,
+        cluster.log.read(log_partition(state.plan().log("P1")), 0, ALL).records,
     )
     (validity,) = check_all(audit.history(state)).violations
     assert f"{lost} was multicast to P1 and acknowledged, but C2" in str(validity.witness)

@@ -118,7 +118,7 @@ def node(command, log):
             [sys.executable, "-m", "multicast", "osn", "run", *command], stdout=out, stderr=out
         )
 
-    def said(what):
+    def announced(what):
         assert process.poll() is None, log.read_text()
         return re.findall(rf"^{what}: (\S+)\n", log.read_text(), re.MULTILINE)
 
@@ -127,10 +127,10 @@ def node(command, log):
             return urllib.request.urlopen(f"{operations}/healthz", timeout=30).status == 200
 
     try:
-        until(lambda: said("operations"), "the address of the operations")
-        (operations,) = said("operations")
+        until(lambda: announced("operations"), "the address of the operations")
+        (operations,) = announced("operations")
         until(healthy, "a healthy node")
-        yield said("broadcast and deliver")[0]
+        yield announced("broadcast and deliver")[0]
         process.terminate()
         assert process.wait(120) == 0, log.read_text()
     finally:

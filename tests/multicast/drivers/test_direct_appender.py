@@ -51,12 +51,15 @@ class Connected:
     """A direct appender with one partition, and its outcomes."""
 
     def __init__(self, driver, partition):
+        self.driver = driver
         self.partition = partition
         self.direct = driver.direct_appender()
         self.direct.add([partition])
         self.outcomes = []
 
     def open(self):
+        self.driver.last_stable_offsets([self.partition])  # its leader knows by now that it leads
+
         def opened():
             self.direct.reconnect()
             return self.partition in self.direct._places
@@ -86,7 +89,6 @@ def connected(kafka_cluster, request):
         admin.create_topics({partition.topic: TopicSpec(2)})
     with open_driver(request.param, kafka_cluster.bootstrap) as driver:
         made = Connected(driver, partition)
-        made.driver = driver
         yield made
         made.direct.close()
         made.direct.close()

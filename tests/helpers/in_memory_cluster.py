@@ -1,4 +1,4 @@
-"""A stage for stories: the real cores on the in-memory log, moved by hand, one step at a time.
+"""A cluster for stories: the real cores on the in-memory log, moved by hand, one step at a time.
 
 Tests and scenario scripts say who reads what, which append lands and which is lost, and look at the
 actions that the cores answer with. Nothing happens here that was not asked for.
@@ -34,7 +34,7 @@ CONTROL = control_partition(TOPIC)
 ALL = 1_000_000
 
 
-class Stage:
+class InMemoryCluster:
     """One cluster and everybody on it, by name."""
 
     def __init__(self):
@@ -152,8 +152,8 @@ class Stage:
             stream.read(record.offset, record.value)
         return stream
 
-    def end(self, at):
-        return self.log.last_stable_offsets([at])[at]
+    def end(self, partition):
+        return self.log.last_stable_offsets([partition])[partition]
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Stage:
         return self.nodes[name]
 
     def settle(self, *names):
-        """Let these instances (default: all) read, write and land until nothing more happens."""
+        """Let these instances (default: all) read, write and store until nothing more happens."""
         chosen = [self.nodes[name] for name in names] if names else list(self.nodes.values())
         moved = True
         while moved:
@@ -181,23 +181,23 @@ class Stage:
             for node in chosen:
                 node.look()
                 node.step()
-                moved |= bool(node.land())
+                moved |= bool(node.store())
 
     # -- consumers ------------------------------------------------------------------------------
 
-    def consumer(self, name, interest=None, *, at=None):
+    def consumer(self, name, interest=None, *, cursor=None):
         """Start an instance "C1.a" of a consumer, at a cursor's text or at the beginning."""
-        self.consumers[name] = OneConsumer(self, name, interest, at)
+        self.consumers[name] = OneConsumer(self, name, interest, cursor)
         return self.consumers[name]
 
 
 class OneNode:
-    """One instance of a collector. Its appends are in flight until they land or are lost."""
+    """One instance of a collector. Its appends are in flight until they are stored or lost."""
 
-    def __init__(self, stage, name, epoch, *, checkpoint):
-        self.stage = stage
+    def __init__(self, cluster, name, epoch, *, checkpoint):
+        self.cluster = cluster
         self.name = name.split(".")[0]
-        state = stage.control()
+        state = cluster.control()
         self.epoch = epoch or state.epoch
         self.plan = state.plan(self.epoch)
         starts = state.starts(self.epoch)
@@ -214,29 +214,29 @@ class OneNode:
             )
             parent = OrderStream(self.plan, above, starts, point)
             self.parent_at = stream_partition(self.plan, above)
-        self.at = stream_partition(self.plan, self.name)
-        self.core = Collector(own, parent, writer=stage.writer(), limits=stage.limits)
-        self.core.own_end(stage.end(self.at))
+        self.partition = stream_partition(self.plan, self.name)
+        self.core = Collector(own, parent, writer=cluster.writer(), limits=cluster.limits)
+        self.core.own_end(cluster.end(self.partition))
         self.in_flight = []
 
     def look(self, *logs):
         """Read everything there is: markers, both streams, the ends of these logs (default all)."""
-        markers = self.stage.control().markers.get(self.epoch)
+        markers = self.cluster.control().markers.get(self.epoch)
         if markers is not None:
             self.core.freeze_after(freeze_positions(self.plan, markers))
         self.read_own()
         if self.core.parent is not None:
             parent = self.core.parent
-            fetched = self.stage.log.read(self.parent_at, parent.offset_next, ALL)
+            fetched = self.cluster.log.read(self.parent_at, parent.offset_next, ALL)
             for record in fetched.records if fetched else ():
                 self.core.parent_read(record.offset, record.value)
         for number in sorted(self.core.own.own):
             log = self.plan.logs[number]
             if not logs or log.name in logs:
-                self.core.log_end(number, self.stage.end(log_partition(log)))
+                self.core.log_end(number, self.cluster.end(log_partition(log)))
 
     def read_own(self):
-        fetched = self.stage.log.read(self.at, self.core.own.offset_next, ALL)
+        fetched = self.cluster.log.read(self.partition, self.core.own.offset_next, ALL)
         for record in fetched.records if fetched else ():
             self.core.own_read(record.offset, record.value)
 
@@ -249,18 +249,18 @@ class OneNode:
                 told.append(f"append {in_words(self.plan, decode(action.raw))}")
             else:
                 key, value = checkpoint_record(action.checkpoint)
-                self.stage.log.write(CONTROL, value, key=key)
+                self.cluster.log.write(CONTROL, value, key=key)
                 told.append(f"save the checkpoint of record {action.checkpoint.offset}")
         return told
 
-    def land(self, count=None):
+    def store(self, count=None):
         """Let the first appends in flight (default: all) arrive in the stream; say what counts."""
         landing = self.in_flight[:count]
         del self.in_flight[:count]
         told = []
         for raw in landing:
-            reader = self.stage.stream(self.plan, self.name)
-            offset = self.stage.log.write(self.at, raw)
+            reader = self.cluster.stream(self.plan, self.name)
+            offset = self.cluster.log.write(self.partition, raw)
             judged = reader.read(offset, raw)
             counts = isinstance(judged, OrderRecord)
             told.append(f"{offset} {'counts' if counts else f'is void: {judged.value}'}")
@@ -275,14 +275,14 @@ class OneNode:
 class OneConsumer:
     """One instance of a consumer."""
 
-    def __init__(self, stage, name, interest, at):
-        self.stage = stage
-        state = stage.control()
+    def __init__(self, cluster, name, interest, cursor):
+        self.cluster = cluster
+        state = cluster.control()
         self.wanted = SubscriptionRequest.of(None if interest else name.split(".")[0], interest)
-        if at is None:
-            self._take(earliest(state, self.wanted, bounds=stage.bounds))
+        if cursor is None:
+            self._take(earliest(state, self.wanted, bounds=cluster.bounds))
         else:
-            self._take(resume(state, self.wanted, Cursor.parse(at), bounds=stage.bounds))
+            self._take(resume(state, self.wanted, Cursor.parse(cursor), bounds=cluster.bounds))
         self.delivered = []
 
     def _take(self, delivery):
@@ -294,7 +294,7 @@ class OneConsumer:
         if order is None:
             return
         at = stream_partition(self.delivery.plan, order.collector)
-        fetched = self.stage.log.read(at, order.offset_next, ALL)
+        fetched = self.cluster.log.read(at, order.offset_next, ALL)
         if fetched:
             for record in fetched.records:
                 self.delivery.order_read(record.offset, record.value)
@@ -310,7 +310,7 @@ class OneConsumer:
             if number in paused or (logs and log.name not in logs):
                 continue
             position = self.positions.get(number, start)
-            fetched = self.stage.log.read(log_partition(log), position, ALL)
+            fetched = self.cluster.log.read(log_partition(log), position, ALL)
             if fetched:
                 delivery.payload_read(number, fetched.records, fetched.position)
                 self.positions[number] = fetched.position
@@ -327,7 +327,7 @@ class OneConsumer:
 
     def turn_epoch(self):
         """Learn where a lone log ends, or go on with the next epoch; whether it did either."""
-        delivery, state = self.delivery, self.stage.control()
+        delivery, state = self.delivery, self.cluster.control()
         if delivery.order is None and not delivery.ended:
             epoch = delivery.plan.epoch
             if delivery.marker is None or epoch not in state.ends:
@@ -337,13 +337,13 @@ class OneConsumer:
             return True
         if not delivery.ended:
             return False
-        following = follow(state, self.wanted, delivery, bounds=self.stage.bounds)
+        following = follow(state, self.wanted, delivery, bounds=self.cluster.bounds)
         if following is None:
             return False
         self._take(following)
         return True
 
-    def drink(self):
+    def drain(self):
         """Read, deliver and turn epochs until nothing more comes; give all that was delivered."""
         told = []
         while True:

@@ -1,4 +1,4 @@
-"""A chain: every row of the contract about its records, and what its metadata say."""
+"""The core of a chain: the contract's rows about records, and the metadata of blocks."""
 
 import pytest
 

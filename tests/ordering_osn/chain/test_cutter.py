@@ -1,4 +1,4 @@
-"""Where a block ends: the contract's table BC, row by row, and what holds for every input."""
+"""Where a block ends: table BC of the contract, row by row, and properties for every input."""
 
 import pytest
 from hypothesis import given

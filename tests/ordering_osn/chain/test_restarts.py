@@ -32,7 +32,7 @@ START = rules(messages_max=3, bytes_preferred=800)
 
 
 class Node:
-    """A chain's core, its blocks, and what a crash leaves: the blocks."""
+    """A chain's core and its blocks; a crash leaves only the blocks."""
 
     def __init__(self, log, start=START):
         self._log = log
@@ -44,7 +44,7 @@ class Node:
         state = state_from(reversed(self.blocks), window_max=WINDOW)
         self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
         self.position = max(state.position.number, 0)
-        self.owed = []  # what is to be posted again, and is not yet
+        self.owed = []  # reposts that are not stored yet
 
     def flush(self):
         self._log += [(raw, False) for raw in self.owed]
@@ -114,11 +114,11 @@ FORGED = [
 
 
 class World:
-    """A log, nodes that step it and clients that post to it, as a seed has it."""
+    """A log, nodes that step it and clients that post to it; all choices follow from a seed."""
 
     def __init__(self, seed, *, nodes=3, moods=((), (), ()), old=0):
         self.log = []
-        self.old = old  # of how many of the newest records clients send one again
+        self.old = old  # clients send one of this many newest records again
         self.chance = random.Random(seed)
         self.nodes = [
             Node(self.log, dataclasses.replace(START, refuses=frozenset(mood)))
@@ -183,7 +183,7 @@ class World:
 
 
 def fresh(log, start=START):
-    """A node that steps a log from its beginning, without a stop; its posts go nowhere."""
+    """A node that steps a whole log without a restart; its posts are dropped."""
     node = Node(list(log), start)
     for _ in range(len(log)):
         node.step()
@@ -229,7 +229,7 @@ def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
-    """An identity that expires is valid at one node and not any more at the next one."""
+    """An identity that expires may be valid at one node and no longer valid at another."""
     moods = [
         [b"t%d" % number for number in range(start, 40, 3)]
         + [payload_data(update(f"c{number}")) for number in range(start, 40, 3)]

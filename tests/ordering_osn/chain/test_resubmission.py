@@ -1,4 +1,4 @@
-"""A chain: what is stale, what is posted again, what was ordered before, what spans chains."""
+"""The core of a chain: stale records, reposts, replays, and transactions of several chains."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Three nodes on three brokers that are frozen and killed: what is told, and what comes back."""
+"""Three nodes on three brokers that are frozen and killed: the answers, and the recovery."""
 
 import asyncio
 import signal
@@ -148,7 +148,7 @@ def test_k31_s2_s5_blocks_flow_on_when_the_leader_dies_and_when_all_brokers_were
     assert [list(block.data.data) for block in blocks] == [
         [envelope] for envelope in [*first, *then]
     ]
-    # Of two brokers the one that leads is left: it goes on telling that enough are in sync.
+    # Only the leader is left of two brokers: it still reports that enough replicas are in sync.
     net.nodes.wait_healthy(PATIENCE_S)
     left = leader(net, "chain-b")
     (third,) = BROKERS - {left, dead[0]}

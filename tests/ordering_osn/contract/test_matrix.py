@@ -81,7 +81,7 @@ def test_s7_every_node_delivers_all_that_was_acknowledged(tmp_path, row):
                 assert len(sizes) >= -(-len(sent) // batch)
                 assert max(sizes) <= batch
             until_alike(*running, chain=name)
-        # What one stream sent stands in the order in which it was sent.
+        # The transactions of one stream are ordered as they were sent.
         for chain, sent in streams:
             found = until_ordered(running[0], len(acknowledged[chain]), chain)
             assert [one for one in found if one in set(sent)] == sent

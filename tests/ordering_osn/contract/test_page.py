@@ -1,4 +1,4 @@
-"""docs/orderer-contract.md names tests that there are, and leaves no row of the contract out."""
+"""docs/orderer-contract.md names only tests that exist, and has every row of the contract."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ WITHOUT_A_TEST = ["500", "keepalive"]
 
 @cache
 def rows():
-    """The page's tables: each row as (ID, what is demanded, what shows it)."""
+    """The page's tables: each row as (ID, requirement, tests that show it)."""
     table_rows = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -229,7 +229,7 @@ def test_a_filled_batch_stops_the_timer_of_its_first_transaction(tmp_path):
         healthy(node)
         accepted(node, *[transaction() for _ in range(5)])
         until_ordered(node, 4)
-        # The update ends the last batch; no timer ran out, for none was needed.
+        # The update ends the last batch, so no time-out was needed.
         accepted(node, batch_of(node.get("chain-a").config, 3))
         until_ordered(node, 6)
         assert [len(block.data.data) for block in blocks(node)] == [1, 2, 2, 1, 1]
@@ -250,7 +250,7 @@ def test_s3_a_transaction_waits_as_long_as_its_channels_batch_time_out_says(tmp_
         assert waited_s >= 0.3
         assert node.get("chain-a").ledger.height == 1
         assert counted(node, "timers_posted", "chain-a", "stored") == 0
-        # A shorter time-out comes in force with the next config; what waited stands before it.
+        # A shorter time-out takes effect with the next config; pending ones are ordered before it.
         config = node.get("chain-a").config
         accepted(node, configs.update(config, lambda new: configs.set_timeout(new, "1ms")))
         late = transaction("chain-a")

@@ -1,4 +1,4 @@
-"""Rows of the contract that need a node and clients: maintenance, receivers, a log away."""
+"""Rows of the contract that need a node and clients: maintenance, receivers, a lost log."""
 
 import asyncio
 import random
@@ -49,12 +49,12 @@ def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path
                 ]
                 assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
                 await becomes(lambda: chain.config.maintenance)
-                # No transaction comes in, whoever sends it, and only orderers' people read.
+                # No transaction is accepted from anyone, and only the orderers' members may read.
                 assert await broadcast(client, transaction()) == [503]
                 assert await delivered(client, "chain-a", 0, 0) == [403]
                 blocks = await delivered(client, "chain-a", 0, 2, signer=admin)
                 assert [block.header.number for block in blocks[:-1]] == [0, 1, 2]
-                # The type changes now; out of maintenance it does not change once more.
+                # In maintenance mode the type may change; outside it may not.
                 assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
                 moved = consensus(chain, "etcdraft", state=MAINTENANCE)
                 assert await broadcast(client, moved) == [200]

@@ -1,6 +1,6 @@
-"""Chains for the wire's tests: real ledgers, configs, identities and filters; no log, no node.
+"""Chains for the API's tests: real ledgers, configs, identities and filters; no log, no node.
 
-A verified fake of a node's `Channels`: what is submitted stands in a block of its own at once.
+A verified fake of a node's `Channels`: each submitted envelope is at once in a block of its own.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class SmallChannel:
     def __init__(self, folder, name="chain-a"):
         self.name = name
         genesis = (FABRIC / f"{name}.block").read_bytes()
-        # `ledger` is what readers see: a test may put another before the real one.
+        # Readers see `ledger`: a test may replace it, while `store` stays the real one.
         self.ledger = self.store = Ledger.open(folder / name, fsync="never")
         self.store.append(0, genesis)
         self._newest = Block.FromString(genesis).header
@@ -129,7 +129,7 @@ class SmallChannel:
 
 
 class SmallChannels:
-    """Chains of one process. What is accepted stands in a block before it is acknowledged."""
+    """Chains of one process. An accepted envelope is in a block before it is acknowledged."""
 
     def __init__(self, *channels):
         self._channels = {channel.name: channel for channel in channels}

@@ -1,4 +1,4 @@
-"""Channels and their people: the real configs of bench/orderer/fabric, changed; who signs what."""
+"""Channel configs and their members: those of bench/orderer/fabric, and changed ones."""
 
 import struct
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def org_user():
 
 @dataclass
 class Member:
-    """A signer with a certificate made on the spot."""
+    """A signer with a certificate made by the test."""
 
     certified: Certified
     msp_id: str

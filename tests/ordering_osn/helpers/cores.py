@@ -1,4 +1,4 @@
-"""A chain's core in tests: envelopes, a channel config that is quickly made, and a log to step."""
+"""The core of a chain in tests: envelopes, a small channel config, and a log to step."""
 
 import hashlib
 import json
@@ -149,14 +149,14 @@ def genesis():
 
 
 def sealed(write):
-    """The block of a `Write`, as it stands in the ledger."""
+    """The block of a `Write`, as it is in the ledger."""
     block = write.block
     seal(block, last_config=write.last_config, consenter=write.consenter, signer=Unsigned())
     return block
 
 
 class Stepped:
-    """A chain and its log: what is stepped is appended; what it writes is kept."""
+    """A chain, the records that it stepped, and the blocks that it wrote."""
 
     def __init__(self, config=None, *, position=None, window_max=100, **cursors):
         state = state_from([genesis()], window_max=window_max)
@@ -184,7 +184,7 @@ class Stepped:
         return self.chain.rules.parameters.sequence
 
     def normal(self, name, *, seq=None, original=0, kind=RegularKind.NORMAL, envelope=None):
-        """Step a transaction; current, where `seq` is not told."""
+        """Step a transaction; a current one unless `seq` is given."""
         seq = self.sequence if seq is None else seq
         return self.step(Regular(envelope or normal(name), seq, kind, original))
 
@@ -210,7 +210,7 @@ def _name(envelope):
 
 
 def metadata(write):
-    """What a `Write` says of the stream: position, last original, last config posted again."""
+    """Position, last original and last resubmitted config in a `Write`'s metadata."""
     consenter = KafkaMetadata.FromString(write.consenter)
     return (
         consenter.last_offset_persisted,

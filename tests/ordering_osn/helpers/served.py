@@ -1,4 +1,4 @@
-"""A node on a log in memory, served over gRPC, and what its clients do; one process, real wire."""
+"""A node on a log in memory, served over gRPC in the test's process, and its clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def delivered(client: NodeClient, chain: str, start, stop, *, signer=None,
 
 
 async def becomes(holds, within_s=60.0):
-    """Wait until something is so."""
+    """Wait until `holds()` is true."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - of whatever kind it is
             await asyncio.sleep(0.01)

@@ -77,7 +77,7 @@ def transaction(chain="chain-a", *, data=None, kind=HeaderType.ENDORSER_TRANSACT
 
 
 class Faulty(MemoryDriver):
-    """A way to the log that a test takes away (`away`), or that loses or holds back postings."""
+    """A driver that a test can cut off (`away`), or that loses or holds back postings."""
 
     def __init__(self, log):
         super().__init__(log, step=self._append)
@@ -108,7 +108,7 @@ class Faulty(MemoryDriver):
             append.settle(append.store())
 
     def release(self):
-        """Store what was held back, and hold back no more."""
+        """Store what was held back, and hold nothing back any more."""
         held, self.held = self.held, None
         for append in held:
             append.settle(append.store())
@@ -149,7 +149,7 @@ class Nodes:
         return Faulty(self.small.log)
 
     def start(self, name: str, *blocks: bytes, driver=None, **options) -> Registrar:
-        """Start a node with the chains of these genesis blocks, and those that it had before."""
+        """Start a node with the chains of these genesis blocks and of its folder."""
         folder = self.folder / name
         for raw in blocks:
             join(folder, raw)
@@ -215,7 +215,7 @@ def ordered(node: Registrar, chain="chain-a") -> list[bytes]:
 
 
 def until_ordered(node: Registrar, count: int, chain="chain-a") -> list[bytes]:
-    """Wait until so many transactions stand in blocks; there must not be more."""
+    """Wait until exactly `count` transactions are in blocks."""
     until(lambda: len(ordered(node, chain)) >= count)
     found = ordered(node, chain)
     assert len(found) == count
@@ -223,7 +223,7 @@ def until_ordered(node: Registrar, count: int, chain="chain-a") -> list[bytes]:
 
 
 def chain_of(node: Registrar, chain="chain-a") -> list[tuple[bytes, bytes]]:
-    """Give all that must be the same at every node: headers and data."""
+    """Give the part of the blocks that is the same at every node: headers and data."""
     return [
         (block.header.SerializeToString(), block.data.SerializeToString())
         for block in blocks(node, chain)

@@ -1,4 +1,4 @@
-"""Several chains at a node: what an earlier version stored for several, joining, creation."""
+"""Several chains at a node: records of several chains from an earlier version, join, creation."""
 
 import asyncio
 import random

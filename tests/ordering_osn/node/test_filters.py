@@ -1,4 +1,4 @@
-"""What a node lets in, with which status, and what it makes of it."""
+"""Which envelopes a node accepts, the status of each refusal, and the config made of an update."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What a real node answers to envelopes that a client's library would not make."""
+"""Answers to envelopes that no client library makes, from a node served over gRPC."""
 
 import asyncio
 

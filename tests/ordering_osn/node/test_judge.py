@@ -1,4 +1,4 @@
-"""The filters where a record is consumed: what is stale is judged again."""
+"""The filters at consumption, where a stale record is judged again."""
 
 import contextlib
 from functools import cache

@@ -1,4 +1,4 @@
-"""Many fresh transactions over three nodes and two chains, whose nodes are killed and come back.
+"""Many fresh transactions for two chains, through three nodes that are killed and restarted.
 
 The full run, by hand: `python -m bench.orderer.osn many --transactions 200000`.
 """

@@ -1,4 +1,4 @@
-"""Whether a chain's order moves: the judge on its own, then a node whose collectors come and go."""
+"""Whether a chain's order moves: `OrderWatch`, then a node whose collectors stop and start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a chain must have in its log: posted again until it stands there, and in its order."""
+"""An outbox posts each record again until it is stored, and reposts in their order."""
 
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendUnknown, BufferFull
@@ -6,7 +6,7 @@ from ordering_osn.node.outbox import Outbox
 
 
 class Log:
-    """Takes postings and answers when it is told to."""
+    """Takes postings, and answers when the test says so."""
 
     def __init__(self):
         self.posted = []

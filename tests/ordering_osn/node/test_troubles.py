@@ -1,4 +1,4 @@
-"""A node in trouble: its loop, the log, the disk; and blocks that it gets from a peer."""
+"""A node with a dead loop, a lost log or a full disk; and blocks that it gets from a peer."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_a_node_answers_503_while_the_log_is_away_and_goes_on_without_a_restart(
 
 
 class Denied(Faulty):
-    """A way to the log on which a right is taken away (`away`)."""
+    """A driver that lacks a right while `away` is set."""
 
     def _refuse(self):
         if self.away:

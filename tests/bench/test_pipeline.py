@@ -297,6 +297,7 @@ def near(histogram, exact):
 
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_percentiles_of_spark_and_of_the_clients_histograms_agree(measured, batch):
     found = {(row["arm"], row["measure"]): row for row in batch["latencies"]}
     names = {"50": "p50", "75": "p75", "95": "p95", "99": "p99", "999": "p999"}
@@ -314,6 +315,7 @@ def test_percentiles_of_spark_and_of_the_clients_histograms_agree(measured, batc
 
 
 @pytest.mark.kafka
+@pytest.mark.campaign
 def test_rates_are_the_clients_and_nothing_is_lost_or_out_of_order(measured, batch):
     rates = {(row["arm"], row["measure"]): row["messages_per_s"] for row in batch["rates"]}
     for arm, round_ in measured.rounds.items():
@@ -327,6 +329,7 @@ def test_rates_are_the_clients_and_nothing_is_lost_or_out_of_order(measured, bat
 
 
 @pytest.mark.kafka
+@pytest.mark.campaign
 def test_void_order_records_are_told_and_take_no_place(batch):
     assert batch["order"]["void"] == {"foreign": 1, "stale": 1}
     assert batch["order"]["unplaced"] == 0
@@ -334,6 +337,7 @@ def test_void_order_records_are_told_and_take_no_place(batch):
 
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_a_stream_gives_the_figures_of_a_batch(measured, batch):
     streamed = run_pipeline(measured, measured.run, stream=True)
     assert (streamed["mode"], streamed["late"]) == ("stream", 0)
@@ -344,6 +348,7 @@ def test_a_stream_gives_the_figures_of_a_batch(measured, batch):
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("session")
+@pytest.mark.campaign
 def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
     # Init: the same events under another name; two deliveries changed places, one never was.
     run = f"{measured.run}-wrong"
@@ -390,6 +395,7 @@ def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
 
 @pytest.mark.kafka
 @pytest.mark.usefixtures("session")
+@pytest.mark.campaign
 def test_a_run_that_nobody_described_is_a_usage_error(measured):
     with Admin(measured.bootstrap) as admin:
         admin.create_topics({events_topic("nobody"): TopicSpec(PARTITIONS)})
@@ -461,6 +467,7 @@ def test_an_order_record_of_an_unknown_version_stops_the_judge(session):
 
 
 @pytest.mark.kafka
+@pytest.mark.campaign
 def test_no_join_compares_everything_with_everything(session, measured, batch):
     folder = batch["out"]
     events = session.read.parquet(f"{folder}/events")

@@ -91,6 +91,7 @@ def test_each_missed_mark_names_a_profile_whose_command_stands_below():
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.campaign
 def test_a_small_run_tells_stages_processors_and_functions(capsys):
     arguments = ["one-small", "--set", "messages=60", "--set", "warm_up=10", "--set", "pairs=1"]
     if os.geteuid() == 0:  # py-spy looks into other processes

@@ -16,6 +16,7 @@ KILLS = 4
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(1500)
 def test_all_that_was_acknowledged_is_delivered_once_by_all_nodes_though_they_are_killed(
     kafka_cluster,

@@ -28,7 +28,7 @@ LOGS_MAX = 50  # in one datagram: 1,019 bytes, which every IPv6 network carries 
 # Producers whose counts are kept for each log; beyond it the longest known is forgotten, and its
 # next announcement counts as its first. Bounds the memory to some 500 kB a log.
 PRODUCERS_MAX = 4096
-# After so many ticks below 0 (1 s: a collector's tick is 0.25 s) `promised` returns to 0. With ten
+# After so many ticks below 0 (1 s: a collector's tick is 0.25 s) the debt is forgiven. With ten
 # times more, one message of a producer without announcements could stop early orders for 10 s.
 DEBT_TICKS = 4
 # The most stored messages that one late announcement is credited for. Announcements are at least

@@ -39,7 +39,7 @@ MAGIC = b"TO"
 VERSION = 1  # of an order record's layout
 OFFSET_MAX = 2**63 - 1  # Kafka's offsets are signed 64-bit numbers
 # The offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
-# (`collectors.collector.Limits`); a collector that relays joins records up to this bound. Where a
+# (`CollectorLimits`); a collector that relays joins records up to this bound. Where a
 # wrong record orders offsets beyond its log's end, `amcast topology recover` must append one skip
 # for each: the bound limits the damage that one record can do.
 ORDERED_MAX = 2**24

@@ -1,8 +1,8 @@
 """The guarantees, one function each: takes a history, gives a witness of a violation, or None.
 
-These are DESIGN's guarantees under the literature's names. The demo, `amcast verify`, the simulator
-and the tests all call these functions, so each guarantee has one definition. No I/O, clock,
-randomness or logging here. docs/history.md says exactly what is checked.
+These are the README's guarantees. The demo, `amcast verify`, the simulator and the tests all call
+these functions, so each guarantee has one definition. No I/O, clock, randomness or logging here.
+docs/history.md says exactly what is checked.
 
     holds        nothing in the history contradicts it
     violated     the witness says, in words, which deliveries contradict each other

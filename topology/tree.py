@@ -93,7 +93,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The figures that the planner states for its plan; see DESIGN's integer program.
+    """The figures that the planner states for its plan; docs/topology.md explains them.
 
     cost = hops + phi * (foreign + excess). `excess` is the load above a soft limit, most often 0.
     `gap` is the distance to the proven lower bound, relative to the cost; 0.0: proven optimal.
@@ -275,7 +275,7 @@ class Plan:
     # -- documents --------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan as a JSON object (DESIGN, files that other programs may read)."""
+        """Give the plan as a JSON object, which other programs may read."""
         return asdict(self)
 
     def canonical(self) -> bytes:

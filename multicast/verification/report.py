@@ -69,7 +69,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdicts on all guarantees, in DESIGN's order, and the size of the history."""
+    """The verdicts on all guarantees, in the README's order, and the size of the history."""
 
     verdicts: tuple[Verdict, ...]
     messages: int

@@ -65,7 +65,7 @@ def test_nothing_is_left_in_the_temporary_directory(monkeypatch, tmp_path):
 
 
 def direct(edges: list[frozenset[str]], phi: float) -> float:
-    """Solve DESIGN's program row by row, over its own candidate bags: x, y, a, pi and depths."""
+    """Solve the integer program row by row, over its own candidate bags: x, y, a, pi and depths."""
     everything = sorted(frozenset().union(*edges))
     shared = {log for log in everything if sum(log in edge for edge in edges) > 1}
     bags = set(edges)

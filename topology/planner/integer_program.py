@@ -6,8 +6,8 @@ in a temporary directory; HiGHS can replace it. CBC is serial by default: `-thre
 thread pool of one, which waited for ten seconds in one run of 150 (measured).
 
 The variable z[c] means that choice c is made: *a collector with this bag, on this host, orders
-these demands, and its children order those*. It is the program of DESIGN, section 2, by columns
-instead of by rows:
+these demands, and its children order those*. A program by rows would have these variables
+instead:
 
     x_b  = sum of z[c] with bag b              each used bag, once
     y_bp = z[c] of p that names b as child     at most one parent, itself used; no cycle

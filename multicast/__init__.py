@@ -1,4 +1,8 @@
-"""Genuine atomic multicast on Apache Kafka: messages to sets of partitions, one order for all."""
+"""Genuine atomic multicast on Apache Kafka: messages to sets of partitions, one order for all.
+
+A *partition* is an address here, "P1". A *log* is the Kafka partition that stores the messages to
+one set of them, each message once. docs/glossary.md explains all words.
+"""
 
 from multicast.consumer import Consumer, Message
 from multicast.cursor import Cursor

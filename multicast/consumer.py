@@ -108,10 +108,11 @@ class Consumer:
     """Delivers every message whose destination set meets the interest, in the agreed order.
 
     Subscribe with `name`, a consumer of the plan, or with `interest`, a set of partitions. Commits
-    go to `group` (default: the name, or the interest). Delivery begins at the group's committed
-    cursor; at `start` if there is none, or if `committed` is False. `driver` is a driver's name, or
-    an open driver, which stays open. Raises `UncoveredInterest` if no collector orders all logs of
-    the interest, `UsageError` for an unknown partition.
+    go to Kafka's group amcast.TOPIC.GROUP (`group`; default: the name, or the interest). A group
+    holds a position; it does not share messages out: each of its consumers gets all. Delivery
+    begins at the committed cursor; at `start` if there is none, or if `committed` is False.
+    `driver` is a driver's name, or an open driver, which stays open. Raises `UncoveredInterest` if
+    no collector orders all logs of the interest, `UsageError` for an unknown partition.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Consumer:
         self._bounds = bounds or Bounds()
         self._topic = topic
         self._group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
-        # By partition that is read: its log's number in the plan, or `_ORDER`.
+        # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._delivery: Delivery
@@ -212,7 +213,7 @@ class Consumer:
                 return batches
             self._balance()
             remaining = deadline - time.monotonic()
-            if waits_for_control:  # all messages of the epoch are delivered
+            if waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
                 self._read(max(0.0, remaining))
@@ -291,11 +292,11 @@ class Consumer:
     def seek(self, where: Start | Cursor | str | datetime) -> None:
         """Continue at a cursor (or its text form), "earliest", "latest", or a time.
 
-        "earliest" is the start of the first epoch from which on every epoch covers the interest,
-        "latest" the end of the order as it is now. A time means the first order record (for a
-        single log: the first message) written at or after it in the newest epoch. Blocks while the
-        control topic is read. Raises `UsageError` for a cursor of another interest,
-        `UncoveredInterest`, `ClusterUnreachable`.
+        "earliest" is the start of the first epoch from which on every epoch covers the interest (if
+        that is no longer retained, `poll` raises `Trimmed`), "latest" the end of the order as it is
+        now. A time means the first order record (for a single log: the first message) written at or
+        after it in the newest epoch that has begun. Blocks while the control topic is read. Raises
+        `UsageError` for a cursor of another interest, `UncoveredInterest`, `ClusterUnreachable`.
         """
         control = self._control.refresh()
         if where == "earliest":
@@ -451,7 +452,7 @@ class Consumer:
             self._paused = paused
 
     def _turn_epoch(self) -> bool:
-        """Begin the next epoch if this one is delivered to its end.
+        """Pass an apparent marker, or begin the next epoch, if the delivery has stopped at either.
 
         True: delivery continues only after the control topic says more.
         """

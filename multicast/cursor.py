@@ -1,7 +1,7 @@
 """A consumer's durable position: everything before it is delivered, nothing after it.
 
-A cursor means the same on every machine and at any later time: the same cursor always gives the
-same sequence of messages. A consumer group stores its text form (`Consumer.commit`).
+A cursor means the same on every machine and at any later time: for one interest it always gives
+the same sequence of messages. A consumer group stores its text form (`Consumer.commit`).
 
     EPOCH/SOURCE/RECORD/RUN/NEXT    of an order stream: offset NEXT in run RUN of the order record
                                     at offset RECORD; SOURCE is the collector's name
@@ -27,7 +27,8 @@ class Cursor:
 
     `source` is the collector's name, or "@" and the log's name for a single-log subscription.
     `record` is the offset of an order record, `run` the index of a run in it, and `next` the offset
-    in that run's log from which delivery continues; without a collector the first two are 0.
+    in that run's log from which delivery continues (below the run: from its start). Without a
+    collector `record` and `run` are 0.
     """
 
     epoch: int

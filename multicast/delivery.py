@@ -17,7 +17,7 @@ Invariants:
 
 A single-log subscription (an interest that meets one log only) needs no order stream: the order is
 the log itself, one run without an end, until an epoch marker. Anybody may write a record that looks
-like a marker, so the core only stops at it; `subscription.pass_marker` decides whether it is real.
+like a marker, so `Delivery` only stops at it; `subscription.pass_marker` decides if it is real.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _RECORD_BYTES = 200
 # 16 MiB in our driver). A smaller buffer pauses logs more often, a larger one takes more memory for
 # each log. It influences no delivery.
 BUFFER_BYTES_MAX = 16 << 20
-# Runs that are queued: some 15 MB (a `_Run` has five numbers). Fewer runs stop the order earlier.
+# Runs that are queued, by default: some 15 MB (a `_Run` has five numbers). It bounds callers that
+# ask `order_paused`; `Consumer` reads the order only while no run is queued.
 RUNS_MAX = 100_000
 
 
@@ -147,7 +148,7 @@ class Delivery:
     `order` is the stream of the collector that serves the interest; None for a single-log
     subscription, whose interest must meet exactly one log. Delivery begins at `cursor`;
     `multicast.cursor` makes one for the epoch's start. A log's buffer is full from
-    `buffer_bytes_max` bytes on (`paused`), the queue of the order from `runs_max` runs on
+    `buffer_bytes_max` bytes on (`paused`), the queue of runs from `runs_max` runs on
     (`order_paused`).
     """
 
@@ -172,7 +173,7 @@ class Delivery:
         # The next four matter to a single-log subscription only.
         self.marker: int | None = None  # it has stopped at this offset, at what may be a marker
         self._end_known = False  # the log's epoch ends where the last run ends
-        self._unmarked_below = 0  # records below this offset that look like markers are none
+        self._unmarked_below = 0  # below this offset no record is a marker, whatever it looks like
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
         self._runs: deque[_Run] = deque()
@@ -217,7 +218,7 @@ class Delivery:
         self._runs.clear()
 
     def ignore_markers(self) -> None:
-        """Continue after the apparent marker; drop all that were received so far without stopping.
+        """Continue: this apparent marker is none, nor is any other that was received so far.
 
         Correct only if the control topic, read after these records, has no plan that ends the log's
         epoch: a plan is written before its markers.
@@ -354,7 +355,7 @@ class Delivery:
     def _stops_here(self, marker: EpochMarker, offset: int) -> bool:
         if self.order is not None or self._end_known:
             return False
-        if marker.epoch <= self.plan.epoch:  # a late marker of a repeated drain
+        if marker.epoch <= self.plan.epoch:  # of an earlier change of epoch, appended again
             return False
         if offset < self._unmarked_below:
             return False

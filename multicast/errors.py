@@ -3,8 +3,8 @@
     retriable   the same call may succeed later
     definite    the requested operation certainly had no effect
 
-An error is definite only if that is certain. `exit_code` is the exit code of the command line
-(README): 1 failed, 2 usage, 3 a violation of the order, 4 unreachable or time-out, 5 conflict.
+`exit_code` is the exit code of the command line (docs/operating.md): 1 failed, 2 usage,
+3 `amcast verify` has found a violation, 4 unreachable or time-out, 5 conflict.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class TopicMissing(UsageError):
 
 
 class UndeclaredDestination(UsageError):
-    """No declared destination set contains the message's; the text names the command that helps."""
+    """The plan has no log for this destination set or a superset; the text says what to run."""
 
 
 class UncoveredInterest(UsageError):
-    """No plan serves the interest: there is none, it has not begun, or no collector covers it."""
+    """An epoch's plan is missing, has not begun, or has no collector for all of the interest."""
 
 
 class ClusterUnreachable(AmcastError):
@@ -111,7 +111,7 @@ class UnknownVersion(AmcastError):
 
 
 class Trimmed(AmcastError):
-    """Retention has removed the offset that is to be read."""
+    """The offset to be read is below the log's start (retention removed it), or above its end."""
 
 
 class TopicChanged(AmcastError):

@@ -6,17 +6,17 @@ an ordinary message there.
 
     amcast.to      "LOG|P1,P3"  covered: addressed to a strict subset of the log's destination set
     amcast.skip    "LOG"        an empty record that fills a hole; it is not delivered
-    amcast.epoch   "LOG|7"      an epoch marker: epoch 7 begins here; it is not delivered
+    amcast.epoch   "LOG|7"      an epoch marker: epoch 7 begins after it; it is not delivered
 
-Any client may write any header, so `special` is a total function: it raises for no bytes. A header
-that deviates from these forms has no meaning, and the record is an ordinary message. A record in
-the form of a marker is never delivered; whether a single-log subscription ends its epoch there is
+Any client may write any header, so `special` is a total function: it never raises. A header that
+deviates from these forms has no meaning, and the record is an ordinary message. A record in the
+form of a marker is never delivered; whether a single-log subscription ends its epoch there is
 decided by the control topic (`subscription.py`).
 
 All drivers and all readers must come to the same result, but Kafka's clients read a header name
 with a NUL, or one that is not UTF-8, in different ways. `header_name` defines it for us: a name
-ends at its first NUL. If the rest is not UTF-8, or contains U+FFFD (which some clients put in place
-of invalid bytes), no header of that record has a meaning.
+ends before its first NUL. If it is not UTF-8 up to there, or contains U+FFFD (which some clients
+put in place of invalid bytes), no header of that record has a meaning.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """An empty record at an offset that was ordered early, but got no message."""
+    """An empty record in a hole: an offset that was ordered before a message came, and got none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def refuse_names(headers: Headers) -> None:
 
 
 def covered_header(log: str, to: Iterable[str]) -> tuple[str, bytes]:
-    """Make the header of a message whose exact destination set is not declared."""
+    """Make the header of a message whose exact destination set has no log of its own."""
     return TO, f"{log}|{','.join(sorted(set(to)))}".encode()
 
 

@@ -3,7 +3,7 @@
 An order stream is one Kafka partition of the order topic. Several writers may append to it, so each
 reader decides for each record, in offset order, whether it is accepted or void. All readers apply
 the rule in this file, and so all agree. No I/O, no clock, no randomness; no other code decides what
-is accepted. docs/protocol.md specifies the bytes.
+is accepted. docs/protocol.md specifies the bytes, `topology.tree` explains bag, top and parent.
 
     accepted    `previous` is the digest of the last accepted record, and the content is possible
     void        everything else: stale writers' records, foreign bytes, impossible contents
@@ -12,6 +12,8 @@ is accepted. docs/protocol.md specifies the bytes.
     positions   for each log of the bag the first offset that is not ordered yet
     parent_next how far the parent's stream is relayed: the number of its accepted records, and the
                 offset after the last of them
+    inherited   of a log of the bag: its top is another collector, so its order comes from the
+                parent (else the log is the collector's own)
     owed        after a recovery: for each inherited log the offset up to which the previous epoch
                 ordered it in the parent's stream, but not in this one; only `amcast topology
                 recover` appends these runs
@@ -20,7 +22,8 @@ Invariants:
     an accepted record orders at most ORDERED_MAX offsets, over all its runs;
     of all records with the same `previous` at most one is accepted: the first that is possible;
     the runs of one log continue each other without a gap: run.first = positions[run.log];
-    the state is a function of the plan and of the raw bytes read, and of nothing else.
+    the state is a function of the control topic (the plan, and where the stream's epoch starts and
+    stops) and of the raw bytes read, and of nothing else.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ from topology.tree import DIGEST_BYTES, Plan
 MAGIC = b"TO"
 VERSION = 1  # of an order record's layout
 OFFSET_MAX = 2**63 - 1  # Kafka's offsets are signed 64-bit numbers
-# The offsets that one record may order. A collector's own record orders at most 512 runs of 1,000
-# (`CollectorLimits`); a collector that relays joins records up to this bound. Where a
-# wrong record orders offsets beyond its log's end, `amcast topology recover` must append one skip
-# for each: the bound limits the damage that one record can do.
+# The offsets that one record may order. An `OWN` record has at most 512 runs of 1,000 by default
+# (`collectors.collector.CollectorLimits`); a collector that relays joins records up to this bound.
+# Where a wrong record orders offsets beyond its log's end, `amcast topology recover` must append
+# one skip for each: the bound limits the damage that one record can do.
 ORDERED_MAX = 2**24
 
 # Magic, version and previous keep their places in every later version.
@@ -55,11 +58,11 @@ class RecordKind(enum.IntEnum):
 
     OWN = 1  # orders logs whose top is its collector
     PARENT = 2  # relays the parent's order of the logs in the bag
-    FREEZE = 3  # ends the epoch: no record is accepted after it
+    FREEZE = 3  # ends the epoch in this stream: no record is accepted after it
 
 
 class Run(NamedTuple):
-    """The consecutive offsets first … next-1 of log number `log` of the plan."""
+    """The offsets first … next-1 of a log; `log` is its number in the plan."""
 
     log: int
     first: int
@@ -179,8 +182,8 @@ class Checkpoint:
 class Resumed(NamedTuple):
     """Where a stream begins in a log after a recovery, and up to which offset it is owed.
 
-    `position` is the position of the same collector's stream in the previous epoch; `owed` is that
-    of its parent's stream, if that is higher.
+    `position` is the position of the same collector's stream in the previous epoch; `owed` is the
+    higher one of it and the position of the parent's stream.
     """
 
     position: int
@@ -189,7 +192,7 @@ class Resumed(NamedTuple):
 
 @dataclass(slots=True)
 class StreamState:
-    """The sum of all accepted records."""
+    """The effect of all records that were accepted so far; `count` is their number."""
 
     digest: bytes
     count: int

@@ -1,8 +1,9 @@
 """Multicast: appends a message to the log of its destination set, and gives a receipt for it.
 
 A receipt stands for one message, `Receipts` for all messages of one `multicast_all`, which costs
-less. Messages of one producer to one log keep their order. Between two logs an order is guaranteed
-only if the producer waits for `ordered` before it sends the second message.
+less. Messages of one producer to one log keep their order. Between messages to two logs no order is
+guaranteed, even if the producer waits for `ordered` between them: the later message may take an
+offset that was ordered early, or a collector orders it before it relays its parent's order.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
 class Producer:
     """Multicasts messages to sets of partitions of one topic. Safe from any thread.
 
-    `bootstrap` lists brokers, "host:port,…". `driver` is a driver's name, or an open driver, which
-    needs no `bootstrap` and stays open. The buffer of unacknowledged messages is bounded; while it
-    is full, `multicast` blocks for at most `block_s` seconds. Every message gets its outcome within
-    `delivery_timeout_s` seconds, plus three if the client has to be replaced (docs/hazards.md).
-    Every other request to the cluster is answered within `request_timeout_s` seconds or raises
-    `ClusterUnreachable`. With `announce` off no collector learns of a message before Kafka has
-    stored it, so no message is ordered early. `linger_ms` is how long a message may wait for others
-    to share its request: a larger value adds latency and lowers the cost of each message.
+    `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names.
+    `driver` is a driver's name, or an open driver: that one stays open, and `bootstrap`, `client`
+    and the two time-outs do not apply to it. The buffer of unacknowledged messages is bounded;
+    while it is full, `multicast` blocks for at most `block_s` seconds. Every message gets its
+    outcome within `delivery_timeout_s` seconds, plus three if the Kafka client has to be replaced
+    (docs/hazards.md). Every other request to the cluster is answered within `request_timeout_s`
+    seconds or raises `ClusterUnreachable`. With `announce` off no collector learns of these
+    messages before Kafka has stored them. `linger_ms` is how long a message may wait for others to
+    share its request: a larger value adds latency and lowers the cost of each message.
     """
 
     def __init__(
@@ -132,8 +134,8 @@ class Producer:
         Payload, key and headers (pairs, or a mapping) reach every consumer unchanged; header names
         that begin with "amcast." are reserved. A message to an undeclared set goes to the log of
         the smallest declared superset. Blocks while the buffer is full, for at most `block_s`
-        seconds. `done` is called once, with the outcome, in the driver's thread; it must neither
-        block nor raise.
+        seconds. `done` is called once, with the outcome, in any thread, perhaps before this call
+        returns; it must neither block nor raise.
 
         Raises `UndeclaredDestination` if no declared set covers `to`, `UsageError` for an unknown
         partition or a malformed header, `BufferFull` if the buffer stayed full. After each of these

@@ -3,10 +3,10 @@
     route       the log that the messages to a destination set go to
     outcome     Kafka's answer to one append: stored at an offset, or failed with an error
     accepted    all in-sync replicas hold the message; its ID is known
-    ordered     the order stream of the log's collector contains the message's ID
+    ordered     the order stream of the log's top collector contains the message's offset
 
-A driver's thread reports each outcome exactly once; any thread may wait for it. The appending
-itself is in `producer.py`.
+The driver reports each outcome exactly once, in any thread; any thread may wait for it. The
+appending itself is in `producer.py`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Receipt:
         return message
 
     def settle(self, outcome: AppendOutcome) -> None:
-        """Take the outcome. Called once, by the driver's thread; not for applications."""
+        """Take the outcome. The driver calls this once, in any thread; not for applications."""
         self._outcome = outcome
         self._settlement.settled(self._route, 1)
         if self._done is not None:

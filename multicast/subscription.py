@@ -29,7 +29,7 @@ class Bounds:
     """Limits of a consumer's memory. They influence its speed, but never its deliveries."""
 
     buffer_bytes_max: int = BUFFER_BYTES_MAX  # of each log
-    runs_max: int = RUNS_MAX
+    runs_max: int = RUNS_MAX  # for callers that ask `Delivery.order_paused`; `Consumer` does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SubscriptionRequest:
 def begin(
     control: ControlState, request: SubscriptionRequest, *, epoch: int, bounds: Bounds
 ) -> Delivery:
-    """Open an epoch at its start, or at that of the epoch from which its source is retained."""
+    """Open an epoch at its start; a retained source at the start of the epoch in which it began."""
     _, source = request.resolve(control.plan(epoch))
     epoch = control.first_epoch(epoch, source)
     plan = control.plan(epoch)
@@ -175,7 +175,7 @@ def pass_marker(
 
     False: it must wait for the control topic to say more. Anybody may write a record that looks
     like a marker, so it counts only if some plan ends the log's epoch. Then the subscription waits
-    for the statement `ends`, and delivers up to the end that it gives, whoever wrote the marker. A
+    for the epoch's `ends`, and delivers up to the end that they give, whoever wrote the marker. A
     plan is in the control topic before its markers are in the logs. So if `refresh`, which reads
     the control topic to its end, finds no such plan, no record received before is a marker.
     """
@@ -220,8 +220,8 @@ class End:
     A consumer has reached the end (`missing` gives None) when
 
     -   it reads epoch `begun` or a later one, so all earlier epochs are delivered to their ends;
-    -   in every log that it reads there, all records below the log's position are delivered or
-        dropped;
+    -   in every log that it reads there, all records below the offset in `positions` are delivered
+        or dropped;
     -   if epoch `epoch` had not begun: it reads that epoch, or the plan of that epoch adds no log
         for it that contains records which the epoch may deliver.
 
@@ -238,7 +238,7 @@ class End:
 
 
 def logs_wanted(control: ControlState, request: SubscriptionRequest | None) -> tuple[Log, ...]:
-    """List the logs of the newest plan that a consumer reads in some epoch; None for all logs."""
+    """List the newest plan's logs that a consumer reads in some epoch; without a request, all."""
     newest = control.plan()
     if request is None:
         return newest.logs

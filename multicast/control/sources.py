@@ -1,4 +1,4 @@
-"""Which order stream is read in which epoch, and where each log begins and ends there: the rule.
+"""Which source is read in which epoch, and where each log begins and ends there: the rules.
 
 A *source* is what a consumer gets its order from: a collector's stream, or a single log that is its
 own order ("@" and the log's name).
@@ -19,10 +19,10 @@ own order ("@" and the log's name).
 Invariants, of a source s of epoch e:
     first_epoch(e, s) <= e <= last_epoch(e, s);
     both are the same for every epoch between them;
-    where a log ends epoch e, it begins epoch e + 1, so each offset is in one epoch.
+    a log begins epoch e + 1 where it ended epoch e, so for each reader an offset is in one epoch.
 
-Everything is a function of the control topic: plans, `markers` and `ends`, in the order of
-`ControlState`. `retained(e)` says what goes on from epoch e into the next. No I/O.
+Everything is a function of the control topic: plans, `markers` and `ends`, as `ControlState`
+accepts them. `retained(e)` says what goes on from epoch e into the next. No I/O.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def source_of(plan: Plan, interest: Sequence[str], named: str | None) -> str | N
 
 
 def retained_whole(plan: Plan) -> Retained:
-    """Say what goes on from the newest epoch, whose successor nobody knows: all of it."""
+    """Give what goes on from the newest epoch while no next plan exists: all of it."""
     return Retained(
         frozenset(collector.name for collector in plan.collectors),
         frozenset(log.name for log in plan.logs),

@@ -8,7 +8,7 @@ watcher and single requests the librdkafka driver uses, too) and `memory/` (simu
                   drivers read with isolation level read_committed, so an open transaction
                   holds the end back
     position      of a reader: every offset below it was returned by a poll or holds no message
-                  (a transaction marker, an aborted record)
+                  (a transaction's marker, an aborted record)
 
 Offsets count records from 0 within one Kafka partition; a range is [first, next). Every call that
 waits has a time limit. Drivers raise the errors of `errors.py` only, never a client's exception.
@@ -23,15 +23,15 @@ from typing import NamedTuple, Protocol
 
 from multicast.errors import AmcastError, BufferFull
 
-# Of appends in flight, by default: librdkafka's default of queue.buffering.max.messages, and twice
-# Kafka's default of buffer.memory. A tenth would refuse bursts; ten times more of either would let
-# a producer hold 640 MB while brokers are down.
+# Bounds of the appends in flight, by default: librdkafka's default of queue.buffering.max.messages,
+# and twice Kafka's default of buffer.memory. A tenth would refuse bursts; ten times more bytes
+# would let a producer hold 640 MB while brokers are down.
 IN_FLIGHT_MAX = 100_000
 IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
-# Of one poll, by default. A plain choice: the records of a poll share its fixed cost, which ten
-# times fewer would make felt; ten times more would delay the caller's other work.
+# Records of one poll, by default. A plain choice: they share the poll's fixed cost, which ten times
+# fewer would make felt; ten times more would delay the caller's other work.
 POLL_RECORDS_MAX = 5000
-# For the flush of `close`, by default. A plain choice: a program that exits may take this long.
+# For the flush in `close`, by default. A plain choice: a program that exits may take this long.
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -104,9 +104,10 @@ class Appender(Protocol):
     ) -> None:
         """Start an append and return without waiting for its outcome.
 
-        The appender calls `done` exactly once with the outcome, on any thread and about within the
-        delivery time-out; `done` must not block. After a failed append, later ones to the same
-        Kafka partition may succeed. (kafka-python blocks for up to 3 s for a new topic's metadata.)
+        The appender calls `done` exactly once with the outcome, about within the delivery time-out,
+        on any thread, even inside this call; `done` must not block. After a failed append, later
+        ones to the same Kafka partition may succeed. (kafka-python blocks for up to 3 s for a new
+        topic's metadata.)
 
         Raises `BufferFull` if the buffer has no room and `UsageError` if the appender is closed;
         nothing was started then, and `done` is not called.
@@ -185,7 +186,7 @@ class Reader(Protocol):
 
 
 class Watcher(Protocol):
-    """Follows the ends of chosen Kafka partitions without reading their payload.
+    """Follows the ends of chosen Kafka partitions; reads little or no payload (`Driver.watcher`).
 
     `spacing_s` is the least time between two requests to one broker; a longer one lets an answer
     cover more appends under load. It is 0 at first and may be set at any time. (The memory driver
@@ -201,7 +202,7 @@ class Watcher(Protocol):
         """Stop following these; later polls do not report them."""
 
     def highs(self) -> Mapping[TopicPartition, int]:
-        """Return the high watermarks above the end, as last reported: open transactions.
+        """Return the high watermarks above the end, as last reported: a transaction is open there.
 
         Safe from any thread.
         """
@@ -284,9 +285,9 @@ class Driver(Protocol):
     ) -> Watcher:
         """Open a watcher; the offsets in `starts` should be at or below the ends.
 
-        `sentinel_topic` names the topic of the sentinel records (`control.sentinel_topic`). With it
-        the watcher reads no payload. If it is None or does not exist, each answer holds at most one
-        batch of messages.
+        `sentinel_topic` names the topic of the sentinel records (docs/protocol.md). With it the
+        watcher reads no payload. If it is None or does not exist, each answer of a broker holds at
+        most one batch of messages, which the watcher ignores.
         """
 
     def direct_appender(self) -> DirectAppender | None:

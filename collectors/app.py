@@ -1,9 +1,10 @@
 """The Faust worker that hosts collectors: lifecycle, supervision and web pages.
 
 `amcast collectors run` and `faust -A collectors.app worker` start the same worker. Faust's own
-consumer, producer and tables are off: an engine (`engine.py`) with a fixed number of threads polls
-Kafka for all collectors of the process, on one of our drivers. (A Faust agent cannot append a merge
-of partitions exactly once; our acceptance rule needs no transaction.)
+consumer, producer and tables are off: the engine (`engine/engine.py`), with a fixed number of
+threads, polls Kafka for all collectors of the process through one of our drivers. (A Faust agent
+cannot merge partitions and append the result exactly once. The acceptance rule of
+`multicast/order.py` does that without transactions.)
 
     AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as for all commands; or `amcast.toml`
     AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where to receive announcements
@@ -13,12 +14,12 @@ of partitions exactly once; our acceptance rule needs no transaction.)
 
 Without AMCAST_NODES all processes share the collectors: each is primary of some, and standby of
 others. A consumer group knows the processes (`membership.py`); each process computes the placement
-itself (`placement.py`). Until the group has answered, a process is a standby of all collectors. A
-process gives up a collector that is no longer its share when another instance's records are
-accepted, or after `_LINGER_S`.
+itself (`placement.py`). From `_GROUP_S` after its start until the group first answers, a process is
+a standby of all collectors. A collector that left its share ends at once if it does not act, else
+when another instance's record is accepted, or after `_LINGER_S`.
 
-`/healthz` answers 200 while all collectors of the process run, else 503. `/status` describes each
-of them. Both are served at AMCAST_WEB_HOST only.
+`/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
+`/status` describes each collector. Both are served at AMCAST_WEB_HOST only.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)
 _T = TypeVar("_T")
 _DEFAULT_PORT = 6066  # Faust's default
 _PORT_MAX = 65535  # of TCP
-# After the first, second, ... failure of an instance: a passing failure costs little time, and a
-# lasting one does not fill the log.
+# Pauses before an instance is restarted, after its first, second, ... failure: a passing failure
+# costs little time, and a lasting one does not fill the process's log.
 _RETRY_S = (0.1, 0.5, 2.0, 5.0)
-# A new epoch is noticed within this time. Applying waits 3 s for its collectors to open.
+# A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`).
 _EPOCH_EVERY_S = 1.0
 _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks several brokers
 # How long a new process waits for its group before it is a standby of all collectors. A rebalance
 # may take longer (Kafka's group.initial.rebalance.delay.ms is 3 s), and collectors must not wait.
 _GROUP_S = 1.0
 _GROUP_EVERY_S = 0.05  # only while a process waits for its group or its first collectors
-# An acting instance that lost its share runs on until another one acts, or for this time: longer
-# than its successor needs to start.
+# An acting instance that is no longer our share runs on until another one acts, or for this time:
+# longer than its successor needs to start.
 _LINGER_S = 10.0
 _STEADY_S = 10.0  # an instance that ran for so long is restarted with the shortest delay
 
@@ -145,7 +146,7 @@ app = _Shell(
 
 
 class Supervisor(Service):
-    """Keeps one collector running until its epoch is over; restarts it after a failure."""
+    """Runs one collector until its stream is frozen; restarts its instance after a failure."""
 
     def __init__(self, engine: Engine, epoch: int, name: str, *, primary: bool) -> None:
         super().__init__()
@@ -389,7 +390,7 @@ hosts: list[CollectorHost] = []
 
 
 def _healthz() -> tuple[HTTPStatus, dict[str, Any]]:
-    """Give 200 if all collectors of this process run, else 503."""
+    """Give 200 if all collectors of this process run or its share is empty, else 503."""
     nodes = _status()["nodes"]
     idle = bool(hosts) and all(host.idle for host in hosts)  # our share is empty
     healthy = (idle or bool(nodes)) and all(node["state"] == "running" for node in nodes)

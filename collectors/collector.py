@@ -1,14 +1,17 @@
-"""The collector core: takes the ends of logs and the records of streams, and gives appends.
+"""The collector core: takes the ends of logs and the records of order streams, gives appends.
 
-No I/O, no clock: `instance.py` polls Kafka, calls this core, and executes the actions that `step`
-returns. To pipeline appends, the core speculates that its pending records will be accepted. If
+No I/O, no clock: loops poll Kafka, and `engine/core_runner.py` calls this core and carries out the
+actions that `step` returns. The words log, bag and top are explained in `topology/tree.py`.
+
+To pipeline appends, the core speculates that its pending records will be accepted. If
 another instance's record is accepted in between, it starts again from there. An append may be lost,
 late, doubled, or beaten by another instance: the acceptance rule of `multicast.order` makes all of
 these harmless.
 
-    accepted     the state of our own stream as read back
+    accepted     the state of our own stream as read so far (`own.state`); an ack counts as reading
+    inherited    of a log in our bag: the parent's bag has it too, so the parent's stream orders it
     speculated   the state after all pending records
-    pending      records that were handed out for append and are not read back yet
+    pending      records that were handed out for append and are not read yet
     relay        the parent's accepted records that `accepted` has not relayed, reduced to our bag
     early        offsets beyond a log's end that are ordered because a producer announced them
     hole         an offset that was ordered early and stays empty; it is filled with a skip
@@ -217,7 +220,7 @@ class Collector:
         self.parent.passed(position)
 
     def log_end(self, log: int, end: int) -> None:
-        """Report that all offsets of a log below `end` are filled."""
+        """Report the end of a log: its last stable offset."""
         if log in self.own.own:
             known = self._ends.get(log)
             if known is None:
@@ -238,7 +241,7 @@ class Collector:
                 self._promises[log].announced(announcement.producer, sent, settled)
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
-        """Report that time has passed: an offset that was empty at the last tick is now a hole.
+        """Report that time has passed: an early offset, empty at the last tick too, is a hole.
 
         `highs` are the high watermarks of logs with messages of open transactions.
         """
@@ -314,7 +317,7 @@ class Collector:
 
     @property
     def lag(self) -> int:
-        """The number of filled offsets of our own logs that are not ordered yet."""
+        """The number of offsets below the ends of our own logs that are not ordered yet."""
         positions = self.own.state.positions
         return sum(max(0, end - positions[log]) for log, end in self._ends.items())
 

@@ -8,8 +8,8 @@ many instances append.
     waits   since when an append is due while no record of another instance was accepted
     acting  the instance appends what is due
 
-A standby begins to act once `waits` is longer than its patience, and stops when a record of another
-instance is accepted. So does a former primary: it stops at its successor's first accepted record.
+A standby begins to act when an append has been due for its patience, and stops when a record of
+another instance is accepted. A former primary acts on until then.
 """
 
 from __future__ import annotations

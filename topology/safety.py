@@ -1,8 +1,8 @@
 """Whether the interests of a file are acyclic and pairwise safe, with a witness if they are not.
 
 `judged` takes an `InterestFile` and gives a `SafetyVerdict`: a witness in words (an example of what
-can go wrong) and the least change that would remove it. No I/O. The vertices of the hypergraph are
-logs, so declared destination sets count.
+can go wrong) and the least change that would remove it. No I/O. In the hypergraph, vertices are
+logs (declared sets have logs of their own), and an edge holds the logs that one interest meets.
 
     acyclic         alpha-acyclic: the interests themselves can be the collectors' bags, so no
                     collector does foreign work

@@ -3,7 +3,7 @@
 A `Plan` is immutable, and every process reads it in the same way. The digest of its canonical bytes
 identifies the epoch's layout. No Kafka, no solver and no files here.
 
-    partition   an address that a message is multicast to, "P1"
+    partition   an address of messages, "P1"; the messages to it may be in several logs
     log         the Kafka partition that holds the messages of one destination set; its name is the
                 set, sorted and joined by "+": "P1+P3"
     bag         the logs whose order one collector knows
@@ -93,10 +93,11 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The figures that the planner states for its plan; docs/topology.md explains them.
+    """The figures that the planner states for its plan: cost = hops + phi * (foreign + excess).
 
-    cost = hops + phi * (foreign + excess). `excess` is the load above a soft limit, most often 0.
-    `gap` is the distance to the proven lower bound, relative to the cost; 0.0: proven optimal.
+    `hops` sums, over consumers, the rate of each log read times the collectors that it passes;
+    `foreign` the rates of other logs in those collectors; both weighted. `excess` is the load above
+    a soft limit. `gap` = (cost - proven lower bound) / cost; 0.0: proven optimal.
     """
 
     hops: float

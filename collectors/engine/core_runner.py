@@ -11,7 +11,7 @@ actions, in the order in which the core gives them.
             thread that has it, which looks for acks again after it has released the lock
     over    no event is taken and no action is carried out any more
 
-An exception ends this one instance; another instance of the collector continues from the log.
+An exception ends this one instance; another one continues from the collector's order stream.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CoreRunner:
         self._take(self._records, batches)
 
     def on_ends(self, ends: Mapping[TopicPartition, int]) -> int | None:
-        """Take ends of logs that moved; count the offsets below them that were not ordered yet."""
+        """Take ends of logs that moved; see `EndSink.on_ends` for the count."""
         self._engine.chores.recheck(self, {partition.topic for partition in ends})
         counts: list[int] = []
 
@@ -140,7 +140,7 @@ class CoreRunner:
         self._take(self._control, state)
 
     def tick(self) -> None:
-        """Take a tick; it counts as no event."""
+        """Take a tick; unlike an event, it does not keep the instance on the clock."""
         self._take(self._tick, is_event=False)
 
     def look(self) -> None:

@@ -6,9 +6,9 @@
     clock      ticks (`clock.py`)
     chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
 
-There is one appender, too. An instance (`instance.py`) has no thread and no client of its own: the
-loops bring it events, and it asks the engine to append. The control topic is read once; every
-instance gets the same snapshot of its state, which nobody changes.
+They share one appender (a Kafka producer), too. An instance (`instance.py`) has no thread and no
+client of its own: the loops bring it events, and it asks the engine to append. The control topic is
+read once; every instance gets the same snapshot of its state, which nobody changes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from multicast.control import ControlReader, ControlState, control_partition, se
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
 
-# Appends that have no outcome by then are in doubt, which the acceptance rule allows. Ten times as
-# long, a process would take that much longer to end while the cluster is away.
+# How long closing waits for outcomes of appends. Later ones stay unknown, which the acceptance rule
+# allows. Ten times as long, a process would end that much later while the cluster is away.
 _APPENDER_CLOSE_S = 1.0
 
 

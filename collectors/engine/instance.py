@@ -1,12 +1,12 @@
 """The life of one instance of one collector: open, begun, over.
 
-    open    stands ready: its logs are followed, and its address is advertised
+    open    stands ready: its logs are followed, and a primary's address is advertised
     begun   the epoch before has ended, and the core works (`core_runner.py`)
     over    it was stopped, it failed, or its epoch is over; it stays so
 
 What is right to do is decided in `collector.py` and `multicast.order`. Any number of instances of
-a collector may run at once, anywhere: the log decides which records count. Of several, those that
-stand by (`standby.py`) follow the streams and hold back what they would append.
+a collector may run at once, anywhere: the order stream decides which records are accepted. Those
+that stand by (`standby.py`) follow the streams and hold back what they would append.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from multicast.topic_identity import refuse_other_topics
 class CollectorInstance:
     """Runs one collector of one epoch until the epoch is over, it fails, or `stop` is called.
 
-    `epoch` None takes the newest; `plan` is the one that the collector began with. Where the epoch
-    before still runs, the instance stands ready until that has ended. Without `checkpoints` it
-    reads its streams from the epoch's start: what to do after a `ProtocolViolation` that names a
-    checkpoint. A `standby` appends only what has waited for longer than `patience_s` seconds.
+    `epoch` None takes the newest. `plan` is that of the epoch in which the collector began, so an
+    earlier one if it was retained. Where the epoch before still runs, the instance stands ready
+    until that has ended. Without `checkpoints` it reads its streams from the epoch's start: what to
+    do after a `ProtocolViolation` that names a checkpoint. A `standby` begins to append when
+    something has waited for `patience_s` seconds.
 
     Raises `UsageError` where the plan has no such collector. Nothing happens before `Engine.add`.
     Once it is over, it calls `on_end`, from any thread, and sets `ended`; `error` then says what
-    it failed of (`TopicChanged`: a log's topic was deleted and created again).
+    made it fail (`TopicChanged`: a log's topic was deleted and created again).
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class CollectorInstance:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, of whatever."""
+        """Whether it has ended, for whatever reason."""
         return self._runner.over
 
     def open(self, topic_ids: Mapping[str, str]) -> None:
@@ -105,7 +106,7 @@ class CollectorInstance:
         self.control_changed(self._engine.control)  # it may have changed since `state`
 
     def control_changed(self, state: ControlState) -> None:
-        """Take a new state of the control topic: begin when due, freeze where markers say so."""
+        """Take a new state of the control topic: begin when due, freeze at the epoch's markers."""
         if not self.begun:
             if self.is_open and self._is_due(state):
                 self._engine.chores.begin(self)

@@ -2,10 +2,10 @@
 
     ack                 of an append: the record, and the offset that Kafka gave it. A thread of a
                         client queues it (`done` of an append); `take_ack` gives it to the core
-    sole-writer streak  how many of our records counted in a row, without one of another writer.
-                        From 64 on the acks alone say what counts, and the stream is not read back.
-                        A gap between two acks is another writer's record: the streak ends, and the
-                        stream is read back from the gap on
+    sole-writer streak  how many of our records were accepted in a row, with no record of another
+                        writer between. From 64 on the stream is not read back: the acks suffice.
+                        A gap between two acks may hold another writer's record: the streak ends,
+                        and the stream is read back from the gap on
 
 `done` of an append may run while its own thread holds the core's lock, where the client knows the
 outcome at once. So it only notes a failure, or queues the ack and calls `acked`, which must never
@@ -24,8 +24,8 @@ from collectors.engine.stream_loop import StreamBatch, StreamSink
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AccessDenied
 
-# A plain choice; safety needs none of it. With 640, an instance fetches so many of its own records
-# before it saves itself the rest; with 6, two that write at the same time would switch more often.
+# Safe with any value. With 640, an instance fetches ten times more of its own records before it
+# stops reading back; with 6, two that write at the same time would switch more often.
 _SOLE_WRITER_RECORDS = 64
 
 
@@ -97,8 +97,8 @@ class OwnStream:
     def take_ack(self, core: Collector | None) -> None:
         """Give the oldest ack to the core as a record read back; a core of None drops it.
 
-        The core gets it only if it has read every record before it. Otherwise a record of another
-        writer lies between, the streak ends, and reading the stream brings both.
+        If the core has not read every record before it, the streak ends: reading the stream brings
+        those and this one. If the core has read this record already, the ack is dropped.
         """
         raw, offset = self._acks.popleft()
         if core is None:

@@ -26,7 +26,7 @@ from collectors.engine.loops import Loop, partition_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 
 # Not every driver's poll can be woken, so a new subscription may wait for so long. Ten times as
-# long would delay a takeover or a change of plans by 0.5 s.
+# long would delay a takeover or a change of epoch by 0.5 s.
 _POLL_S = 0.05
 
 
@@ -64,7 +64,7 @@ class StreamLoop:
         self._lock = threading.Lock()  # of the two below
         self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
-        self._reader: Reader | None = None  # and all below: the loop's thread only
+        self._reader: Reader | None = None  # and all below: set by the loop's thread only
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
         self.loop = Loop("streams", self._turn, wake=self._wake, failed=self._failed)

@@ -2,8 +2,9 @@
 
 It first refuses a plan that does not fit, and a cluster with settings that would break a guarantee.
 Then it creates the topics and appends the plan to the control topic; of several operators' plans
-for one epoch only the first counts, by its digest chain. At last it drains the epoch before
-(`drain.py`). All steps can be repeated, so an interrupted `apply` is run again.
+for one epoch only the first is accepted, because each names the digest of the plan before. Finally
+it ends the epoch before (`drain.py`). All steps can be repeated, so an interrupted `apply` is run
+again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan
 
-# After a change, how long to wait until instances have opened all collectors of the new epoch.
+# How long to wait, after the new epoch has begun, until instances have opened its new collectors.
 # 200 collectors open in about 1.3 s (docs/operating.md).
 _OPENING_S = 10.0
 _POLL_S = 0.05  # of the control topic; well below the 0.2 s that a human notices
@@ -77,7 +78,7 @@ _SENTINEL_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of `apply`: the plan with its cluster's values, and the topics it created.
+    """The result of `apply`: the plan as applied (see `_fill_in`), and the topics it created.
 
     `not_running` names the plan's collectors that no instance has opened; in the first epoch that
     is normal.
@@ -210,9 +211,9 @@ def _report(findings: Iterable[Finding], say: Callable[[str], None]) -> None:
 def _drain(
     driver: Driver, control: ControlReader, timeout_s: float, say: Callable[[str], None]
 ) -> bool:
-    """End the epoch before the newest one; give whether it had not ended before.
+    """End the epoch before the newest one; False if there is none or it had ended already.
 
-    Afterwards wait until instances have opened all new collectors, unless no collectors run.
+    Afterwards wait until instances have opened all new collectors, unless nobody runs collectors.
     """
     newest = control.state.epoch
     if newest == 1 or newest - 1 in control.state.ends:
@@ -257,7 +258,7 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
 def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
     """Raise if a topic of a running plan was recreated, or a setting breaks a guarantee.
 
-    Give a sentence for each thing that this user may not see, and that was not checked therefore.
+    Give a sentence for each thing that was not checked because this user may not see it.
     """
     results = of_settings(admin, plan)
     refuse(results)
@@ -285,10 +286,9 @@ def same_layout(first: Plan, second: Plan) -> bool:
 
 
 def append_sentinels(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0) -> bool:
-    """Append one small sentinel record on each broker, for watchers to fetch instead of messages.
+    """Append a sentinel record on each broker: a watcher's long poll fetches it, and no messages.
 
-    They only save bytes that a watcher fetches, so if the cluster refuses them, the result is
-    False, and not an error.
+    It only saves bytes, so if the cluster refuses one, the result is False, and not an error.
     """
     name = sentinel_topic(topic)
     try:

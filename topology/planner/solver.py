@@ -1,9 +1,10 @@
-"""The planner: finds the cheapest plan for an interest file, with a proof or a gap.
+"""The planner: finds the cheapest plan for an interest file, with a proof or a gap to a bound.
 
-The method depends on the size of a component only, so the same input gives the same plan:
+Each component (connected interests; words: `hypergraph.py`) is solved by itself. Its form and the
+limits decide the method, and no clock does, so the same input gives the same plan:
 
-    every choice    up to seven demands (fewer with hosts): dynamic programming over all trees, and
-                    the integer program over all choices; both must find the same optimum
+    every choice    up to seven demands (fewer with hosts): dynamic programming over all trees; the
+                    integer program over the same choices (`exact.Choice`), if few, confirms it
     packing         more demands of which few sets are connected (chains, stars): exact, all bags
     heuristic       all others: the best of several constructions, and a proven lower bound
 
@@ -40,8 +41,8 @@ from topology.tree import PHI_DEFAULT, Plan
 # The price of a foreign message in hops. With 10 a tree may have up to ten hops more to avoid one
 # foreign message; with 0.1 hops decide, and foreign work counts between trees of similar hops.
 PHI = {"genuine": PHI_DEFAULT, "latency": 0.1, "balance": PHI_DEFAULT}
-# Of an integer program that only confirms the search. Larger programs are left out: they take CBC
-# long, and the result of the search is exact without them.
+# The most choices of an integer program that only confirms the search. Larger components are left
+# out: they take CBC long, and the search is exact without them.
 CHOICES_MAX = 6_000
 BALANCE_STEPS_MAX = 8  # halvings: the interval of possible loads shrinks to 1/256
 TOLERANCE = 1e-6  # relative; the program's prices are floating point, the search's are exact
@@ -137,7 +138,10 @@ def solve(
 
 @dataclass(slots=True)
 class _Part:
-    """One component and its tree, once found. `bound` and `price` are integers of the search."""
+    """One component and its tree, once found. `coupled`: a limit counts collectors of all parts.
+
+    `bound` and `price` are integers of the search.
+    """
 
     measure: Measure
     load_max: int | None

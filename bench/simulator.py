@@ -1,6 +1,6 @@
 """The simulator: runs the real cores on a faulty cluster in memory, deterministically from a seed.
 
-It uses no thread and no clock. `simulation/schedule.py` draws the whole schedule from the seed;
+A run uses no thread and no clock. `simulation/schedule.py` draws the whole schedule from the seed;
 this module runs its turns one by one, then ends the faults, and judges the run.
 
     python -m bench.simulator --seed N                            one schedule
@@ -9,6 +9,7 @@ this module runs its turns one by one, then ends the faults, and judges the run.
 
     safety      under faults: no two consumers disagree, nothing is delivered wrongly
     liveness    after the faults have ended: everything is delivered within `ROUNDS_MAX` rounds
+    seat        one consumer instance over its restarts
 
 Exit code 3: a guarantee was violated. Then the output names the command that repeats the run, and
 the shortest failing schedule that was found.
@@ -40,7 +41,7 @@ from bench.simulation.writers import Operators, Producers
 from multicast.control import ControlState, genesis, plan_record
 
 # Each round gives every process a turn that does all its work; schedules need up to 124 rounds
-# (measured over 120 of them). Ten times more would only delay the report of a livelock.
+# (measured over 120 schedules). Ten times more would only delay the report of a livelock.
 ROUNDS_MAX = 2000
 # With forged records an operator looks for damage only in every fourth round, so a run is at rest
 # only after more than four rounds without an event.

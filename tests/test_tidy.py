@@ -1,4 +1,7 @@
-"""The house rules that a machine can hold: rooms, doors, pure cores, banned calls, lengths."""
+"""The rules of this code that a test can check, such as imports, pure cores, banned calls, lengths.
+
+A room is a top-level package; a door is the only place that imports a big foreign package.
+"""
 
 import ast
 import functools
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# Each room, and the other rooms that it may import.
 ROOMS = {
     "topology": set(),
     "multicast": {"topology"},
@@ -18,8 +22,8 @@ ROOMS = {
     "bench": {"multicast", "topology", "collectors", "ordering_osn"},
     "tests": {"multicast", "topology", "collectors", "ordering_osn", "bench"},
 }
-# Inside a room: each layer imports itself and those above it in this list, which are the lower
-# ones. A file stands in the layer that names the most of its module.
+# Inside a room: the lowest layer comes first, and each imports only itself and earlier ones. A file
+# belongs to the layer that names the longest prefix of its module.
 LAYERS = {
     "topology": [
         ["topology.documents", "topology.tree", "topology.interests"],
@@ -58,7 +62,7 @@ LAYERS = {
         ["bench"],
     ],
 }  # fmt: skip
-# A big package has one door: only there it is imported.
+# Big foreign packages, and the only place where each is imported (tests apart).
 DOORS = {
     "kafka": ("multicast/drivers/kafka_python/",),
     "confluent_kafka": ("multicast/drivers/librdkafka/",),
@@ -76,7 +80,7 @@ DOORS = {
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
 }
-# Records in, actions out: no I/O, no clock, no chance.
+# No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [
     "bench/report/targets.py",
     "bench/nemesis/frames.py",
@@ -156,7 +160,7 @@ BANNED_CALLS = {
     "eval": "a parser",
     "print": "typer.echo for data, stderr for progress",
 }
-# They were the names of hundreds of things, and told of none what it is.
+# Names that were used for hundreds of things and say nothing about any of them.
 SAYS_NOTHING = {"at", "found", "one", "told", "asked", "said"}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -173,7 +177,7 @@ def tree(source: str) -> ast.Module:
 
 @functools.cache
 def imports(source: str, *, parts: bool = False) -> list[tuple[int, str]]:
-    """All modules that a file imports, wherever in it; with `parts`, what it takes of them, too."""
+    """All modules that a file imports anywhere; with `parts`, the imported names, too."""
     found = []
     for node in ast.walk(tree(source)):
         if isinstance(node, ast.Import):
@@ -204,7 +208,7 @@ def test_a_room_imports_only_the_rooms_below_it(room):
 
 
 def layer(module: str, layers: list[list[str]]) -> int:
-    """The place of the layer that names the most of a module."""
+    """The index of the layer that names the longest prefix of a module."""
     named = [
         (len(name), place)
         for place, names in enumerate(layers)
@@ -229,7 +233,7 @@ def test_no_arrow_inside_a_room_points_upward(room):
 
 
 def test_no_files_import_one_another_in_a_circle():
-    """But for types: a name that only a type checker reads is imported under TYPE_CHECKING."""
+    """Except for types: imports under TYPE_CHECKING do not count."""
     left = {}
     for source in SOURCES:
         types = {
@@ -385,7 +389,7 @@ def numeric(value: ast.expr) -> bool:
 
 
 def test_a_number_of_the_product_says_why():
-    """By a comment in its line, or above it and the numbers that stand with it."""
+    """By a comment in its line, or above it or the group of numbers in which it stands."""
     wrong = []
     for source in SOURCES:
         if source.startswith(("bench/", "tests/")):

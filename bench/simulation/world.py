@@ -1,8 +1,9 @@
 """The simulated cluster: Kafka partitions in memory, and the faults of appends to them.
 
 Each append has a fate that the schedule drew: the record is stored at once, later, twice or never,
-and the writer gets an answer or none. Virtual time is the number of turns so far. Readers see what
-a real cluster shows: `Trimmed` below the log start, nothing beyond an open transaction.
+and the writer learns the outcome, or that it is unknown. Virtual time is the number of turns so
+far. Readers see what a real cluster shows: `Trimmed` below the log start, nothing beyond an open
+transaction.
 
     late        events that are still in the network, by the turn at which they arrive
     view        the state of the control topic up to some record; a process may hold an old one
@@ -105,7 +106,7 @@ class World:
             },
             now_ms=self._now_ms,
         )
-        self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []
+        self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
         self.filled_wrongly = ""  # a log that was filled after its topic was recreated
         self.work: dict[tuple[str, str], int] = {}
@@ -171,7 +172,7 @@ class World:
         return offset
 
     def _carry(self, append: PendingAppend) -> None:
-        """Give an append its fate."""
+        """Carry out one append with the fate that `append` chose."""
         fate = self._fate
         if fate is Fate.STORED:
             append.settle(self._store(append))
@@ -214,13 +215,13 @@ class World:
         self.trace.append((self.turn, "stored", partition.topic, partition.partition, offset))
 
     def worked(self, process: str, log: str) -> None:
-        """Count that a process handled records of a log."""
+        """Count that a process looked at a log once more, for the check of genuineness."""
         self.work[process, log] = self.work.get((process, log), 0) + 1
 
     def append_skip(
         self, log: Log, *, bits: int, done: Callable[[AppendOutcome], None] | None
     ) -> None:
-        """Append a skip to a log with a hole."""
+        """Append a skip, which fills a hole of a log; without `done` it is stored at once."""
         partition = log_partition(log)
         self.fault("hole filled")
         if not self.same_topic(partition.topic):
@@ -231,7 +232,7 @@ class World:
             self.append(partition, b"", headers=(skip_header(log.name),), bits=bits, done=done)
 
     def same_topic(self, topic: str) -> bool:
-        """Whether a message topic has not been recreated since the run began."""
+        """Whether a topic with messages is still the one that the run began with."""
         return self.log.topic_ids((topic,)) == {topic: self.topic_ids[topic]}
 
     # -- reading ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 `seek.py` decides which blocks are sent; this module reads them, shares them between streams and
 writes them. No gRPC here: a stream is a `Stream` of bytes.
 
-    tail           wakes all streams that wait for the end of one chain, once for each change
+    tail           wakes all streams that wait for a chain's next block, once for each change
     cache          the answers sent lately: streams of the same chain share one copy of a block
     send window    limits how many bytes are being sent at once (`send_window.py`)
 
@@ -160,9 +160,9 @@ class Deliver:
             channel = channel_of(self._channels, request)
         except Refused as refused:
             return _refusal("a request", refused)
-        labels = (channel.name, "false", "block")
+        labels = (channel.name, "false", "block")  # channel, filtered, data_type
         self._metrics.deliver_requests_received.add(*labels)
-        # What is counted where the client leaves while its stream waits.
+        # This is counted where the client disconnects while its stream waits.
         status, why = Status.INTERNAL_SERVER_ERROR, ""
         try:
             status = await self._blocks(stream, channel, request)

@@ -5,22 +5,24 @@
 records, so every node writes the same blocks: neither the time a record arrived, nor the node that
 posted it, nor a restart has an influence on a block.
 
-    position   right behind a record: its number in the order stream (from 1; -3 before the first)
-               and the cursor from which a consumer reads the next one. A block's position: how far
-               the stream is in the blocks
+    position   right after a record: its number in the order stream (from 1; -3 before the first)
+               and the cursor from which a consumer reads the next one. A block's position: where
+               a node that restarts from this block reads on
     current    judged under the config in force (the record's `config_seq` is its sequence)
     stale      judged under an older config. It is judged again, and if it is valid, *reposted* with
                its own number as `original`. It is not ordered here, because the second judgement
-               depends on the hour (an identity expires), so nodes may disagree on it
-    copy       a record with an `original`. Every node posts one; the first one counts
+               depends on the time (an identity expires), so nodes may disagree on it
+    copy       a record with an `original`. Each node that finds the original valid posts one; the
+               first copy counts
     window     the newest `window_max` transactions of the blocks. A transaction in the window, or
                pending, is not ordered again. All nodes of a chain have the same `window_max`
     resubmission cursors
                `last_original`: the newest original of which a copy was read;
-               `last_resubmitted_config`: the newest config that was, or will be, reposted
+               `last_resubmitted_config`: the newest stale config that this node reposts, or of
+               which a copy was read
 
 Invariants:
-    the state is a function of the blocks and of the records behind the last block's position: a
+    the state is a function of the blocks and of the records after the last block's position: a
         chain made by `state_from` and stepped from there writes the blocks it would have written;
     a transaction is in any `window_max` consecutive ones at most once;
     ingress is open if and only if last_resubmitted_config <= last_original.
@@ -93,7 +95,7 @@ class Rules(Protocol):
         """
 
     def after(self, envelope: bytes) -> Rules:
-        """Give the rules once this config is in a block: the same at every node, at any hour.
+        """Give the rules once this config is in a block: the same at every node, at any time.
 
         The creation of a channel (ORDERER_TRANSACTION) does not change them. Raises `Invalid` for
         an envelope that holds no config of this channel, or not the next one.
@@ -111,10 +113,10 @@ class Cause(enum.StrEnum):
     CONNECT = "connect"
     CUT_STALE = "cut_stale"  # a time-to-cut of a block that is cut already
     CUT_EMPTY = "cut_empty"  # of the next block, with nothing pending
-    CUT_FUTURE = "cut_future"  # of a block behind the next one: no correct node posts it
+    CUT_FUTURE = "cut_future"  # of a block after the next one: no correct node posts it
     COPY = "copy"  # another node's copy of a reposted record
     MALFORMED = "malformed"  # not an envelope
-    MISPLACED = "misplaced"  # of a class, in a log or with an original that it cannot have
+    MISPLACED = "misplaced"  # its class, its log or its `original` cannot be so
     REPLAYED = "replayed"  # its ID is in the window, or pending
     INVALID = "invalid"  # the rules refuse it
 
@@ -144,7 +146,7 @@ class Repost:
 
     AFTER every earlier `Repost` is acknowledged: a copy that follows the copy of a later record is
     ignored as read already, and its transaction would be lost. Acknowledged BEFORE any later
-    `Write` is durable: a node that restarts behind that block does not post the copy again.
+    `Write` is durable: a node that restarts from that block does not post the copy again.
     """
 
     raw: bytes
@@ -207,7 +209,7 @@ class Chain:
 
     @property
     def position(self) -> StreamPosition:
-        """Behind the newest record that was stepped."""
+        """Right after the newest record that was stepped."""
         return self._position
 
     @property
@@ -250,7 +252,7 @@ class Chain:
     def step(
         self, position: StreamPosition, raw: bytes | None, *, spans: bool = False
     ) -> tuple[Action, ...]:
-        """Take the next record. `position` is behind it; `spans`: its log is of several chains."""
+        """Take the next record. `position`: after it; `spans`: its log is of several chains."""
         assert position.number == max(self._position.number, 0) + 1, "a record was left out"
         try:
             record = decode(raw)
@@ -327,7 +329,7 @@ class Chain:
         kind: RegularKind,
         cursors: _ResubmissionCursors,
     ) -> _ResubmissionCursors:
-        """Order a transaction, repost or refuse it. Gives the cursors behind its record."""
+        """Order a transaction, repost or refuse it. Gives the cursors after its record."""
         transaction = facts.transaction
         if transaction in self._window or transaction in self._pending:
             self._refuse(transaction, "it was ordered before", Cause.REPLAYED)

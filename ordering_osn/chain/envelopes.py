@@ -3,8 +3,8 @@
     envelope   payload and signature; its bytes are what a block holds
     payload    header (channel header, signature header) and data
 
-No I/O, no clock; no signature is checked here. The maker's bytes are deterministic but for the
-nonce and the signature: map entries are sorted by key.
+No I/O, no clock; no signature is checked here. The maker's bytes depend on its arguments, a
+random nonce and the signature only: protobuf's map entries are sorted by key.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ParsedEnvelope:
 
     @property
     def payload(self) -> Any:
-        """The `Payload`. A payload without a header is a `BadEnvelope`, too."""
+        """The `Payload`. Raises `BadEnvelope` for one without a header, too."""
         if self._payload is None:
             payload = decoded(Payload, self.message.payload, "the payload")
             if not payload.HasField("header"):

@@ -62,7 +62,7 @@ _RECENT_BYTES_MAX = 8 << 20
 class Ledger:
     """One chain's blocks: one appender, any number of readers. Create it with `open`.
 
-    `torn_bytes` is how many bytes behind the last intact block the opening found (and cut off,
+    `torn_bytes` is how many bytes after the last intact block the opening found (and cut off,
     unless read-only); `indexes_rebuilt` is how many indexes were missing or damaged.
     """
 
@@ -219,7 +219,7 @@ class Ledger:
                     f"block {self._height - 1}, which must stay"
                 )
             base = self.base_at(below)
-            self._flush()  # the new base must not reach the disk before the blocks behind it
+            self._flush()  # the new base must not reach the disk before the blocks after it
             try:
                 segments.write_base(self.folder, base)
             except OSError as error:

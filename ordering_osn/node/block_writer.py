@@ -2,7 +2,8 @@
 
 A block that the core cut is signed and appended to the ledger
 
-    AFTER every repost before it is stored: behind the block nobody reads the stale record again
+    AFTER every earlier repost is stored: a restart from this block does not read the stale
+          records again
     AFTER the channel that it creates exists: a node that restarts in between creates it again,
           and creating a channel twice is creating it once
 
@@ -27,7 +28,7 @@ from ordering_osn.node.receipts import PendingReceipts
 from ordering_osn.protos import KafkaMetadata
 
 # A full disk is looked at again this often: the chain takes no envelope until there is room, so ten
-# times more would keep clients out for 10 s after it was made; the attempt costs one failed write.
+# times more would keep clients out for 10 s more; the attempt costs one failed write.
 _DISK_FULL_RETRY_S = 1.0
 
 

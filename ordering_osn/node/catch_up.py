@@ -1,4 +1,4 @@
-"""Verifies blocks that a peer gives, for a node whose records the log no longer holds.
+"""Verifies blocks that a peer gives, where the log no longer holds their records.
 
 The input is serialized blocks, the header of the node's newest block, and the config in force. A
 block is
@@ -41,7 +41,7 @@ class Peers(Protocol):
     def blocks(self, channel: str, start: int) -> Iterator[bytes]:
         """Give a chain's serialized blocks from number `start` to the newest that a peer has.
 
-        Blocks the calling thread, within bounds. Raises `NoPeer` where no peer gives any.
+        The calling thread waits, for a bounded time. Raises `NoPeer` where no peer gives any.
         """
 
 

@@ -1,7 +1,8 @@
 """One chain at one node: follows the chain's order stream and writes its blocks.
 
-The shell around `chain.Chain`. One thread polls the stream, steps the core with each record, and
-carries out the actions that the core returns. No rule about blocks is in this file. The parts:
+The shell around the core, `chain.Chain`. One thread polls the stream, gives each record to
+`Chain.step`, and carries out the actions that it returns. No rule about blocks is in this file.
+The parts:
 
     chain_status   whether the loop runs, and why not; the request to stop
     block_writer   Write -> a durable block
@@ -10,6 +11,7 @@ carries out the actions that the core returns. No rule about blocks is in this f
     order_watch    whether the order moves
     checkpoint     how far an idle chain has read
     resume         the state of the core, from the ledger
+    catch_up       verifies a peer's blocks, where the log no longer holds their records
     receipts       the clients that wait for a transaction
 
 Invariant: the ledger's last block says from where the stream is read on (or, where nothing is
@@ -102,7 +104,7 @@ class ChainNode:
 
     @property
     def errored(self) -> bool:
-        """Whether strict readers are to be sent away: the chain does not follow its log."""
+        """Whether the chain does not follow its log: readers that ask for STRICT get 503."""
         return self.status.errored
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -203,7 +205,7 @@ class ChainNode:
     # -- the loop -------------------------------------------------------------------------------
 
     def _follow(self, consumer: Consumer) -> None:
-        """Poll, step the core, carry out; then look at what is due by the clock."""
+        """Poll, step the core, carry out its actions; then do what is due by the clock."""
         chain = self._chain
         assert chain is not None
         while not self.status.stopping:
@@ -233,7 +235,7 @@ class ChainNode:
             # The consumer keeps its place, and reads on as soon as a broker is back.
             self.status.log_answers(str(error))
             return []
-        except (AccessDenied, TimedOut, UsageError) as error:  # as where the chain is left out
+        except (AccessDenied, TimedOut, UsageError) as error:  # as if the next plan lacks the chain
             raise _Interrupted(str(error)) from error
 
     def _carry_out(self, action: Action, chain: Chain) -> None:
@@ -257,7 +259,7 @@ class ChainNode:
                 _log.debug("chain %s ignores a record: %s", self.name, reason)
 
     def _watch_order(self, consumer: Consumer) -> None:
-        """Judge whether the order moves; post a probe where nothing else can tell."""
+        """Judge whether the order moves; post a probe where only a new record can show it."""
         now = time.monotonic()
         order = self.order
         if not order.due(now):
@@ -280,6 +282,6 @@ class ChainNode:
             self._records.time_to_cut(block, needed=lambda: chain.wanted_cut == wanted)
 
     def _save_checkpoint(self, chain: Chain, *, every_s: float) -> None:
-        """Save how far an idle chain has read. A repost that is not stored must be read again."""
+        """Save how far an idle chain has read. A restart must repeat an unstored repost."""
         if not self._records.reposts_pending:
             self._checkpoint.save(chain, every_s=every_s)

@@ -7,6 +7,8 @@ The chain's loop writes the status; clients, readers and the health check read i
     dead       the loop ended with an error; only a restart of the node helps
     errored    waiting, silent or dead: the blocks here may be behind those of other nodes
     trouble    errored, or the order of the chain does not move
+    ingress    open unless a reposted config is still on its way. Envelopes wait until it is open;
+               in trouble they get 503
 
 Every change of what a reader can see is followed by a call of every watcher.
 """
@@ -50,7 +52,7 @@ class ChainStatus:
 
     @property
     def errored(self) -> bool:
-        """Whether the chain does not follow its log now, so that strict readers are sent away.
+        """Whether the chain does not follow its log now: readers that ask for STRICT get 503.
 
         False where only the order stands still: there every node has the same blocks.
         """
@@ -58,7 +60,7 @@ class ChainStatus:
 
     @property
     def ingress_open(self) -> bool:
-        """Whether the chain takes envelopes: no reposted config is still on its way."""
+        """Whether no reposted config is still on its way; until then envelopes wait."""
         return self._ingress_open
 
     def trouble(self) -> str | None:
@@ -67,9 +69,9 @@ class ChainStatus:
 
     def unhealthy(self) -> str | None:
         """Say what is wrong with this chain; None where nothing is."""
-        silent_s = time.monotonic() - self._turned_at
-        if self._dead is None and silent_s > _HUNG_S:
-            return f"its loop has not turned for {silent_s:.0f} s"
+        hung_s = time.monotonic() - self._turned_at
+        if self._dead is None and hung_s > _HUNG_S:
+            return f"its loop has not turned for {hung_s:.0f} s"
         return self.trouble()
 
     async def ready(self, timeout_s: float) -> bool:
@@ -92,7 +94,7 @@ class ChainStatus:
         return self.trouble() is None
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called AFTER each change, from any thread. Gives the call that ends it.
+        """Have `callback` called AFTER each change, from any thread. Returns what ends it.
 
         The callback must not block.
         """
@@ -130,7 +132,7 @@ class ChainStatus:
         self.changed()
 
     def set_ingress(self, *, is_open: bool) -> None:
-        """Note whether the chain takes envelopes."""
+        """Note whether no reposted config is still on its way."""
         if is_open != self._ingress_open:
             self._ingress_open = is_open
             self.changed()

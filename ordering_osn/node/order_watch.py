@@ -11,11 +11,12 @@ clock.
     stalled   a log has something waiting, and none of it was ordered for more than `STALLED_S`
     probe     a record without content (Fabric's CONNECT) that a node posts to see it come back
     proven    a probe came back since the node started. Only a chain that a collector orders needs
-              this: while there is nothing to order, a collector that does not run is not noticed
+              this: without a record to order, nobody notices that no collector runs
 
 A chain takes envelopes while it is proven and not stalled. While nothing is waiting, a probe is
-posted every `PROBE_S`, so that a missing collector is noticed before an envelope is accepted. All
-nodes of a chain read each other's probes, so one probe serves them all.
+posted when nothing was ordered for `PROBE_S` (times 1 to 1.5, drawn for each chain of a node), so
+that a missing collector is noticed even if no client sends anything. All nodes of a chain read each
+other's probes, so one probe serves them all.
 
 Invariant: at most one probe is on its way, and none where no collector orders the chain.
 """
@@ -117,7 +118,7 @@ class OrderWatch:
     def _end(self, log: str) -> int:
         """Say up to which offset a log holds records that must be ordered."""
         own = max(self._envelopes_end, self._posts_end) if log == self._log else 0
-        # The last record of a log that is its own order may be a marker, which nobody delivers.
+        # A log that is its own order may end with an epoch's marker, which nobody delivers.
         return max(own, self._ends.get(log, 0)) if self._by_collector else own
 
     def _trouble(self, held_up: Sequence[str]) -> str | None:

@@ -1,7 +1,8 @@
-"""A cluster for stories: the real cores on the in-memory log, moved by hand, one step at a time.
+"""A cluster for scenarios: the real cores on the in-memory log, moved by hand, step by step.
 
-Tests and scenario scripts say who reads what, which append lands and which is lost, and look at the
-actions that the cores answer with. Nothing happens here that was not asked for.
+Tests and scenario scripts say who reads what, which append is stored and which is lost, and look at
+the actions that the cores return. Nothing happens that the caller did not ask for. A node here is
+one instance of a collector; in a plan (`Node`), a collector.
 """
 
 from dataclasses import replace
@@ -103,7 +104,7 @@ class InMemoryCluster:
         return plan
 
     def mark(self):
-        """Append the newest epoch's markers to the logs of the one before, and say so."""
+        """Append the newest epoch's markers to the previous epoch's logs; record where they are."""
         state = self.control()
         plan = state.plan(state.epoch - 1)
         markers = {
@@ -118,7 +119,7 @@ class InMemoryCluster:
         return markers
 
     def finish(self):
-        """Say where the drained epoch's logs end; None while a collector is not frozen."""
+        """Record where the drained epoch's logs end; None before its markers and freezes."""
         state = self.control()
         plan = state.plan(state.epoch - 1)
         if plan.epoch not in state.markers:
@@ -158,7 +159,7 @@ class InMemoryCluster:
     # -- messages -------------------------------------------------------------------------------
 
     def multicast(self, to, *, payload=b"m", plan=None):
-        """Append a message to the log of a destination set, "P1+P3"; give its ID."""
+        """Append a message to the log that covers a destination set, "P1+P3"; give its ID."""
         plan = plan or self.control().plan()
         exact = tuple(sorted(to.split("+")))
         log = plan.cover(exact)
@@ -254,7 +255,7 @@ class OneNode:
         return told
 
     def store(self, count=None):
-        """Let the first appends in flight (default: all) arrive in the stream; say what counts."""
+        """Store the first appends in flight (default: all) in the stream; say which ones count."""
         landing = self.in_flight[:count]
         del self.in_flight[:count]
         told = []
@@ -267,7 +268,7 @@ class OneNode:
         return told
 
     def lose(self):
-        """Lose the first append in flight; its writer hears that nobody knows."""
+        """Lose the first append in flight; its writer learns that the outcome is unknown."""
         del self.in_flight[0]
         self.core.append_failed()
 
@@ -326,7 +327,7 @@ class OneConsumer:
         return told
 
     def turn_epoch(self):
-        """Learn where a lone log ends, or go on with the next epoch; whether it did either."""
+        """Note where a single log ends, or begin the next epoch; whether it did either."""
         delivery, state = self.delivery, self.cluster.control()
         if delivery.order is None and not delivery.ended:
             epoch = delivery.plan.epoch

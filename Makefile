@@ -19,12 +19,13 @@ lint: .venv/ready
 # What fails is run once more, alone: a test that starved on a busy machine passes then, a broken one
 # does not. Both runs stand in the log. Many tests wait for brokers, so four run on two cores.
 unit: .venv/ready
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not campaign" \
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not campaign" \
 	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not campaign"
 
-# Tests of the tests: planted bugs that must be found, and the faults of the nemesis one by one.
+# Tests of the tests (planted bugs that must be found, the faults of the nemesis one by one), and what
+# is long: Spark on a run, network namespaces, Fabric's clients of three languages.
 campaign: .venv/ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m campaign \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m campaign \
 	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m campaign
 
 # Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.

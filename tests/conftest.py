@@ -1,4 +1,4 @@
-"""What every test gets: the loggers as they were, whatever a command did to them."""
+"""What all tests share: the order of their files, and loggers that no test changes for others."""
 
 import logging
 
@@ -10,6 +10,12 @@ OURS = ("amcast", "kafka", "faust", "mode")
 def levels_of_ours():
     names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in OURS]
     return {name: logging.getLogger(name).level for name in names}
+
+
+def pytest_collection_modifyitems(items):
+    """Put the files that need brokers first: they take longest, and one worker would end alone."""
+    brokers = {item.path for item in items if item.get_closest_marker("kafka")}
+    items.sort(key=lambda item: item.path not in brokers)
 
 
 @pytest.fixture(autouse=True)

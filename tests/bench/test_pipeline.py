@@ -69,9 +69,6 @@ def asks_nobody():
         process.kill()
 
 
-# -- the rule, against the one that everybody else uses -------------------------------------
-
-
 def order_of(plan):
     order = PlannedOrder()
     first = plan_record(digest_of(b"amcast genesis\0" + plan.topic.encode()), plan, attempt="a")

@@ -431,7 +431,7 @@ def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigt
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--listen", "nowhere"], "no address"),
+        (["--listen", "nowhere"], "is not an address"),
         (["--client-ca", "ca.pem"], "--tls-cert"),
         (["--msp", "/nowhere"], "/nowhere"),
     ],

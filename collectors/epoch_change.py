@@ -33,11 +33,11 @@ def logs_to_mark(plan: Plan, retained: Retained) -> tuple[str, ...]:
     their epoch).
     """
     meets = {partition: plan.logs_of((partition,)) for partition in plan.partitions}
-    alone = {logs[0].name for logs in meets.values() if len(logs) == 1}
+    single = {logs[0].name for logs in meets.values() if len(logs) == 1}
     return tuple(
         log.name
         for log in plan.logs
-        if (log.name in alone or plan.top(log.name) is None) and log.name not in retained.logs
+        if (log.name in single or plan.top(log.name) is None) and log.name not in retained.logs
     )
 
 

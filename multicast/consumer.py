@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Literal, Self
 
 from multicast.control import (
-    ALONE,
+    SINGLE_LOG,
     ControlReader,
     control_partition,
     log_partition,
@@ -353,9 +353,9 @@ class Consumer:
         _, source = self._request.resolve(control.plan(epoch))
         epoch = control.first_epoch(epoch, source)
         plan = control.plan(epoch)
-        is_log = source.startswith(ALONE)
+        is_log = source.startswith(SINGLE_LOG)
         if is_log:
-            partition = log_partition(plan.log(source.removeprefix(ALONE)))
+            partition = log_partition(plan.log(source.removeprefix(SINGLE_LOG)))
         else:
             partition = stream_partition(plan, source)
         if timestamp_ms is None:

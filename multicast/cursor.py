@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multicast.control.topics import ALONE
+from multicast.control.topics import SINGLE_LOG
 from multicast.errors import UsageError
 from topology.tree import Plan
 
@@ -62,4 +62,4 @@ def start_cursor(plan: Plan, collector: str) -> Cursor:
 
 def single_log_cursor(plan: Plan, log: str, first: int) -> Cursor:
     """Give the cursor at offset `first` of a log that is read without a collector."""
-    return Cursor(plan.epoch, ALONE + log, 0, 0, first)
+    return Cursor(plan.epoch, SINGLE_LOG + log, 0, 0, first)

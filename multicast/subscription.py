@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from multicast.control import ALONE, ControlState, source_of
+from multicast.control import SINGLE_LOG, ControlState, source_of
 from multicast.cursor import Cursor, single_log_cursor, start_cursor
 from multicast.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.errors import UncoveredInterest, UsageError
@@ -91,9 +91,9 @@ def begin(
     _, source = request.resolve(control.plan(epoch))
     epoch = control.first_epoch(epoch, source)
     plan = control.plan(epoch)
-    if source.startswith(ALONE):
-        name = source.removeprefix(ALONE)
-        cursor = single_log_cursor(plan, name, control.alone_start(epoch, name))
+    if source.startswith(SINGLE_LOG):
+        name = source.removeprefix(SINGLE_LOG)
+        cursor = single_log_cursor(plan, name, control.single_log_start(epoch, name))
     else:
         cursor = start_cursor(plan, source)
     return resume(control, request, cursor, bounds=bounds)
@@ -129,7 +129,7 @@ def resume(
     plan = control.plan(cursor.epoch)
     interest, source = request.resolve(plan)
     order = None
-    if cursor.source.startswith(ALONE):
+    if cursor.source.startswith(SINGLE_LOG):
         if cursor.source != source:
             raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
     else:
@@ -165,7 +165,7 @@ def single_log_end(control: ControlState, delivery: Delivery) -> int | None:
     last = control.last_epoch(delivery.plan.epoch, source)
     if last is None:
         return None
-    return control.alone_end(last, source.removeprefix(ALONE))
+    return control.single_log_end(last, source.removeprefix(SINGLE_LOG))
 
 
 def pass_marker(

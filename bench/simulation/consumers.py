@@ -16,7 +16,7 @@ from bench.simulation.collectors import AMOUNTS
 from bench.simulation.judge import Judge, Label
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
-from multicast.control import ALONE, ControlState, log_partition, stream_partition
+from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery
 from multicast.drivers.protocol import TopicPartition
@@ -65,8 +65,8 @@ class SimulatedConsumer:
         _, source = self.request.resolve(state.plan(epoch))
         epoch = state.first_epoch(epoch, source)
         plan = state.plan(epoch)
-        if source.startswith(ALONE):
-            partition = log_partition(plan.log(source.removeprefix(ALONE)))
+        if source.startswith(SINGLE_LOG):
+            partition = log_partition(plan.log(source.removeprefix(SINGLE_LOG)))
             return Cursor(epoch, source, 0, 0, self.world.end(partition))
         return Cursor(epoch, source, self.world.end(stream_partition(plan, source)), 0, 0)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
 from collectors.doctor.streams import READ_S, now_ms
 from multicast.control import (
-    ALONE,
+    SINGLE_LOG,
     ControlState,
     control_partition,
     log_partition,
@@ -93,8 +93,8 @@ def _interest(group: str, plans: Sequence[Plan]) -> tuple[str, ...] | None:
 def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str, int]:
     """Give the next offset to deliver of each log that the cursor's source orders."""
     plan = state.plan(cursor.epoch)
-    if cursor.source.startswith(ALONE):
-        return {cursor.source.removeprefix(ALONE): cursor.next}
+    if cursor.source.startswith(SINGLE_LOG):
+        return {cursor.source.removeprefix(SINGLE_LOG): cursor.next}
     if not plan.has_collector(cursor.source):
         raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
     stream = state.stream(cursor.epoch, cursor.source, below=cursor.record)

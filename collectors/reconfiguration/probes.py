@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Self
 
 from multicast.consumer import Consumer
-from multicast.control import ALONE
+from multicast.control import SINGLE_LOG
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
@@ -164,7 +164,7 @@ def _p99(delays: list[float]) -> float | None:
 
 def _is_kept(probe: _Probe, kept: Retained) -> bool:
     source = probe.consumer.position.source
-    return source in kept.collectors or source.removeprefix(ALONE) in kept.logs
+    return source in kept.collectors or source.removeprefix(SINGLE_LOG) in kept.logs
 
 
 def _done(probe: _Probe, epoch: int) -> bool:

@@ -24,7 +24,7 @@ from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
 from multicast.control.state import ControlState, genesis
 from multicast.control.topics import (
-    ALONE,
+    SINGLE_LOG,
     control_partition,
     groups_topic,
     log_partition,
@@ -34,7 +34,7 @@ from multicast.control.topics import (
 )
 
 __all__ = [
-    "ALONE",
+    "SINGLE_LOG",
     "ControlReader",
     "ControlState",
     "address_record",

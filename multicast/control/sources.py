@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from multicast.control.topics import ALONE
+from multicast.control.topics import SINGLE_LOG
 from topology.carry_over import Retained
 from topology.tree import Plan
 
@@ -43,7 +43,7 @@ def source_of(plan: Plan, interest: Sequence[str], named: str | None) -> str | N
     """
     logs = plan.logs_of(interest)
     if len(logs) == 1:
-        return ALONE + logs[0].name
+        return SINGLE_LOG + logs[0].name
     if named is not None:
         return named
     collector = plan.collector_for(interest)
@@ -77,8 +77,8 @@ def last_epoch(
 
 
 def _goes_on(retained: Retained, source: str) -> bool:
-    if source.startswith(ALONE):
-        return source.removeprefix(ALONE) in retained.logs
+    if source.startswith(SINGLE_LOG):
+        return source.removeprefix(SINGLE_LOG) in retained.logs
     return source in retained.collectors
 
 

@@ -66,7 +66,7 @@ class ControlState:
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
     recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
-    _carried: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
+    _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
         """Begin before the first plan."""
@@ -82,7 +82,7 @@ class ControlState:
             recovered=dict(self.recovered),
             addresses=dict(self.addresses),
             running=dict(self.running),
-            _carried=list(self._carried),
+            _retained=list(self._retained),
             _checkpoints=dict(self._checkpoints),
         )
         other.previous = self.previous
@@ -133,7 +133,7 @@ class ControlState:
         if plan.topic != self.topic:
             raise InvalidPlan("it is for another topic")
         if self.plans:
-            self._carried.append(retained(self.plans[-1], plan))
+            self._retained.append(retained(self.plans[-1], plan))
         self.plans.append(plan)
         self.previous = digest_of(value)
 
@@ -216,7 +216,7 @@ class ControlState:
     def retained(self, epoch: int) -> Retained:
         """Give what the next epoch retains of this one: everything, while there is no next."""
         if epoch < self.epoch:
-            return self._carried[epoch - 1]
+            return self._retained[epoch - 1]
         return sources.retained_whole(self.plan(epoch))
 
     def first_epoch(self, epoch: int, source: str) -> int:
@@ -269,7 +269,7 @@ class ControlState:
             stop=ended.stopped.get(collector),
         )
 
-    def alone_end(self, epoch: int, log: str) -> int | None:
+    def single_log_end(self, epoch: int, log: str) -> int | None:
         """Give the offset at which an epoch ends for single-log subscriptions; None if unknown.
 
         They read up to the marker. The log's own end is lower only if a stream was frozen too
@@ -277,7 +277,7 @@ class ControlState:
         """
         return sources.single_log_end(self.ends, self.markers, epoch, log)
 
-    def alone_start(self, epoch: int, log: str) -> int:
+    def single_log_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""
         start = sources.single_log_start(self.ends, self.markers, epoch, log)
         return self.begun(epoch)[log] if start is None else start

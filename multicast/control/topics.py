@@ -5,7 +5,7 @@ from __future__ import annotations
 from multicast.drivers.protocol import TopicPartition
 from topology.tree import Log, Plan
 
-ALONE = "@"  # before a log's name: the source of a single-log subscription
+SINGLE_LOG = "@"  # before a log's name: the source of a single-log subscription
 
 
 def control_partition(topic: str) -> TopicPartition:

@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Iterable
 from contextlib import suppress
 
-from multicast.control import ALONE, ControlState
+from multicast.control import SINGLE_LOG, ControlState
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest, UsageError
@@ -117,10 +117,12 @@ def _epochs_of(control: ControlState, log: str) -> list[tuple[int | None, int]]:
     """List a log's epochs: the offset at which each ends (None: not ended), and its number."""
     epochs: list[tuple[int | None, int]] = []
     for epoch, plan in enumerate(control.plans, 1):
-        if not plan.has_log(log) or control.last_epoch(epoch, ALONE + log) not in (epoch, None):
+        if not plan.has_log(log):
+            continue
+        if control.last_epoch(epoch, SINGLE_LOG + log) not in (epoch, None):
             continue
         below = control.ends.get(epoch, {}).get(log)
-        epochs.append((below, control.first_epoch(epoch, ALONE + log)))
+        epochs.append((below, control.first_epoch(epoch, SINGLE_LOG + log)))
         if below is None:
             break
     return epochs

@@ -270,7 +270,7 @@ def test_a_lone_reader_goes_on_at_the_marker_that_it_has_read_to():
     second = plan_record(state.previous, after, attempt="b")
     state.read(Record(1, second[1], second[0]))
     state.markers[1] = {"P1": 9, "P4": 4}
-    assert state.alone_end(1, "P1") is None
+    assert state.single_log_end(1, "P1") is None
     state.ends[1] = {"P1": 5, "P2": 3}
-    assert (state.alone_end(1, "P1"), state.alone_end(1, "P2")) == (9, 3)
-    assert (state.alone_start(2, "P1"), state.begun(2)["P1"]) == (9, 5)
+    assert (state.single_log_end(1, "P1"), state.single_log_end(1, "P2")) == (9, 3)
+    assert (state.single_log_start(2, "P1"), state.begun(2)["P1"]) == (9, 5)

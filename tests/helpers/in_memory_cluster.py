@@ -334,7 +334,7 @@ class OneConsumer:
             if delivery.marker is None or epoch not in state.ends:
                 return False
             (log,) = delivery.logs.values()
-            delivery.end_log_at(state.alone_end(epoch, log.name))
+            delivery.end_log_at(state.single_log_end(epoch, log.name))
             return True
         if not delivery.ended:
             return False

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from multicast.errors import UsageError
-from ordering_osn.chain.blocks import Signer
+from ordering_osn.chain.envelopes import Signer
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.protos import (
     BatchSize,

@@ -34,9 +34,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multicast.announcements import Address
-from multicast.control import sources
 from multicast.control.checkpoints import best_checkpoint
 from multicast.control.documents import Ended, address_of, ended_of, positions_of
+from multicast.control.sources import (
+    first_epoch,
+    last_epoch,
+    log_starts,
+    retained_whole,
+    single_log_end,
+    single_log_start,
+)
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest
 from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
@@ -217,18 +224,18 @@ class ControlState:
         """Give what the next epoch retains of this one: everything, while there is no next."""
         if epoch < self.epoch:
             return self._retained[epoch - 1]
-        return sources.retained_whole(self.plan(epoch))
+        return retained_whole(self.plan(epoch))
 
     def first_epoch(self, epoch: int, source: str) -> int:
         """Give the epoch in which a source of this epoch began; its stream is of that epoch.
 
         A source is a collector's name, or "@" and a log's.
         """
-        return sources.first_epoch(self.retained, epoch, source)
+        return first_epoch(self.retained, epoch, source)
 
     def last_epoch(self, epoch: int, source: str) -> int | None:
         """Give the last epoch of a source of this one; None: the newest plan has it still."""
-        return sources.last_epoch(self.retained, epoch, source, newest=self.epoch)
+        return last_epoch(self.retained, epoch, source, newest=self.epoch)
 
     def starts(self, epoch: int) -> dict[str, int] | None:
         """Give, by log name, the first offset of an epoch; None while the epoch has not begun.
@@ -236,7 +243,7 @@ class ControlState:
         A log begins where its last epoch ended, and a new log at its `first` in the plan. A
         retained log has its start in the epoch in which it began.
         """
-        return sources.log_starts(self.plan(epoch), self.ends)
+        return log_starts(self.plan(epoch), self.ends)
 
     def begun(self, epoch: int) -> dict[str, int]:
         """Give what `starts` gives; raises `UncoveredInterest` while the epoch has not begun."""
@@ -275,11 +282,11 @@ class ControlState:
         They read up to the marker. The log's own end is lower only if a stream was frozen too
         early; other consumers then deliver the messages between the two in the next epoch.
         """
-        return sources.single_log_end(self.ends, self.markers, epoch, log)
+        return single_log_end(self.ends, self.markers, epoch, log)
 
     def single_log_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""
-        start = sources.single_log_start(self.ends, self.markers, epoch, log)
+        start = single_log_start(self.ends, self.markers, epoch, log)
         return self.begun(epoch)[log] if start is None else start
 
     def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:

@@ -21,8 +21,7 @@ from typing import Any
 
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, channel_of, read_request
-from ordering_osn.chain.blocks import Signer
-from ordering_osn.chain.envelopes import signed_envelope
+from ordering_osn.chain.envelopes import Signer, signed_envelope
 from ordering_osn.protos import HeaderType
 
 WAIT_MS_MAX = 300_000  # as long as Fabric's Node SDK waits for a commit by default

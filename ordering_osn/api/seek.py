@@ -28,10 +28,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from ordering_osn.api.channels import Channel, Channels, Status
-from ordering_osn.chain.blocks import Signer
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
     ParsedEnvelope,
+    Signer,
     canonical,
     decoded,
     signed_envelope,

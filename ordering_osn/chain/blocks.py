@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.transactions import Malformed, channel_header
 from ordering_osn.protos import (
     Block,
@@ -49,20 +50,6 @@ class BrokenChain(ValueError):
 
 class CorruptMetadata(ValueError):
     """A block has metadata that no orderer writes."""
-
-
-class Signer(Protocol):
-    """The identity that signs a node's blocks."""
-
-    @property
-    def creator(self) -> bytes:
-        """The serialized identity."""
-
-    def sign(self, message: bytes) -> bytes:
-        """Sign with ECDSA over SHA-256; DER, low S (a peer refuses high S)."""
-
-    def nonce(self) -> bytes:
-        """Fresh random bytes."""
 
 
 class SignedBytes(NamedTuple):

@@ -10,7 +10,7 @@ random nonce and the signature only: protobuf's map entries are sorted by key.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from multicast.errors import AmcastError
 from ordering_osn.protos import (
@@ -22,8 +22,19 @@ from ordering_osn.protos import (
     SignatureHeader,
 )
 
-if TYPE_CHECKING:
-    from ordering_osn.chain.blocks import Signer
+
+class Signer(Protocol):
+    """The identity that signs a node's blocks."""
+
+    @property
+    def creator(self) -> bytes:
+        """The serialized identity."""
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign with ECDSA over SHA-256; DER, low S (a peer refuses high S)."""
+
+    def nonce(self) -> bytes:
+        """Fresh random bytes."""
 
 
 class BadEnvelope(AmcastError):

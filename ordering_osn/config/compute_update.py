@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from multicast.errors import UsageError
-from ordering_osn.chain.blocks import Signer
-from ordering_osn.chain.envelopes import canonical, signed_envelope
+from ordering_osn.chain.envelopes import Signer, canonical, signed_envelope
 from ordering_osn.protos import (
     Config,
     ConfigGroup,

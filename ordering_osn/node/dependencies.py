@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from multicast.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.chain.blocks import Signer
+from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.catch_up import Peers

@@ -19,11 +19,11 @@ from typing import Any
 
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
-from ordering_osn.chain.blocks import Signer
 from ordering_osn.chain.chain import Invalid, Parameters
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
     ParsedEnvelope,
+    Signer,
     canonical,
     signed_envelope,
 )

@@ -24,8 +24,7 @@ from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.chain.blocks import Signer
-from ordering_osn.chain.envelopes import ParsedEnvelope
+from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.filters import (

@@ -13,7 +13,7 @@ from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import NodeClient, TlsFiles
 from ordering_osn.api.seek import seek_envelope
-from ordering_osn.chain.blocks import Signer
+from ordering_osn.chain.envelopes import Signer
 from ordering_osn.node.catch_up import NoPeer
 
 # The blocks of one round are held in memory. Below this a round costs one more request for every

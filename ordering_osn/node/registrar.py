@@ -24,7 +24,8 @@ from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.chain.blocks import CorruptMetadata, Signer
+from ordering_osn.chain.blocks import CorruptMetadata
+from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger

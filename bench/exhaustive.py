@@ -34,8 +34,7 @@ from typing import Any
 
 from collectors.collector import Append, Collector, CollectorLimits
 from multicast.order import OrderRecord, OrderStream, Void
-from topology.tree import DIGEST_BYTES, Log, Objective, Plan
-from topology.tree import CollectorSpec as Node
+from topology.tree import DIGEST_BYTES, CollectorSpec, Log, Objective, Plan
 
 LOGS = ("P1", "P2", "P3")
 ROOT, CHILD = 0, 1
@@ -52,8 +51,8 @@ PLAN = Plan(
     partitions=LOGS,
     logs=tuple(Log(name, "A", place) for place, name in enumerate(LOGS)),
     collectors=(
-        Node("root", ("P2", "P3"), None, ROOT),
-        Node("child", ("P1", "P2", "P3"), "root", CHILD),
+        CollectorSpec("root", ("P2", "P3"), None, ROOT),
+        CollectorSpec("child", ("P1", "P2", "P3"), "root", CHILD),
     ),
     consumers=(),
     objective=Objective(0.0, 0.0, 0.0, 0.0),

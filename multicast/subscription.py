@@ -264,7 +264,7 @@ def missing(
             if stopped and last is not None and control.starts(last + 1) is None:
                 return _not_begun(last + 1)
             return (
-                f"log {name} is ordered up to {reached} of {end.positions[name]}; "
+                f"log {name} is delivered up to {reached} of {end.positions[name]}; "
                 f"'amcast collectors status' shows whether its collector is running"
             )
     if last is None:

@@ -2,7 +2,7 @@
 
 Tests and scenario scripts say who reads what, which append is stored and which is lost, and look at
 the actions that the cores return. Nothing happens that the caller did not ask for. A node here is
-one instance of a collector; in a plan (`Node`), a collector.
+one instance of a collector; in a plan (`CollectorSpec`), a collector.
 """
 
 from dataclasses import replace
@@ -27,8 +27,7 @@ from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
 from multicast.order import OrderRecord, OrderStream, RecordKind, decode
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
-from topology.tree import CollectorSpec as Node
-from topology.tree import Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 TOPIC = "A"
 CONTROL = control_partition(TOPIC)
@@ -83,7 +82,7 @@ class InMemoryCluster:
                 for name in logs
             ),
             collectors=tuple(
-                Node(name, tuple(sorted(bag)), parent, (streams or {}).get(name, place))
+                CollectorSpec(name, tuple(sorted(bag)), parent, (streams or {}).get(name, place))
                 for place, (name, (bag, parent)) in enumerate(collectors.items())
             ),
             consumers=tuple(

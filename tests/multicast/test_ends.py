@@ -68,13 +68,13 @@ def test_the_end_has_a_set_that_a_later_epoch_added():
     second = cluster.multicast("P1+P2")
     end = end_of(cluster)
     consumer = cluster.consumer("C1")
-    assert "log P1 is ordered up to" in waits_for(cluster, consumer, end)
+    assert "log P1 is delivered up to" in waits_for(cluster, consumer, end)
     consumer.read_order()
     consumer.read_payloads()
     assert consumer.deliver() == [first]
     assert "epoch 1 is not delivered to its end" in waits_for(cluster, consumer, end)
     consumer.drain()
-    assert "log P1+P2 is ordered up to 0 of 1" in waits_for(cluster, consumer, end)
+    assert "log P1+P2 is delivered up to 0 of 1" in waits_for(cluster, consumer, end)
     order(cluster)
     consumer.drain()
     assert waits_for(cluster, consumer, end) is None

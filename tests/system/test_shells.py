@@ -121,7 +121,7 @@ def test_without_its_collector_until_end_says_which_log_waits():
             producer.multicast(b"", to={"P1"}).accepted(60)
         with (
             system.consumer("C1") as consumer,
-            pytest.raises(TimedOut, match=r"log P1 is ordered up to 0 of 1"),
+            pytest.raises(TimedOut, match=r"log P1 is delivered up to 0 of 1"),
         ):
             list(consumer.until_end(timeout=0.1))
 

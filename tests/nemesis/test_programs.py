@@ -295,7 +295,10 @@ def test_who_is_told_to_stop_while_the_cluster_is_away_does(tmp_path):
 def test_a_fatal_error_ends_it_with_a_sentence_and_its_exit_code(system, tmp_path):
     where = {"bootstrap": system.bootstrap, "topic": system.topic, "instance": "a"}
     for order, says in (
-        (Consume(name="C9", history=str(tmp_path / "C9"), **where), "consume: consumer C9 is missing from the plan"),
+        (
+            Consume(name="C9", history=str(tmp_path / "C9"), **where),
+            "consume: consumer C9 is missing",
+        ),
         (
             Produce(name="p", history=str(tmp_path / "p"), sets=[["P1", "P5"]], rate=9, **where),
             "produce: no declared destination set covers P1+P5",

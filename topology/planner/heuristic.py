@@ -1,13 +1,13 @@
 """Good trees for components that are too large for the exact search.
 
-`constructed` gives the best tree within the limits that it finds, or None. Demands are inserted one
-after the other, each where it costs least; then subtrees are moved by simulated annealing
-(`annealing.py`), in a small component over the whole tree, in a large one in one window after the
-other. A window is a collector with some of its descendants; the subtrees below them stay as they
-are. The best tree for the demands below a collector does not depend on what is above it, so a
-better window is a better tree. The result is never worse than one root for all demands, or a
-maximum spanning tree of common rates (`greedy`) under its best root. Budgets count moves, not
-seconds.
+`constructed` gives the best tree within the limits that it finds, or None. It moves subtrees by
+simulated annealing (`annealing.py`): in a small component over the whole tree, which begins with
+demands inserted one after the other, each where it costs least; in a large one in one window after
+the other, beginning with a maximum spanning tree of common rates (`greedy`). A window is a
+collector with some of its descendants; the subtrees below them stay as they are. The best tree for
+the demands below a collector does not depend on what is above it, so a better window is a better
+tree. The result is never worse than that spanning tree, or one root for all demands. Budgets count
+moves, not seconds.
 """
 
 from __future__ import annotations
@@ -15,30 +15,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from topology.planner.annealing import (
-    FACTOR,
-    LOW_BITS,
-    STEP,
-    WORD,
-    Item,
-    MovableTree,
-    Pricing,
-    Sums,
-    annealed,
-)
+from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
+from topology.planner.movable_tree import Item, Pricing, Sums
 
 # These bounds trade time for better trees; docs/planner.md shows times and gaps with these values,
 # and `--effort` multiplies both counts of moves.
-MOVES_PER_DEMAND = 8_000  # 40 microseconds each: 16 s for fifty demands
-MOVES_MAX = 1_600_000  # a minute of Python, in windows
+MOVES_PER_DEMAND = 8_000  # some 50 microseconds each: 20 s for fifty demands
+MOVES_MAX = 1_600_000  # a minute in windows, where a move takes less
 WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, then windows are
-WINDOW_ITEMS = 40  # fewer see too little of the tree; more take longer to settle
-WINDOW_MOVES = 6_000
-# Temperatures, in hundredths of what an entry too many costs at the mean rate. Hot, nearly all
-# places are as good as the best; a window, or a tree that is annealed again, keeps its outline.
-HOT, WARM, COLD = 200, 80, 20
-FIRST_SHARE, ROUNDS = 0.4, 6  # of the moves; the rest is spent on that many times from WARM
+WINDOW_ITEMS, WINDOW_MOVES = 25, 1_500  # windows of 40 and 60 items give the same cost, slower
+# Temperatures, in hundredths of what an entry too many costs at the mean rate. From HOT a tree
+# forgets how it began; from MILD and WARM it keeps its outline; at COLD it stands still.
+HOT, MILD, WARM, COLD = 200, 100, 80, 20
+FIRST_PERCENT, ROUNDS = 40, 6  # of the moves; the rest is spent on that many times from WARM
 ROOTS_TRIED_MAX = 12  # of the spanning tree
 
 
@@ -65,7 +55,7 @@ class Annealing:
         ]
         shared = [r for r, m in zip(measure.rate, measure.readers, strict=True) if m & (m - 1)]
         self.mean = max(far, near) * scale.weights * sum(shared), 100 * len(shared)
-        self.tree = MovableTree(self.items, self._pricing(range(len(measure.rate)), 0))
+        self.tree = PricedTree(self.items, self._pricing(range(len(measure.rate)), 0))
         self.seed = 1
 
     def _pricing(self, classes: Sequence[int], above: int) -> Pricing:
@@ -89,7 +79,15 @@ class Annealing:
         for number in order:
             self.tree.insert(number)
 
-    def anneal(self, tree: MovableTree, moves: int, hot: int) -> None:
+    def start(self, tree: TreeNode) -> None:
+        """Begin with a given tree."""
+        made: dict[int, int] = {}
+        for entry in reversed(list(tree.walk())):
+            children = [made[child.below] for child in entry.children]
+            made[entry.below] = self.tree.node(list(bits(entry.served)), children)
+        self.tree.root = made[tree.below]
+
+    def anneal(self, tree: PricedTree, moves: int, hot: int) -> None:
         """Anneal a tree from a temperature."""
         total, count = self.mean
         hot, cold = (1 + degree * total // count for degree in (hot, COLD))
@@ -97,7 +95,7 @@ class Annealing:
 
     def anneal_whole(self, moves: int) -> None:
         """Anneal the tree once from HOT, then again and again from WARM."""
-        first = int(moves * FIRST_SHARE)
+        first = moves * FIRST_PERCENT // 100
         self.anneal(self.tree, first, HOT)
         for _ in range(ROUNDS):
             self.anneal(self.tree, (moves - first) // ROUNDS, WARM)
@@ -105,12 +103,11 @@ class Annealing:
     # -- windows ----------------------------------------------------------------------------
 
     def anneal_windows(self, moves: int) -> None:
-        """Anneal one window after the other, at random places; the first half of them from HOT."""
-        count = max(1, moves // WINDOW_MOVES)
-        for number in range(count):
+        """Anneal one window after the other, at random places."""
+        for _ in range(max(1, moves // WINDOW_MOVES)):
             top, inside = self._window(self._draw() % len(self.items))
             small, nodes = self._cut_out(top, inside)
-            self.anneal(small, WINDOW_MOVES, HOT if 2 * number < count else WARM)
+            self.anneal(small, WINDOW_MOVES, MILD)
             self._put_back(top, inside, small, nodes)
 
     def _window(self, number: int) -> tuple[int, list[int]]:
@@ -129,7 +126,7 @@ class Annealing:
                 return top, inside
             top = tree.parent[top]
 
-    def _cut_out(self, top: int, inside: Sequence[int]) -> tuple[MovableTree, list[int]]:
+    def _cut_out(self, top: int, inside: Sequence[int]) -> tuple[PricedTree, list[int]]:
         """Copy a window to a tree of its own.
 
         Its items are the demands that the window serves and the subtrees below it. Also gives for
@@ -156,7 +153,7 @@ class Annealing:
         def narrow(mask: int) -> int:
             return sum(1 << place[number] for number in bits(mask))
 
-        small = MovableTree(
+        small = PricedTree(
             [replace(item, touch=narrow(item.touch)) for item in items],
             self._pricing(classes, depth),
             outside=narrow(needed[top] & whole),
@@ -193,15 +190,13 @@ class Annealing:
         return Item(touch, hops, fixed=True, levels=tree.levels[node])
 
     def _put_back(
-        self, top: int, inside: Sequence[int], small: MovableTree, keys: Sequence[int]
+        self, top: int, inside: Sequence[int], small: PricedTree, keys: Sequence[int]
     ) -> None:
         """Replace the collectors of a window by those of its own tree."""
         tree, above = self.tree, self.tree.parent[top]
         tree.free += inside
         made = {
-            small.place[number]: key
-            for number, key in enumerate(keys)
-            if small.items[number].fixed
+            small.place[number]: key for number, key in enumerate(keys) if small.items[number].fixed
         }
         for node in reversed(small.nodes()):
             if not small.fixed[node]:
@@ -286,30 +281,33 @@ def _hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> TreeN
 
 
 def _levels(tree: TreeNode) -> int:
-    return 1 + max((_levels(child) for child in tree.children), default=0)
+    deepest, pending = 0, [(tree, 1)]
+    while pending:
+        node, level = pending.pop()
+        deepest = max(deepest, level)
+        pending += [(child, level + 1) for child in node.children]
+    return deepest
 
 
 def placed(measure: Measure, tree: TreeNode) -> TreeNode:
     """Place all collectors on hosts at the least cost for the given tree: exact."""
     if measure.hosts == (NOWHERE,):
         return tree
-    memo: dict[tuple[int, int], tuple[int, TreeNode]] = {}
-
-    def best(node: TreeNode, parent: int) -> tuple[int, TreeNode]:
-        key = node.below, parent
-        if key not in memo:
-            sets = [child.below for child in node.children]
+    # For a node's demands and each host of its parent: the subtree and its price.
+    best: dict[int, dict[int, tuple[int, TreeNode]]] = {}
+    for node in reversed(list(tree.walk())):
+        sets = [child.below for child in node.children]
+        below = [best.pop(child) for child in sets]
+        best[node.below] = {}
+        for parent in (NOWHERE, *measure.hosts):
             options = []
             for host in measure.hosts:
-                below = [best(child, host) for child in node.children]
                 price = measure.price(node.below, sets, host=host, parent=parent)
-                total = price + sum(value for value, _ in below)
-                made = TreeNode(node.below, node.served, tuple(child for _, child in below), host)
-                options.append((total, made))
-            memo[key] = min(options, key=lambda option: option[0])
-        return memo[key]
-
-    return best(tree, NOWHERE)[1]
+                total = price + sum(child[host][0] for child in below)
+                children = tuple(child[host][1] for child in below)
+                options.append((total, TreeNode(node.below, node.served, children, host)))
+            best[node.below][parent] = min(options, key=lambda option: option[0])
+    return best[tree.below][NOWHERE][1]
 
 
 def constructed(
@@ -327,8 +325,12 @@ def constructed(
 def _annealed(measure: Measure, load_max: int | None, effort: float) -> TreeNode:
     search = Annealing(measure, load_max=load_max)
     demands = len(measure.weight)
-    search.insert_all(range(demands))
     moves = int(min(MOVES_PER_DEMAND * demands, MOVES_MAX) * effort)
+    spanning = greedy(measure)
+    if demands <= WHOLE_DEMANDS_MAX or spanning is None:
+        search.insert_all(range(demands))
+    else:
+        search.start(spanning)
     if demands <= WHOLE_DEMANDS_MAX:
         search.anneal_whole(moves)
     else:

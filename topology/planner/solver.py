@@ -45,6 +45,7 @@ PHI = {"genuine": PHI_DEFAULT, "latency": 0.1, "balance": PHI_DEFAULT}
 # out: they take CBC long, and the search is exact without them.
 CHOICES_MAX = 6_000
 BALANCE_STEPS_MAX = 8  # halvings: the interval of possible loads shrinks to 1/256
+BALANCE_EFFORT = 0.1  # of each step's search: with it they take as long as the last search
 TOLERANCE = 1e-6  # relative; the program's prices are floating point, the search's are exact
 
 
@@ -278,14 +279,15 @@ def _lightest(part: _Part) -> int | None:
     The interval begins at the load of the heaviest interest, and ends at that of the first tree.
     """
     measure = part.measure
-    tree = constructed(measure, load_max=part.load_max)
+    tree = constructed(measure, load_max=part.load_max, effort=BALANCE_EFFORT)
     if tree is None:
         return None
     low, high = max(measure.loads), measure.heaviest(tree)
     for _ in range(BALANCE_STEPS_MAX):
-        tree = constructed(measure, load_max=(low + high) // 2)
+        middle = (low + high) // 2
+        tree = constructed(measure, load_max=middle, effort=BALANCE_EFFORT)
         if tree is None:
-            low = (low + high) // 2 + 1
+            low = middle + 1
         else:
             high = min(high, measure.heaviest(tree))
         if low >= high:

@@ -100,9 +100,9 @@ def direct(edges: list[frozenset[str]], phi: float) -> float:
         + pulp.lpSum(y[b, p] * len(bags[p] - bags[b]) for b, p in pairs)
         + pulp.lpSum(chosen * len(bags[b] - edges[i]) for (i, b), chosen in a.items())
     )
-    for b, log in relay:
+    for (b, log), relayed in relay.items():
         serving = pulp.lpSum(a[i, b] for i, edge in enumerate(edges) if log in edge and (i, b) in a)
-        problem += relay[b, log] >= x[b] - serving
+        problem += relayed >= x[b] - serving
     problem.setObjective(
         hops + phi * foreign + 0.001 * pulp.lpSum(len(bags[b]) * x[b] for b in number)
     )

@@ -33,13 +33,13 @@ ROOTS_TRIED_MAX = 12  # of the spanning tree
 
 
 class Annealing:
-    """The search for one component's tree."""
+    """The search for one component's tree, as if each hop cost `hop`."""
 
-    def __init__(self, measure: Measure, *, load_max: int | None) -> None:
+    def __init__(self, measure: Measure, *, load_max: int | None, hop: int) -> None:
         self.measure = measure
         scale = measure.scale
         far = scale.phi.numerator * scale.hops
-        near = scale.phi.denominator * measure.cheapest_hop()
+        near = scale.phi.denominator * hop
         self.foreign = [far * rate for rate in measure.rate]
         self.level = [
             near * rate * weight
@@ -317,13 +317,14 @@ def constructed(
     everyone = measure.component.everyone
     limit = measure.load_max if load_max is None else load_max
     single = TreeNode(everyone, everyone, (), measure.hosts[0])
-    trees = [single, greedy(measure, load_max=limit), _annealed(measure, limit, effort)]
+    trees = [single, greedy(measure, load_max=limit)]
+    trees += [_annealed(measure, limit, hop, effort) for hop in measure.typical_hops()]
     known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree, limit)]
     return min(known, key=measure.priced, default=None)
 
 
-def _annealed(measure: Measure, load_max: int | None, effort: float) -> TreeNode:
-    search = Annealing(measure, load_max=load_max)
+def _annealed(measure: Measure, load_max: int | None, hop: int, effort: float) -> TreeNode:
+    search = Annealing(measure, load_max=load_max, hop=hop)
     demands = len(measure.weight)
     moves = int(min(MOVES_PER_DEMAND * demands, MOVES_MAX) * effort)
     spanning = greedy(measure)

@@ -24,7 +24,7 @@ NONE = -1  # no node: the parent of the root, and of a floating subtree
 # children; it becomes the collector's parent; its child; or their demands and children are joined.
 BESIDE, ABOVE, CHILD, JOINED = range(4)
 SUMS_KEPT_MAX = 200_000  # some 40 MB
-EXCESS_WEIGHT = 2  # times the items: more than a log in the busiest bag can save
+EXCESS_WEIGHT = 2  # times items times load: an overloaded collector costs more than it can save
 
 
 class Sums(dict[int, int]):
@@ -199,7 +199,7 @@ class MovableTree:
         if pricing.load_wanted is not None and load > pricing.load_wanted:
             over = (load - pricing.load_wanted) * pricing.unit
         if pricing.load_max is not None and load > pricing.load_max:
-            over += (load - pricing.load_max) * pricing.unit * self.heavy
+            over += load * pricing.unit * self.heavy
         return over
 
     def count_levels(self, top: int) -> None:

@@ -25,6 +25,7 @@ MOVES_PER_DEMAND = 8_000  # some 50 microseconds each: 20 s for fifty demands
 MOVES_MAX = 1_600_000  # a minute in windows, where a move takes less
 WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, then windows are
 WINDOW_ITEMS, WINDOW_MOVES = 25, 1_500  # windows of 40 and 60 items give the same cost, slower
+IDLE_ROUNDS_MAX = 3  # rounds without a gain: the tree is probably the best
 # Temperatures, in hundredths of what an entry too many costs at the mean rate. From HOT a tree
 # forgets how it began; from MILD and WARM it keeps its outline; at COLD it stands still.
 HOT, MILD, WARM, COLD = 200, 100, 80, 20
@@ -97,20 +98,25 @@ class Annealing:
         """Anneal the tree once from HOT, then again and again from WARM."""
         first = moves * FIRST_PERCENT // 100
         self.anneal(self.tree, first, HOT)
+        idle = 0
         for _ in range(ROUNDS):
+            before = self.tree.price()
             self.anneal(self.tree, (moves - first) // ROUNDS, WARM)
+            idle = 0 if self.tree.price() < before else idle + 1
+            if idle == IDLE_ROUNDS_MAX:
+                break
 
     # -- windows ----------------------------------------------------------------------------
 
     def anneal_windows(self, moves: int) -> None:
         """Anneal one window after the other, at random places."""
         for _ in range(max(1, moves // WINDOW_MOVES)):
-            top, inside = self._window(self._draw() % len(self.items))
-            small, nodes = self._cut_out(top, inside)
+            top, inside = self.window(self._draw() % len(self.items))
+            small, nodes = self.cut_out(top, inside)
             self.anneal(small, WINDOW_MOVES, MILD)
-            self._put_back(top, inside, small, nodes)
+            self.put_back(top, inside, small, nodes)
 
-    def _window(self, number: int) -> tuple[int, list[int]]:
+    def window(self, number: int) -> tuple[int, list[int]]:
         """Pick the collectors of a window near a demand, parents first."""
         tree = self.tree
         top = tree.place[number]
@@ -126,7 +132,7 @@ class Annealing:
                 return top, inside
             top = tree.parent[top]
 
-    def _cut_out(self, top: int, inside: Sequence[int]) -> tuple[PricedTree, list[int]]:
+    def cut_out(self, top: int, inside: Sequence[int]) -> tuple[PricedTree, list[int]]:
         """Copy a window to a tree of its own.
 
         Its items are the demands that the window serves and the subtrees below it. Also gives for
@@ -189,7 +195,7 @@ class Annealing:
         hops = tree.hops[node] - tree.pricing.hops[tree.touch[node] & ~needed]
         return Item(touch, hops, fixed=True, levels=tree.levels[node])
 
-    def _put_back(
+    def put_back(
         self, top: int, inside: Sequence[int], small: PricedTree, keys: Sequence[int]
     ) -> None:
         """Replace the collectors of a window by those of its own tree."""

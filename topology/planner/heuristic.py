@@ -1,13 +1,13 @@
 """Good trees for components that are too large for the exact search.
 
 `constructed` gives the best tree within the limits that it finds, or None. It moves subtrees by
-simulated annealing (`annealing.py`): in a small component over the whole tree, which begins with
-demands inserted one after the other, each where it costs least; in a large one in one window after
-the other, beginning with a maximum spanning tree of common rates (`greedy`). A window is a
+simulated annealing (`annealing.py`), in one window of the tree after the other. A window is a
 collector with some of its descendants; the subtrees below them stay as they are. The best tree for
 the demands below a collector does not depend on what is above it, so a better window is a better
-tree. The result is never worse than that spanning tree, or one root for all demands. Budgets count
-moves, not seconds.
+tree. A large component begins with a maximum spanning tree of common rates (`greedy`). In a small
+one the demands are inserted one after the other, each where it costs least, and most moves go over
+the whole tree. The result is never worse than that spanning tree, or one root for all demands.
+Budgets count moves, not seconds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from topology.planner.movable_tree import Item, Pricing, Sums
 
 # These bounds trade time for better trees; docs/planner.md shows times and gaps with these values,
 # and `--effort` multiplies both counts of moves.
-MOVES_PER_DEMAND = 8_000  # some 50 microseconds each: 20 s for fifty demands
+MOVES_PER_DEMAND = 8_000  # some 45 microseconds each: 18 s for fifty demands
 MOVES_MAX = 1_600_000  # a minute in windows, where a move takes less
-WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, then windows are
+WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, too
 WINDOW_ITEMS, WINDOW_MOVES = 25, 1_500  # windows of 40 and 60 items give the same cost, slower
-IDLE_ROUNDS_MAX = 3  # rounds without a gain: the tree is probably the best
 # Temperatures, in hundredths of what an entry too many costs at the mean rate. From HOT a tree
-# forgets how it began; from MILD and WARM it keeps its outline; at COLD it stands still.
-HOT, MILD, WARM, COLD = 200, 100, 80, 20
-FIRST_PERCENT, ROUNDS = 40, 6  # of the moves; the rest is spent on that many times from WARM
+# forgets how it began; from MILD it keeps its outline; at COLD it stands still.
+HOT, MILD, COLD = 200, 100, 20
 ROOTS_TRIED_MAX = 12  # of the spanning tree
 
 
@@ -93,18 +91,6 @@ class Annealing:
         total, count = self.mean
         hot, cold = (1 + degree * total // count for degree in (hot, COLD))
         annealed(tree, moves, hot=hot, cold=cold, seed=self._draw())
-
-    def anneal_whole(self, moves: int) -> None:
-        """Anneal the tree once from HOT, then again and again from WARM."""
-        first = moves * FIRST_PERCENT // 100
-        self.anneal(self.tree, first, HOT)
-        idle = 0
-        for _ in range(ROUNDS):
-            before = self.tree.price()
-            self.anneal(self.tree, (moves - first) // ROUNDS, WARM)
-            idle = 0 if self.tree.price() < before else idle + 1
-            if idle == IDLE_ROUNDS_MAX:
-                break
 
     # -- windows ----------------------------------------------------------------------------
 
@@ -338,10 +324,12 @@ def _annealed(measure: Measure, load_max: int | None, hop: int, effort: float) -
         search.insert_all(range(demands))
     else:
         search.start(spanning)
-    if demands <= WHOLE_DEMANDS_MAX:
-        search.anneal_whole(moves)
-    else:
+    if demands > WHOLE_DEMANDS_MAX:
         search.anneal_windows(moves)
+        return search.result()
+    for whole, windows, hot in ((50, 20, HOT), (20, 10, MILD)):
+        search.anneal(search.tree, moves * whole // 100, hot)
+        search.anneal_windows(moves * windows // 100)
     return search.result()
 
 

@@ -1,18 +1,26 @@
 """What `amcast topology check` advises for a cyclic input: the least changes, and what each saves.
 
-`advised` takes an `InterestFile` and gives an `Advice`. The savings are differences between the
-cheapest plan now and the cheapest plan after the change. To plan each change again would take
-minutes for large inputs: then the proposals have no figures. No I/O; steps, not clocks, bound all
-searches but that of the planner for small inputs.
+`advised` takes an `InterestFile` and gives an `Advice`. What a change saves is the difference
+between the plan now and the plan after it, and how the latter is found depends on the size:
+
+    planned     up to `PLANNED_DEMANDS_MAX` distinct interests: each change is planned again
+    same tree   up to `PRICED_CONSUMERS_MAX` consumers: the tree of the plan now, with the smallest
+                bags that the changed interests need; another tree may save more
+    none        more consumers: the changes are listed without figures
+
+No I/O. Steps bound all searches, and no clock does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
+from topology.changes import with_interests
+from topology.check import figures
 from topology.interests import InterestFile
-from topology.planner.hypergraph import is_acyclic, logs_met
+from topology.planner.hypergraph import is_acyclic, logs_by_partition, logs_met, residue
 from topology.planner.solver import Infeasible, solve
 from topology.repairs import (
     NAMES_MAX,
@@ -20,19 +28,31 @@ from topology.repairs import (
     ChangeKind,
     RepairAction,
     applied,
-    cover_of,
+    loses,
     names_needed,
     repairs,
+    words,
 )
+from topology.tree import Plan
 
 PROPOSED_MAX = 3  # of one kind; more alternatives do not help to choose
-# Distinct interests: the planner is exact and quick up to here, and it is called up to 120 times.
-PRICED_DEMANDS_MAX = 7
+PLANNED_DEMANDS_MAX = 7  # the planner tries every tree up to here: 30 ms, for up to 120 changes
+PRICED_CONSUMERS_MAX = 64  # to price a change in the same tree takes 3 ms for so many
+EFFORT = 0.1  # of the plan now, if changes are priced in its tree: `check` should answer in seconds
+SINGLE_MAX = 1_000  # single changes that are priced to find the one that saves most: 3 s
+
+
+class Pricing(StrEnum):
+    """How the plans after a change are found."""
+
+    PLANNED = "planned"
+    SAME_TREE = "same tree"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPrice:
-    """The cost of the cheapest plan found, and its foreign entries (per second, or per round)."""
+    """The cost of a plan, and its foreign entries as the objective weighs them."""
 
     cost: float
     foreign: float
@@ -40,12 +60,16 @@ class PlanPrice:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Changes of one kind, in words, to be made together; `after` is None if not priced."""
+    """Changes of one kind, in words, to be made together; `after` is None if not priced.
+
+    `loses`: some consumer gets fewer messages, or a set can no longer be addressed.
+    """
 
     kind: ChangeKind
     changes: tuple[str, ...]
     names: int
     acyclic: bool
+    loses: bool
     after: PlanPrice | None
 
     @property
@@ -59,111 +83,158 @@ class Advice:
     """The proposals for a cyclic input.
 
     names_needed  so many names must change at the least (proven)
-    proposals     make it acyclic; per kind up to `PROPOSED_MAX`, those of fewest names found, in
-                  the order of their cost
-    most          if there are no proposals: of the single changes that remove the witness, the one
-                  with the cheapest plan (the first tried if nothing is priced)
+    names_max     the search tried changes of up to so many names; 1 is exhaustive
+    proposals     make it acyclic; per kind up to `PROPOSED_MAX`, those of fewest names found, the
+                  cheapest plans first; one of them loses nothing, if there is such a change
+    most          if there are no proposals: the single change after which the plan is cheapest, and
+                  the cheapest that loses nothing; not acyclic
     sets_cannot   no change of the destination sets makes it acyclic: proven, for the interests are
                   cyclic on the single partitions already
-    now           the price before any change; None: the input is too large to price each change
+    now           the price before any change; None: not priced
     """
 
     names_needed: int
     names_max: int
     proposals: tuple[Proposal, ...]
-    most: Proposal | None
+    most: tuple[Proposal, ...]
     sets_cannot: bool
+    pricing: Pricing
     now: PlanPrice | None
 
     @property
     def sentence(self) -> str:
-        """The least change in one sentence, or that there is none."""
+        """The least change in one sentence (of equal ones, one that loses nothing), or none."""
         if self.proposals:
-            least = min(self.proposals, key=lambda proposal: (proposal.names, *_order(proposal)))
+            least = min(self.proposals, key=lambda p: (p.names, p.loses, *_order(p)))
             return f"{least.sentence}: then the interests are acyclic"
-        if self.most is None:
-            return "no change of a single name removes the cycle shown"
-        return (
-            f"{self.most.sentence}: this removes the cycle shown, but no change of up to "
-            f"{self.names_max} names was found that removes every cycle"
-        )
+        if self.names_needed > self.names_max:
+            return (
+                f"none of up to {self.names_max} names: at least {self.names_needed} names must "
+                f"change, because so many cycles have no partition in common"
+            )
+        return f"no change of up to {self.names_max} names was found that removes every cycle"
 
 
 def advised(interests: InterestFile) -> Advice:
-    """Advise on a cyclic interest file.
-
-    Calls the planner up to 120 times for small inputs, and blocks meanwhile.
-    """
+    """Advise on a cyclic interest file. Calls the planner, and blocks meanwhile."""
     needed = names_needed(interests)
-    names_max = NAMES_MAX if needed <= NAMES_MAX else 1
     sets_cannot = not _acyclic(replace(interests, destinations=()))
     kinds = [ChangeKind.INTERESTS]
     if interests.destinations and not sets_cannot:
         kinds.append(ChangeKind.DESTINATIONS)
-    results = {kind: repairs(interests, kind, names_max=names_max) for kind in kinds}
-    now = _price(interests) if _small(interests) else None
+    prices = _Prices(interests)
     proposals: list[Proposal] = []
-    for kind, result in results.items():
-        made = [_proposal(interests, kind, changes, now) for changes in result.complete]
-        proposals += sorted(made, key=_order)[:PROPOSED_MAX]
-    most = None
-    if not proposals:
-        towards = [
-            _proposal(interests, kind, (change,), now)
-            for kind, result in results.items()
-            for change in result.towards
-        ]
-        most = min(towards, key=_order, default=None)
-    return Advice(needed, NAMES_MAX, tuple(proposals), most, sets_cannot, now)
+    if needed <= NAMES_MAX:
+        for kind in kinds:
+            made = [prices.proposal(kind, changes) for changes in repairs(interests, kind)]
+            proposals += _best(made)
+    most = () if proposals else prices.most()
+    return Advice(
+        needed, NAMES_MAX, tuple(proposals), most, sets_cannot, prices.pricing, prices.now
+    )
 
 
-def _small(interests: InterestFile) -> bool:
-    return len(set(logs_met(interests).values())) <= PRICED_DEMANDS_MAX
+def _best(made: Sequence[Proposal]) -> list[Proposal]:
+    """Give the cheapest proposals; the last gives way to the cheapest that loses nothing."""
+    made = sorted(made, key=_order)
+    best = made[:PROPOSED_MAX]
+    harmless = next((proposal for proposal in made if not proposal.loses), None)
+    if harmless is not None and all(proposal.loses for proposal in best):
+        best[-1] = harmless
+    return best
+
+
+def _order(proposal: Proposal) -> tuple[bool, float, float]:
+    after = proposal.after
+    return (True, 0.0, 0.0) if after is None else (False, after.cost, after.foreign)
 
 
 def _acyclic(interests: InterestFile) -> bool:
     return is_acyclic(frozenset(logs) for logs in logs_met(interests).values() if len(logs) > 1)
 
 
-def _order(proposal: Proposal) -> tuple[float, float]:
-    after = proposal.after
-    return (0.0, 0.0) if after is None else (after.cost, after.foreign)
+class _Prices:
+    """Prices changes of one interest file, in the way that its size allows."""
+
+    def __init__(self, interests: InterestFile) -> None:
+        self.interests = interests
+        self.plan: Plan | None = None
+        self.pricing = Pricing.NONE
+        if len(set(logs_met(interests).values())) <= PLANNED_DEMANDS_MAX:
+            self.pricing = Pricing.PLANNED
+        elif len(interests.consumers) <= PRICED_CONSUMERS_MAX:
+            self.pricing = Pricing.SAME_TREE
+        if self.pricing is not Pricing.NONE:
+            self.plan = _planned(interests, EFFORT if self.pricing is Pricing.SAME_TREE else 1.0)
+        if self.plan is None:  # a limit of the file cannot be kept, or it is too large
+            self.pricing = Pricing.NONE
+        self.now = None if self.plan is None else _price(self.plan)
+
+    def proposal(self, kind: ChangeKind, changes: Sequence[Change]) -> Proposal:
+        changed = applied(self.interests, changes)
+        plan = None
+        if self.pricing is Pricing.PLANNED:
+            plan = _planned(changed, 1.0)
+        elif self.plan is not None:
+            plan = with_interests(self.plan, changed)
+        return Proposal(
+            kind=kind,
+            changes=words(self.interests, changes),
+            names=sum(change.names for change in changes),
+            acyclic=_acyclic(changed),
+            loses=loses(self.interests, changes),
+            after=None if plan is None else _price(plan),
+        )
+
+    def most(self) -> tuple[Proposal, ...]:
+        """Give the single changes that save most, of all that concern a cyclic log."""
+        if self.plan is None or self.now is None:
+            return ()
+        made = []
+        for number, (kind, change) in enumerate(_single(self.interests, self.plan)):
+            if number >= SINGLE_MAX:
+                break
+            made.append(self.proposal(kind, (change,)))
+        saving = sorted(
+            (p for p in made if p.after is not None and p.after.cost < self.now.cost), key=_order
+        )
+        harmless = [proposal for proposal in saving if not proposal.loses]
+        return tuple(dict.fromkeys([*saving[:1], *harmless[:1]]))
 
 
-def _price(interests: InterestFile) -> PlanPrice | None:
-    """Plan, and give the price; None if a limit of the file cannot be kept."""
+def _planned(interests: InterestFile, effort: float) -> Plan | None:
     try:
-        objective = solve(interests).plan.objective
+        return solve(interests, effort=effort).plan
     except Infeasible:
         return None
-    return PlanPrice(objective.cost, objective.foreign)
 
 
-def _proposal(
-    interests: InterestFile, kind: ChangeKind, changes: Sequence[Change], now: PlanPrice | None
-) -> Proposal:
-    changed = applied(interests, changes)
-    return Proposal(
-        kind=kind,
-        changes=tuple(_words(changed, changes)),
-        names=sum(change.names for change in changes),
-        acyclic=_acyclic(changed),
-        after=None if now is None else _price(changed),
-    )
+def _price(plan: Plan) -> PlanPrice:
+    price = figures(plan)
+    return PlanPrice(price.cost, price.foreign)
 
 
-def _words(changed: InterestFile, changes: Iterable[Change]) -> Iterable[str]:
-    for change in changes:
-        match change.action:
-            case RepairAction.TAKE:
-                yield f"let {change.subject} also take {change.name}"
-            case RepairAction.LEAVE:
-                yield f"let {change.subject} no longer take {change.name}"
-            case RepairAction.UNDECLARE:
-                cover = cover_of(changed, change.subject)
-                after = f"its messages go to {cover}" if cover else "it then takes no messages"
-                yield f"do not declare {change.subject} ({after})"
-            case RepairAction.MERGE:
-                names = {*change.subject.split("+"), *change.name.split("+")}
-                union = "+".join(sorted(names))
-                yield f"declare {union} instead of {change.subject} and {change.name}"
+def _single(interests: InterestFile, plan: Plan) -> Iterator[tuple[ChangeKind, Change]]:
+    """List single changes of what is cyclic: all that take something away, and the useful others.
+
+    Only a log that a consumer or its collector drops is one that it may usefully take.
+    """
+    met = {name: frozenset(logs) for name, logs in logs_met(interests).items()}
+    rest = residue(edge for edge in met.values() if len(edge) > 1)
+    cyclic = frozenset(log for edge in rest for log in edge)
+    for log in sorted(cyclic):
+        if "+" in log:
+            yield ChangeKind.DESTINATIONS, Change(RepairAction.UNDECLARE, log)
+    holding = logs_by_partition(interests)
+    names = [name for name in interests.partitions if not cyclic.isdisjoint(holding[name])]
+    for entry in plan.consumers:
+        if entry.collector is None:
+            continue
+        read = set(plan.collector(entry.collector).bag)
+        above = plan.collector(entry.collector).parent
+        read.update(plan.collector(above).bag if above is not None else ())
+        for name in names:
+            if name in entry.interest and len(entry.interest) > 1:
+                yield ChangeKind.INTERESTS, Change(RepairAction.LEAVE, entry.name, name)
+            elif name not in entry.interest and not read.isdisjoint(holding[name]):
+                yield ChangeKind.INTERESTS, Change(RepairAction.TAKE, entry.name, name)

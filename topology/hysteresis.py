@@ -22,9 +22,10 @@ from topology.changes import differences
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.tree import InvalidPlan, Plan
 
-# Relative. Rates and weights that drift by 10 % change the gain by far less than 10 %: measured in
-# docs/operating.md with `python -m bench.micro.hysteresis`.
-MARGIN_DEFAULT = 0.1
+# Relative. If all rates and weights drift by up to 10 %, a new plan gains up to 2.7 % (measured:
+# docs/operating.md, "When a new plan is worth it"); twice that leaves room.
+MARGIN_DEFAULT = 0.05
+ROUNDING = 1e-9  # relative; costs that differ by less are equal, for they are sums of fractions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,19 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The choice between the running tree and a new plan, with the figures of both.
+    """The choice between the running plan's tree and a new plan, with their figures.
 
-    `chosen` is a plan that can be applied; `shown` is the same tree with the new rates and figures.
-    `kept`: the running tree stays. `running` is None if the running tree cannot serve the new
-    interests; `why_not` then says why.
+    `before` is the running plan. `chosen` can be applied; `shown` is the same tree with the new rates and figures.
+    `kept`: the running tree stays. `tree` is the running tree for the new interests and rates, and
+    `running` its figures; None if it cannot serve the new interests, and `why_not` says why.
     """
 
+    before: Plan
     chosen: Plan
     shown: Plan
     kept: bool
     margin: float
+    tree: Plan | None
     running: TreeFigures | None
     why_not: str | None
     new: TreeFigures
@@ -80,16 +83,18 @@ def weighed(running: Plan, new: Plan, *, margin: float) -> Weighed:
     moves = _moves(running, new)
     tree, why_not = _kept_tree(running, new)
     if tree is None:
-        return Weighed(new, new, False, margin, None, why_not, price, moves)
+        return Weighed(running, new, new, False, margin, None, None, why_not, price, moves)
     before = figures(tree)
-    better = price.cost < before.cost and price.cost <= (1 - margin) * before.cost
+    better = price.cost <= before.cost * min(1 - margin, 1 - ROUNDING)
     shown = new if better else tree
     same = not differences(running, shown)
     return Weighed(
+        before=running,
         chosen=running if same else shown,
         shown=shown,
         kept=not better,
         margin=margin,
+        tree=tree,
         running=before,
         why_not=None,
         new=price,

@@ -32,6 +32,7 @@ WIDTH = 8  # the most promising changes that get a further change; 16 gave the s
 REPAIRS_MAX = 60  # of one kind; each is planned to price it
 # Logs looked up while reducing hypergraphs, about 3 s; interests of 1,000 consumers hit it.
 STEPS_MAX = 10_000_000
+COVER_SHOWN_CHARACTERS_MAX = 40  # a longer name hides the rest of its sentence
 
 Edges = Mapping[str, frozenset[str]]
 
@@ -66,18 +67,6 @@ class Change:
         return 2 if self.action is RepairAction.MERGE else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Repairs:
-    """The least changes found that make the interests acyclic, and the best steps towards it.
-
-    All `complete` sets of changes have the same number of names; empty: none was found.
-    `towards`: single changes that remove the witness but not every cycle, the most helpful first.
-    """
-
-    complete: tuple[tuple[Change, ...], ...]
-    towards: tuple[Change, ...]
-
-
 def names_needed(interests: InterestFile) -> int:
     """Give a lower bound of the names to change, up to `NEEDED_MAX`; 0: the input is acyclic."""
     edges = _edges(interests)
@@ -95,28 +84,28 @@ def names_needed(interests: InterestFile) -> int:
     return count
 
 
-def repairs(interests: InterestFile, kind: ChangeKind, *, names_max: int = NAMES_MAX) -> Repairs:
-    """Search for the least changes of one kind; with `names_max` 1, for single names only."""
+def repairs(interests: InterestFile, kind: ChangeKind) -> tuple[tuple[Change, ...], ...]:
+    """Search for the least changes of one kind that make a cyclic input acyclic.
+
+    All results have the same number of names, up to `NAMES_MAX`; empty: none was found.
+    """
     search = _Search(kind)
     start = search.state(interests, ())
     assert start.witness is not None, "an acyclic input needs no repair"
     waiting: dict[int, list[_Candidate]] = {}
-    towards: tuple[Change, ...] = ()
     frontier = [start]
-    for names in range(1, names_max + 1):
+    for names in range(1, NAMES_MAX + 1):
         for state in frontier:
             for candidate in search.candidates(state):
                 waiting.setdefault(state.names + candidate.change.names, []).append(candidate)
         kept = {candidate.key: candidate for candidate in waiting.pop(names, [])}
         following = sorted(kept.values(), key=_Candidate.order)
-        if names == 1:
-            towards = tuple(candidate.change for candidate in following if candidate.left)[:WIDTH]
         complete = tuple(candidate.key for candidate in following if not candidate.left)
         if complete:
-            return Repairs(complete[:REPAIRS_MAX], towards)
-        if names < names_max:
+            return complete[:REPAIRS_MAX]
+        if names < NAMES_MAX:
             frontier = [search.state(interests, c.key) for c in following[:WIDTH]]
-    return Repairs((), towards)
+    return ()
 
 
 # -- the search -----------------------------------------------------------------------------
@@ -294,6 +283,39 @@ def cover_of(interests: InterestFile, log: str) -> str | None:
     wanted = set(log.split("+"))
     wider = [to for to in interests.destinations if wanted < set(to)]
     return min(map(log_name, wider), key=lambda name: (name.count("+"), name), default=None)
+
+
+def loses(interests: InterestFile, changes: Sequence[Change]) -> bool:
+    """Whether a consumer no longer gets some messages, or some can no longer be multicast."""
+    changed = applied(interests, changes)
+    return any(
+        change.action is RepairAction.LEAVE
+        or (change.action is RepairAction.UNDECLARE and cover_of(changed, change.subject) is None)
+        for change in changes
+    )
+
+
+def words(interests: InterestFile, changes: Sequence[Change]) -> tuple[str, ...]:
+    """Put each change into words, for an operator who makes all of them."""
+    changed = applied(interests, changes)
+    return tuple(_words(changed, change) for change in changes)
+
+
+def _words(changed: InterestFile, change: Change) -> str:
+    match change.action:
+        case RepairAction.TAKE:
+            return f"let {change.subject} also take {change.name}"
+        case RepairAction.LEAVE:
+            return f"let {change.subject} no longer take {change.name}"
+        case RepairAction.MERGE:
+            union = log_name([*change.subject.split("+"), *change.name.split("+")])
+            return f"declare {union} instead of {change.subject} and {change.name}"
+    cover = cover_of(changed, change.subject)
+    if cover is None:
+        return f"do not declare {change.subject} (nobody can multicast to it then)"
+    if len(cover) > COVER_SHOWN_CHARACTERS_MAX:
+        cover = f"the declared set of {cover.count('+') + 1} partitions"
+    return f"do not declare {change.subject} (its messages go to {cover})"
 
 
 def _without(interests: InterestFile, log: str) -> InterestFile:

@@ -67,9 +67,7 @@ def least(phi: float, needed: list[tuple[int, float]]) -> float:
 
     for below in range(1, everyone + 1):
         best[below] = min(
-            cost
-            for served in subsets(below)
-            for cost in divided(below, below ^ served, served, ())
+            cost for served in subsets(below) for cost in divided(below, below ^ served, served, ())
         )
     return best[everyone]
 

@@ -244,7 +244,10 @@ def remedy(plan: Plan, explanation: Explanation) -> Remedy | None:
 
 
 def _changes(plan: Plan, explanation: Explanation) -> Iterator[Change]:
-    """List the changes that concern foreign logs; those of the greatest causes first."""
+    """List the changes that concern foreign logs; those of the greatest causes first.
+
+    That the consumer itself gives up a log is none of them: it would get less, not cheaper.
+    """
     mine = plan.subscription(explanation.consumer)
     assert mine is not None, "an explained consumer is one of the plan's"
     logs = list(dict.fromkeys(log for work in explanation.work for log in work.logs))

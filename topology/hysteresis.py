@@ -47,15 +47,17 @@ class Moves:
 class Weighed:
     """The choice between the running plan's tree and a new plan, with their figures.
 
-    `before` is the running plan. `chosen` can be applied; `shown` is the same tree with the new rates and figures.
-    `kept`: the running tree stays. `tree` is the running tree for the new interests and rates, and
-    `running` its figures; None if it cannot serve the new interests, and `why_not` says why.
+    `before` is the running plan, `tree` its tree for the new interests and rates, and `running` the
+    figures of that; both are None if it cannot serve the new interests, and `why_not` says why.
+    `chosen` is to be applied; `shown` is the same tree with the new rates and figures. `kept`: the
+    running tree stays. `same`: the new plan has the running tree.
     """
 
     before: Plan
     chosen: Plan
     shown: Plan
     kept: bool
+    same: bool
     margin: float
     tree: Plan | None
     running: TreeFigures | None
@@ -79,26 +81,25 @@ def weighed(running: Plan, new: Plan, *, margin: float) -> Weighed:
     `new` has its final names (`with_kept_names`), and the rates and weights to compare with.
     `margin` is relative: with 0.1 the new plan must cost at least 10 % less, with 0 less at all.
     """
-    price = figures(new)
-    moves = _moves(running, new)
     tree, why_not = _kept_tree(running, new)
-    if tree is None:
-        return Weighed(running, new, new, False, margin, None, None, why_not, price, moves)
-    before = figures(tree)
-    better = price.cost <= before.cost * min(1 - margin, 1 - ROUNDING)
-    shown = new if better else tree
-    same = not differences(running, shown)
+    price, before = figures(new), None if tree is None else figures(tree)
+    least = max(margin, ROUNDING)
+    kept = before is not None and (
+        price.cost >= before.cost or price.cost > (1 - least) * before.cost
+    )
+    shown = tree if kept and tree is not None else new
     return Weighed(
         before=running,
-        chosen=running if same else shown,
+        chosen=shown if differences(running, shown) else running,
         shown=shown,
-        kept=not better,
+        kept=kept,
+        same=not differences(running, new),
         margin=margin,
         tree=tree,
         running=before,
-        why_not=None,
+        why_not=why_not,
         new=price,
-        moves=moves,
+        moves=_moves(running, new),
     )
 
 

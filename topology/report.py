@@ -36,8 +36,8 @@ SCHEMA_VERSION = 1  # of the JSON documents; it rises when a field changes its m
 WIDTH_COLUMNS = 100
 CAUSES_SHOWN_MAX = 3  # of one consumer; `-o json` has all
 PRICED_BY = {
-    Pricing.PLANNED: "each change is planned again",
-    Pricing.SAME_TREE: "a change is priced in the tree of a quick plan; another tree may save more",
+    Pricing.PLANNED: "with a change, planned again",
+    Pricing.SAME_TREE: "with a change, in the same tree (another tree may save more)",
     Pricing.NONE: "",
 }
 
@@ -163,8 +163,10 @@ def _advice(advice: Advice) -> None:
     show(f"least change: {advice.sentence}")
     if advice.now is not None:
         show("")
-        show(f"the plan now: cost {advice.now.cost:g}, foreign {advice.now.foreign:g}")
-        show(PRICED_BY[advice.pricing])
+        show(
+            f"the plan now: cost {advice.now.cost:g}, foreign {advice.now.foreign:g}; "
+            f"{PRICED_BY[advice.pricing]}"
+        )
     for kind in ChangeKind:
         mine = [proposal for proposal in advice.proposals if proposal.kind is kind]
         if mine:
@@ -260,7 +262,11 @@ def explanation(plan: Plan, explained: Explanation, remedy: Remedy | None) -> No
     )
     show(f"because of: {_causes(explained, logs=True) or 'nobody'}")
     if remedy is None:
-        missing = "no single change that was tried" if work else "nothing, it has no foreign work"
+        missing = (
+            "no single change of what others take helps"
+            if work
+            else "nothing, it has no foreign work"
+        )
         show(f"would help most: {missing}")
         return
     loss = " (messages are lost)" if remedy.loses else ""
@@ -308,6 +314,9 @@ def _unit(plan: Plan) -> str:
 def choice(weighed: Weighed) -> None:
     """Print what the new plan would gain and move, and which tree was chosen."""
     running, new, gain = weighed.running, weighed.new, weighed.gain
+    if weighed.same:
+        show("the running tree stays: the planner finds the same one")
+        return
     if running is None or gain is None:
         show(f"the new plan is taken: the running tree cannot stay, because {weighed.why_not}")
     else:
@@ -322,14 +331,17 @@ def choice(weighed: Weighed) -> None:
     moves = weighed.moves
     show(
         f"the new plan {'would move' if weighed.kept else 'moves'} {_few('log', moves.logs)} and "
-        f"{_few('consumer', moves.consumers)}; {_few('collector', moves.new)} new, "
-        f"{_few('collector', moves.gone)} gone"
+        f"{_few('consumer', moves.consumers)}; collectors: {len(moves.new)} new"
+        f"{_names(moves.new)}, {len(moves.gone)} gone{_names(moves.gone)}"
     )
 
 
 def _few(what: str, names: Sequence[str]) -> str:
-    plural = "" if len(names) == 1 else "s"
-    return f"{len(names)} {what}{plural}" + (f" ({shortened(names)})" if names else "")
+    return f"{len(names)} {what}{'' if len(names) == 1 else 's'}{_names(names)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return f" ({shortened(names)})" if names else ""
 
 
 def choice_document(weighed: Weighed) -> dict[str, Any]:
@@ -337,6 +349,7 @@ def choice_document(weighed: Weighed) -> dict[str, Any]:
     running, new = weighed.running, weighed.new
     return {
         "kept": weighed.kept,
+        "same": weighed.same,
         "margin": weighed.margin,
         "gain": weighed.gain,
         "running": None if running is None else {"cost": running.cost, "foreign": running.foreign},

@@ -203,24 +203,12 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     _refuse_existing([out, *drawings.files], force=force)
     interests = read_interests(file)
     _refuse_unknown(explain, [entry.name for entry in interests.consumers], file)
-    if margin is not None and against is None and not from_cluster:
-        fail("--margin compares with a running tree: give --from-cluster or --against", 2)
+    _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
     running = None if against is None else read_plan(against)
     if from_cluster:
-        if against is not None or cluster_id:
-            fail(
-                "--from-cluster replaces --against and --cluster-id: leave those two out, or "
-                "leave out --from-cluster",
-                2,
-            )
-        running, rates, cluster_id, partition_count = _ask_cluster(
-            interests.topic, bootstrap, window
-        )
-        interests = with_rates(interests, rates)
-    if running is not None:
+        running, cluster_id, interests = _measured(interests, bootstrap, window)
+    elif running is not None:
         interests = with_running_logs(interests, running)
-    if from_cluster:
-        _compare_partitions(interests, partition_count)
     cluster_id = cluster_id or ("" if running is None else running.cluster_id)
     base = base_epoch if base_epoch is not None else 0 if running is None else running.epoch
     started = perf_counter()
@@ -249,6 +237,32 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     changes = True if running is None else differences(running, plan)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
+
+
+def _refuse_together(
+    against: Path | None, cluster_id: str, margin: float | None, *, from_cluster: bool
+) -> None:
+    """End the command if two options exclude, or miss, each other."""
+    if from_cluster and (against is not None or cluster_id):
+        fail(
+            "--from-cluster replaces --against and --cluster-id: leave those two out, or leave "
+            "out --from-cluster",
+            2,
+        )
+    if margin is not None and against is None and not from_cluster:
+        fail("--margin compares with a running tree: give --from-cluster or --against", 2)
+
+
+def _measured(
+    interests: InterestFile, bootstrap: str | None, window_s: float
+) -> tuple[Plan | None, str, InterestFile]:
+    """Give the running plan, the cluster's ID, and the interests with its logs and their rates."""
+    running, rates, cluster_id, partition_count = _ask_cluster(interests.topic, bootstrap, window_s)
+    interests = with_rates(interests, rates)
+    if running is not None:
+        interests = with_running_logs(interests, running)
+    _compare_partitions(interests, partition_count)
+    return running, cluster_id, interests
 
 
 def _print_planned(plan: Plan, choice: Weighed | None, explain: str | None, output: Output) -> None:

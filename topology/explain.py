@@ -31,7 +31,7 @@ PRICED_MAX = 8  # of these, the best are priced with the whole tree: 0.5 s each 
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ForeignCause:
     """Another consumer, the rate of the foreign entries for which it stands, and their logs."""
 
     consumer: str
@@ -65,7 +65,7 @@ class Explanation:
     ways: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     handled: float
     work: tuple[ForeignWork, ...]
-    causes: tuple[Cause, ...]
+    causes: tuple[ForeignCause, ...]
 
     @property
     def foreign(self) -> float:
@@ -124,7 +124,7 @@ class _Account:
             own = collector_work(self.plan, node)
             handled += self._rate(own.appends) + self._rate(own.drops)
         causes = [
-            Cause(name, entries, tuple(sorted(self.caused[name])))
+            ForeignCause(name, entries, tuple(sorted(self.caused[name])))
             for name, entries in self.share.items()
         ]
         return Explanation(

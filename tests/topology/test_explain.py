@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.topology.test_plan import POSTER, interests
 from topology.changes import interests_of, with_interests
 from topology.check import figures
-from topology.explain import Cause, ForeignWork, explained, explanations, remedy
+from topology.explain import ForeignCause, ForeignWork, explained, explanations, remedy
 from topology.planner.solver import plan
 from topology.repairs import Change, RepairAction, applied
 
@@ -20,7 +20,7 @@ def test_the_posters_first_consumer_pays_for_the_second():
     assert explanation.collectors == ("K2", "K1")
     assert explanation.ways == ((("K2",), ("P1",)), (("K1", "K2"), ("P2", "P3")))
     assert explanation.work == (ForeignWork("K2", "drops", ("P4",), 1.0),)
-    assert explanation.causes == (Cause("C2", 1.0, ("P4",)),)
+    assert explanation.causes == (ForeignCause("C2", 1.0, ("P4",)),)
     # K1 appends 3; K2 appends 3 and drops 1; C1 reads 3.
     assert (explanation.foreign, explanation.handled, explanation.genuineness) == (1, 10, 0.9)
 
@@ -31,7 +31,10 @@ def test_a_relayed_log_is_charged_to_those_who_read_it_in_other_directions():
         ForeignWork("C1", "drops", ("P5",), 1.0),
         ForeignWork("K2", "relays", ("P5",), 1.0),
     )
-    assert explanation.causes == (Cause("C3", 1.0, ("P5",)), Cause("C4", 1.0, ("P5",)))
+    assert explanation.causes == (
+        ForeignCause("C3", 1.0, ("P5",)),
+        ForeignCause("C4", 1.0, ("P5",)),
+    )
 
 
 def test_a_genuine_consumer_has_no_causes_and_needs_no_remedy():
@@ -122,5 +125,5 @@ def test_what_three_equal_needs_cost_no_single_change_spares():
     made = plan(interests({f"C{n}": ["A", f"own{n}"] for n in range(3)}))
     explanation = explained(made, "C0")
     assert explanation.work == (ForeignWork("K1", "relays", ("A",), 1.0),)
-    assert explanation.causes == (Cause("C1", 0.5, ("A",)), Cause("C2", 0.5, ("A",)))
+    assert explanation.causes == (ForeignCause("C1", 0.5, ("A",)), ForeignCause("C2", 0.5, ("A",)))
     assert remedy(made, explanation) is None

@@ -73,6 +73,11 @@ class Explanation:
         return sum(work.entries for work in self.work)
 
     @property
+    def leftover(self) -> float:
+        """The foreign rate without a cause: a tree that was kept has logs that nobody needs there."""
+        return max(0.0, self.foreign - sum(cause.entries for cause in self.causes))
+
+    @property
     def genuineness(self) -> float:
         """The part of the entries handled for a consumer that they address, 0 to 1."""
         return 1.0 if not self.handled else 1 - self.foreign / self.handled

@@ -22,7 +22,7 @@ from topology.changes import FigureChange
 from topology.check import TreeFigures
 from topology.draw import shortened
 from topology.explain import Explanation, Remedy
-from topology.hysteresis import Weighed
+from topology.hysteresis import ROUNDING, Weighed
 from topology.interests import InterestFile
 from topology.planner.solver import Solution
 from topology.repairs import ChangeKind
@@ -290,8 +290,12 @@ def explanation_document(
 
 def foreign_work_document(explained: Explanation) -> dict[str, Any]:
     """Give the foreign work of one consumer as a JSON object."""
-    totals = {"foreign": explained.foreign, "genuineness": explained.genuineness}
-    return {**asdict(explained), **totals}
+    return {
+        **asdict(explained),
+        "foreign": explained.foreign,
+        "leftover": explained.leftover,
+        "genuineness": explained.genuineness,
+    }
 
 
 def _causes(explained: Explanation, *, logs: bool = False) -> str:
@@ -299,7 +303,9 @@ def _causes(explained: Explanation, *, logs: bool = False) -> str:
         f"{cause.consumer} {cause.entries:.3g}" + (f" ({shortened(cause.logs)})" if logs else "")
         for cause in explained.causes[:CAUSES_SHOWN_MAX]
     ]
-    more = len(explained.causes) - len(shown)
+    if explained.leftover > ROUNDING * explained.foreign:
+        shown.append(f"nobody any more {explained.leftover:.3g}")
+    more = len(explained.causes) - CAUSES_SHOWN_MAX
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
@@ -325,7 +331,7 @@ def choice(weighed: Weighed) -> None:
             f"rates, the new plan {new.cost:.6g} ({new.foreign:.6g} foreign): "
             f"{abs(gain):.1%} {'less' if gain >= 0 else 'more'}"
         )
-        needed = f"at least {weighed.margin:.0%} less" if weighed.margin else "less"
+        needed = f"at least {100 * weighed.margin:g}% less" if weighed.margin else "less"
         verb = "the running tree stays" if weighed.kept else "the new plan is taken"
         show(f"{verb}: a new plan must cost {needed} (--margin)")
     moves = weighed.moves

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from topology.changes import interests_of, with_interests
 from topology.check import figures
@@ -25,8 +26,9 @@ from topology.repairs import Change, RepairAction, applied, loses, words
 from topology.tree import CollectorSpec, Plan, Subscription
 from topology.work import collector_work, consumer_work
 
-# Changes that `remedy` tries: those by the greatest causes. 200 take 2 s for 50 consumers.
-TRIED_MAX = 200
+# Changes that `remedy` tries, those of the greatest causes first: 200 take 2 s for 64 consumers.
+# With more consumers it tries as many fewer, but no fewer than 8.
+TRIED_MAX, TRIED_MIN, TRIED_CONSUMERS = 200, 8, 64
 PRICED_MAX = 8  # of these, the best are priced with the whole tree: 0.5 s each for 1,000 consumers
 
 
@@ -74,7 +76,7 @@ class Explanation:
 
     @property
     def leftover(self) -> float:
-        """The foreign rate without a cause: a tree that was kept has logs that nobody needs there."""
+        """The foreign rate without a cause: in a tree that stayed, nobody needs the log there."""
         return max(0.0, self.foreign - sum(cause.entries for cause in self.causes))
 
     @property
@@ -104,21 +106,53 @@ def explained(plan: Plan, consumer: str) -> Explanation:
     entry = plan.subscription(consumer)
     if entry is None:
         raise KeyError(consumer)
-    return _Account(plan, entry).explanation()
+    return _Account(_Tree(plan), entry).explanation()
 
 
 def explanations(plan: Plan) -> tuple[Explanation, ...]:
     """Explain each consumer that has foreign work, or whose collectors have, in plan order."""
-    every = (_Account(plan, entry).explanation() for entry in plan.consumers)
+    tree = _Tree(plan)
+    every = (_Account(tree, entry).explanation() for entry in plan.consumers)
     return tuple(explanation for explanation in every if explanation.work)
 
 
-class _Account:
-    def __init__(self, plan: Plan, entry: Subscription) -> None:
+class _Tree:
+    """What all accounts of one plan look up.
+
+    readers    by log: the consumers that want it and read a collector
+    towards    by collector, and by each collector from it up to its root: the child of the latter
+               on the way down, or, of the collector itself, its own name
+    work       by collector
+    """
+
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.readers: dict[str, list[Subscription]] = {}
+        for entry in plan.consumers:
+            for log in plan.logs_of(entry.interest) if entry.collector is not None else ():
+                self.readers.setdefault(log.name, []).append(entry)
+        self.towards: dict[str, dict[str, str]] = {}
+        for node in plan.collectors:
+            below, name, way = node.name, node.parent, {node.name: node.name}
+            while name is not None:
+                way[name] = below
+                below, name = name, plan.collector(name).parent
+            self.towards[node.name] = way
+        self.work = {node.name: collector_work(plan, node) for node in plan.collectors}
+
+    def direction(self, holder: CollectorSpec, entry: Subscription) -> str:
+        """Give the child of `holder` below which a consumer reads, or its own name; "": above."""
+        assert entry.collector is not None, "a reader of a collector"
+        return self.towards[entry.collector].get(holder.name, "")
+
+
+class _Account:
+    def __init__(self, tree: _Tree, entry: Subscription) -> None:
+        self.tree = tree
+        self.plan = tree.plan
         self.entry = entry
-        self.logs = tuple(log.name for log in plan.logs_of(entry.interest))
-        self.collectors = tuple(_collectors(plan, entry, self.logs))
+        self.logs = tuple(log.name for log in self.plan.logs_of(entry.interest))
+        self.collectors = tuple(_collectors(self.plan, entry, self.logs))
         self.share: dict[str, float] = {}
         self.caused: dict[str, set[str]] = {}
 
@@ -126,7 +160,7 @@ class _Account:
         work = [work for work in self._work() if work.logs]
         handled = self._rate(consumer_work(self.plan, self.entry).reads)
         for node in self.collectors:
-            own = collector_work(self.plan, node)
+            own = self.tree.work[node.name]
             handled += self._rate(own.appends) + self._rate(own.drops)
         causes = [
             ForeignCause(name, entries, tuple(sorted(self.caused[name])))
@@ -157,7 +191,7 @@ class _Account:
         drops = consumer_work(self.plan, self.entry).drops
         yield self._foreign(self.entry.name, "drops", drops, self.collectors[0])
         for node in self.collectors:
-            work = collector_work(self.plan, node)
+            work = self.tree.work[node.name]
             yield self._foreign(node.name, "relays", work.relays, node)
             if node.parent is not None:
                 above = self.plan.collector(node.parent)
@@ -176,29 +210,17 @@ class _Account:
         return ForeignWork(worker, does, tuple(sorted(logs)), self._rate(logs))
 
     def _causes(self, holder: CollectorSpec, log: str) -> list[str]:
-        readers = [entry for entry in self.plan.consumers if self._reads(entry, log)]
+        readers = self.tree.readers.get(log, [])
         here = [entry.name for entry in readers if entry.collector == holder.name]
         if here and self.entry.name not in here:
             return here
-        own = self._direction(holder, self.entry) if log in self.logs else None
+        own = self.tree.direction(holder, self.entry) if log in self.logs else None
         return [
             entry.name
             for entry in readers
             if entry.name != self.entry.name
-            and (own is None or self._direction(holder, entry) != own)
+            and (own is None or self.tree.direction(holder, entry) != own)
         ]
-
-    def _reads(self, entry: Subscription, log: str) -> bool:
-        return entry.collector is not None and not set(log.split("+")).isdisjoint(entry.interest)
-
-    def _direction(self, holder: CollectorSpec, entry: Subscription) -> str:
-        """Give the child of `holder` below which a consumer reads, or its own name, or "above"."""
-        below, name = "", entry.collector
-        while name is not None:
-            if name == holder.name:
-                return below or name
-            below, name = name, self.plan.collector(name).parent
-        return ""
 
     def _rate(self, logs: Sequence[str] | frozenset[str]) -> float:
         return sum(self.plan.rates.get(log, 1.0) for log in sorted(logs))
@@ -226,10 +248,9 @@ def remedy(plan: Plan, explanation: Explanation) -> Remedy | None:
     if no change that was tried helps.
     """
     interests = interests_of(plan)
+    tries = TRIED_MAX * TRIED_CONSUMERS // max(TRIED_CONSUMERS, len(plan.consumers))
     helping = []
-    for number, change in enumerate(_changes(plan, explanation)):
-        if number >= TRIED_MAX:
-            break
+    for number, change in enumerate(islice(_changes(plan, explanation), max(TRIED_MIN, tries))):
         changed = with_interests(plan, applied(interests, (change,)))
         if changed is not None:
             left = explained(changed, explanation.consumer).foreign

@@ -350,7 +350,7 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
         report.show(report.written(plan.to_json()))
     else:
         report.tree(plan, figures)
-        report.foreign_work(plan, explanations(plan))
+        report.causes(plan, explanations(plan))
         report.objective(plan, figures)
 
 

@@ -218,10 +218,10 @@ def verdict_document(
     }
 
 
-# -- foreign work -----------------------------------------------------------------------------
+# -- causes of foreign work --------------------------------------------------------------------
 
 
-def foreign_work(plan: Plan, explanations: Sequence[Explanation]) -> None:
+def causes(plan: Plan, explanations: Sequence[Explanation]) -> None:
     """Print for each consumer with foreign work how much it is, and who causes it."""
     if not explanations:
         return

@@ -133,6 +133,15 @@ def test_a_thousand_cyclic_interests_are_answered_without_a_plan():
     assert given_advice.names_needed == 20
 
 
+@pytest.mark.slow
+def test_fifty_cyclic_interests_are_priced_in_the_tree_of_a_quick_plan():
+    given_advice = advised(local(1))
+    assert (given_advice.pricing, given_advice.names_needed) == (Pricing.SAME_TREE, 14)
+    assert given_advice.proposals == ()
+    best, harmless = given_advice.most
+    assert best.after.cost <= harmless.after.cost < given_advice.now.cost
+
+
 # -- oracles --------------------------------------------------------------------------------
 
 files = st.builds(

@@ -3,7 +3,8 @@
 `advised` takes an `InterestFile` and gives an `Advice`. What a change saves is the difference
 between the plan now and the plan after it, and how the latter is found depends on the size:
 
-    planned     up to `PLANNED_DEMANDS_MAX` distinct interests: each change is planned again
+    planned     up to `PLANNED_DEMANDS_MAX` distinct interests: the changes that save most in the
+                same tree are planned again
     same tree   up to `PRICED_CONSUMERS_MAX` consumers: the tree of the plan now, with the smallest
                 bags that the changed interests need; another tree may save more
     none        more consumers: the changes are listed without figures
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from topology.changes import with_interests
 from topology.check import figures
@@ -36,7 +38,7 @@ from topology.repairs import (
 from topology.tree import Plan
 
 PROPOSED_MAX = 3  # of one kind; more alternatives do not help to choose
-PLANNED_DEMANDS_MAX = 7  # the planner tries every tree up to here: 30 ms, for up to 120 changes
+PLANNED_DEMANDS_MAX = 7  # the planner tries every tree up to here: 0.3 s for up to 24 changes
 PRICED_CONSUMERS_MAX = 64  # to price a change in the same tree takes 3 ms for so many
 EFFORT = 0.1  # of the plan now, if changes are priced in its tree: `check` should answer in seconds
 SINGLE_MAX = 1_000  # single changes that are priced to find the one that saves most: 3 s
@@ -127,7 +129,7 @@ def advised(interests: InterestFile) -> Advice:
     if needed <= NAMES_MAX:
         for kind in kinds:
             made = [prices.proposal(kind, changes) for changes in repairs(interests, kind)]
-            proposals += _best(made)
+            proposals += _best(prices.planned(made, PROPOSED_MAX))
     most = () if proposals else prices.most()
     return Advice(
         needed, NAMES_MAX, tuple(proposals), most, sets_cannot, prices.pricing, prices.now
@@ -153,6 +155,11 @@ def _acyclic(interests: InterestFile) -> bool:
     return is_acyclic(frozenset(logs) for logs in logs_met(interests).values() if len(logs) > 1)
 
 
+class _Priced(NamedTuple):
+    proposal: Proposal
+    changed: InterestFile
+
+
 class _Prices:
     """Prices changes of one interest file, in the way that its size allows."""
 
@@ -170,14 +177,11 @@ class _Prices:
             self.pricing = Pricing.NONE
         self.now = None if self.plan is None else _price(self.plan)
 
-    def proposal(self, kind: ChangeKind, changes: Sequence[Change]) -> Proposal:
+    def proposal(self, kind: ChangeKind, changes: Sequence[Change]) -> _Priced:
+        """Describe changes, with their price in the same tree."""
         changed = applied(self.interests, changes)
-        plan = None
-        if self.pricing is Pricing.PLANNED:
-            plan = _planned(changed, 1.0)
-        elif self.plan is not None:
-            plan = with_interests(self.plan, changed)
-        return Proposal(
+        plan = None if self.plan is None else with_interests(self.plan, changed)
+        proposal = Proposal(
             kind=kind,
             changes=words(self.interests, changes),
             names=sum(change.names for change in changes),
@@ -185,6 +189,23 @@ class _Prices:
             loses=loses(self.interests, changes),
             after=None if plan is None else _price(plan),
         )
+        return _Priced(proposal, changed)
+
+    def planned(self, made: Sequence[_Priced], count: int) -> list[Proposal]:
+        """Plan the most promising changes again, if this is affordable; leave out the others.
+
+        Twice as many as the `count` that will be shown, and as many that lose nothing.
+        """
+        made = sorted(made, key=lambda priced: _order(priced.proposal))
+        if self.pricing is not Pricing.PLANNED:
+            return [priced.proposal for priced in made]
+        harmless = [priced for priced in made if not priced.proposal.loses]
+        chosen = {id(priced): priced for priced in (*made[: 2 * count], *harmless[: 2 * count])}
+        proposals = []
+        for proposal, changed in chosen.values():
+            plan = _planned(changed, 1.0)
+            proposals.append(replace(proposal, after=None if plan is None else _price(plan)))
+        return proposals
 
     def most(self) -> tuple[Proposal, ...]:
         """Give the single changes that save most, of all that concern a cyclic log."""
@@ -195,8 +216,10 @@ class _Prices:
             if number >= SINGLE_MAX:
                 break
             made.append(self.proposal(kind, (change,)))
+        proposals = self.planned(made, 1)
         saving = sorted(
-            (p for p in made if p.after is not None and p.after.cost < self.now.cost), key=_order
+            (p for p in proposals if p.after is not None and p.after.cost < self.now.cost),
+            key=_order,
         )
         harmless = [proposal for proposal in saving if not proposal.loses]
         return tuple(dict.fromkeys([*saving[:1], *harmless[:1]]))

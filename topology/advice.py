@@ -196,13 +196,13 @@ class _Prices:
 
         Twice as many as the `count` that will be shown, and as many that lose nothing.
         """
-        made = sorted(made, key=lambda priced: _order(priced.proposal))
         if self.pricing is not Pricing.PLANNED:
             return [priced.proposal for priced in made]
-        harmless = [priced for priced in made if not priced.proposal.loses]
-        chosen = {id(priced): priced for priced in (*made[: 2 * count], *harmless[: 2 * count])}
+        ranked = sorted(range(len(made)), key=lambda number: _order(made[number].proposal))
+        harmless = [number for number in ranked if not made[number].proposal.loses]
         proposals = []
-        for proposal, changed in chosen.values():
+        for number in sorted({*ranked[: 2 * count], *harmless[: 2 * count]}):
+            proposal, changed = made[number]
             plan = _planned(changed, 1.0)
             proposals.append(replace(proposal, after=None if plan is None else _price(plan)))
         return proposals

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from topology.check import figures
 from topology.explain import ForeignCause, ForeignWork, explained, explanations, remedy
 from topology.planner.solver import plan
 from topology.repairs import Change, RepairAction, applied
+from topology.tree import CollectorSpec
 
 
 def test_the_posters_first_consumer_pays_for_the_second():
@@ -35,6 +38,38 @@ def test_a_relayed_log_is_charged_to_those_who_read_it_in_other_directions():
         ForeignCause("C3", 1.0, ("P5",)),
         ForeignCause("C4", 1.0, ("P5",)),
     )
+
+
+def test_who_reads_in_the_same_direction_is_no_cause():
+    made = plan(interests({"d": "AD", "s": "ADS", "y": "AY"}))
+    bags = {"K1": ("A",), "K2": ("A", "D", "S"), "K3": ("A", "Y")}
+    reads = {"d": "K2", "s": "K2", "y": "K3"}
+    made = replace(
+        made,
+        collectors=tuple(
+            CollectorSpec(name, bag, None if name == "K1" else "K1", stream)
+            for stream, (name, bag) in enumerate(bags.items())
+        ),
+        consumers=tuple(replace(e, collector=reads[e.name]) for e in made.consumers),
+    )
+    explanation = explained(made, "d")
+    assert [(work.worker, work.does) for work in explanation.work] == [
+        ("d", "drops"),
+        ("K1", "relays"),
+    ]
+    assert explanation.causes == (ForeignCause("s", 1.0, ("S",)), ForeignCause("y", 1.0, ("A",)))
+
+
+def test_a_log_that_nobody_needs_any_more_has_no_cause():
+    made = plan(interests(POSTER))
+    fewer = replace(made, consumers=made.consumers[:2])
+    tree = replace(fewer, collectors=tuple(
+        replace(node, bag=("P1", "P2", "P3", "P5") if node.name == "K2" else node.bag)
+        for node in made.collectors if node.name != "K3"))  # fmt: skip
+    explanation = explained(tree, "C1")
+    # C1 drops P5, and K2 relays it: for nobody. K2 drops P4, which C2 wants.
+    assert (explanation.foreign, explanation.leftover) == (3, 2)
+    assert [cause.consumer for cause in explanation.causes] == ["C2"]
 
 
 def test_a_genuine_consumer_has_no_causes_and_needs_no_remedy():

@@ -168,6 +168,9 @@ class Delivery:
         self.position = cursor
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
+        # Entries read in the order stream beyond the cursor, by the plan's log numbers. All logs of
+        # the bag stand here from the start.
+        self.entries_read: dict[int, int] = {}
         self.void: dict[Void, int] = {}
         self.payload_starts: Mapping[int, int] | None = None
         # The next four matter to a single-log subscription only.
@@ -185,6 +188,7 @@ class Delivery:
             self.payload_starts = {number: cursor.next}
             self._runs.append(_Run(number, cursor.next, OFFSET_MAX, 0, 0))
         else:
+            self.entries_read = dict.fromkeys(order.state.positions, 0)
             self._reach(order.offset_next)
 
     # -- input ------------------------------------------------------------------------------
@@ -319,13 +323,14 @@ class Delivery:
 
     def _queue(self, offset: int, record: OrderRecord) -> None:
         resumed = offset == self._start.record
+        read = self.entries_read
         for index, (log, first, end) in enumerate(record.runs):
-            if log not in self.logs:
-                continue
             begin = first
             if resumed and index <= self._start.run:
-                begin = end if index < self._start.run else max(first, self._start.next)
-            self._runs.append(_Run(log, begin, end, offset, index))
+                begin = end if index < self._start.run else min(end, max(first, self._start.next))
+            read[log] += end - begin
+            if log in self.logs:
+                self._runs.append(_Run(log, begin, end, offset, index))
 
     def _hand_out(self, run: _Run, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""

@@ -16,7 +16,10 @@ with the process. What an instance reads again to recover is not counted again:
     own stream       a record is counted at most once: the number of accepted records counted so far
                      is kept from instance to instance
     parent's stream  as above; and nothing is counted that the own stream had relayed when the
-                     instance had read it to its end. Until then new entries wait for that number
+                     instance had read it to its end. Until then new entries wait for that number.
+                     Records that were dropped whole leave no trace in the own stream until it
+                     relays a later one. So a new process counts those again that come after the
+                     last record relayed, at most `CollectorLimits.relay_max` / 2
 
 Invariant, while no instance catches up:
     what an instance has read of the parent's stream beyond what was relayed at its start, it has

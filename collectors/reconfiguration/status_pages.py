@@ -26,7 +26,7 @@ _PAGE_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReportedCounts:
-    """What the newest plan's collectors have counted, by name; and, in sentences, who is missing."""
+    """The counts of the newest plan's collectors by name; in sentences, which are missing."""
 
     counts: Mapping[str, CollectorCounts]
     missing: tuple[str, ...]

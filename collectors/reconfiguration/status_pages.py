@@ -104,7 +104,8 @@ def _choose(
     chosen: CollectorCounts | None = None
     for page in pages:
         assert page is not None
-        for node in answers[page]:
+        nodes = answers[page]
+        for node in () if isinstance(nodes, str) else nodes:
             if not isinstance(node, dict) or (node.get("node"), node.get("epoch")) != (name, epoch):
                 continue
             entries = node.get("entries")

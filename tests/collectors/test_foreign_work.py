@@ -169,6 +169,15 @@ def test_consumers_count_what_their_collectors_streams_hold(system):
                 of(work.drops, SENT),
             )
 
+    # The command says it in one line. It stops at the end of C1's logs: then P4 may go on.
+    line = amcast("receive", *system.common(), "-n", "C1", "--until-end").stderr.splitlines()[-1]
+    wanted = SENT["P1"] + SENT["P2"]
+    dropped = int(line.split()[-4])
+    read, share = wanted + dropped, wanted / (wanted + dropped)
+    assert dropped <= SENT["P4"]
+    entries = f"{read} order entries read, {dropped} dropped ({share:.1%} genuine)"
+    assert line == f"received {wanted}; {entries}"
+
 
 def _read(consumer):
     return sum(consumer.entries().read.values())

@@ -93,49 +93,94 @@ def test_entries_of_the_parent_that_nobody_had_relayed_are_new_to_a_successor(cl
     assert shown(counted(new)) == as_planned(cluster, "K1")
 
 
-@pytest.mark.parametrize("own_first", [True, False])
-def test_an_instance_that_a_process_restarts_counts_no_entry_twice(cluster, own_first):
-    # Init: a first instance of K1 has read half of K0's stream, and relayed none of it.
-    entries = EntryCounts()
+def instance(cluster, writer, entries):
+    """Make a core of K1 that has read nothing yet."""
     state, plan = cluster.control(), cluster.control().plan()
-    multicast_all(cluster)
+    own, parent = (OrderStream(plan, name, state.starts(plan.epoch)) for name in ("K1", "K0"))
+    core = Collector(own, parent, writer=writer, entries=entries)
+    core.own_end(cluster.end(stream_partition(plan, "K1")))
+    return core
+
+
+def read(cluster, core, *streams):
+    """Read these streams of a core to their ends, one after the other."""
+    plan = cluster.control().plan()
+    for stream in streams:
+        partition = stream_partition(plan, stream.collector)
+        fetched = cluster.log.read(partition, stream.offset_next, 1_000_000)
+        for record in fetched.records if fetched else ():
+            give = core.own_read if stream is core.own else core.parent_read
+            give(record.offset, record.value)
+    core.own_passed(core.own.offset_next)
+
+
+def append_all(cluster, core):
+    """Store what a core appends; nobody says so to the core."""
+    for action in core.step(0):
+        cluster.log.write(stream_partition(core.own.plan, "K1"), action.raw)
+
+
+def streams_of(core, *, own_first):
+    return (core.own, core.parent) if own_first else (core.parent, core.own)
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+@pytest.mark.parametrize("knows", [True, False])
+def test_an_instance_that_a_process_restarts_counts_no_entry_twice(cluster, knows, own_first):
+    # Init: an instance of K1 has relayed K0's order; it fails before or after it knows that.
+    entries = EntryCounts()
     cluster.node("K0.a")
-    cluster.nodes["K0.a"].look("P1")
+    multicast_all(cluster)
+    cluster.settle("K0.a")
+    first = instance(cluster, 1, entries)
+    read(cluster, first, first.parent)
+    append_all(cluster, first)
+    if knows:
+        read(cluster, first, first.own)
+
+    # Test: the next one of the same process reads both streams from their start.
+    second = instance(cluster, 2, entries)
+    read(cluster, second, *streams_of(second, own_first=own_first))
+
+    # Check: K1 has no ends of P4 here, so it has appended what it relays.
+    numbers = {log: second.own.plan.number(log) for log in LOGS}
+    assert entries.read == {numbers[log]: SENT[log] for log in ("P1", "P2", "P3")}
+    assert entries.appended == {
+        numbers["P1"]: SENT["P1"], numbers["P2"]: SENT["P2"], numbers["P4"]: 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+@pytest.mark.parametrize("restarted", [True, False])
+def test_what_another_process_relayed_is_not_counted_but_what_waits_is(
+    cluster, restarted, own_first
+):
+    # Init: another process has relayed all, then K0 orders more. This process has either never run
+    # K1, or run it before there was anything.
+    entries = EntryCounts()
+    cluster.node("K0.a")
+    if restarted:
+        idle = instance(cluster, 1, entries)
+        read(cluster, idle, idle.own, idle.parent)
+    multicast_all(cluster)
+    cluster.settle("K0.a")
+    other = instance(cluster, 2, EntryCounts())
+    read(cluster, other, other.own, other.parent)
+    append_all(cluster, other)
+    more = {"P1": 13, "P2": 17, "P3": 19}
+    multicast_all(cluster, more)
     cluster.settle("K0.a")
 
-    def instance(writer):
-        starts = state.starts(plan.epoch)
-        core = Collector(
-            OrderStream(plan, "K1", starts), OrderStream(plan, "K0", starts),
-            writer=writer, entries=entries,
-        )  # fmt: skip
-        core.own_end(cluster.end(stream_partition(plan, "K1")))
-        return core
+    # Test: an instance reads both streams from their start, and relays what waits.
+    core = instance(cluster, 3, entries)
+    read(cluster, core, *streams_of(core, own_first=own_first))
+    append_all(cluster, core)
+    read(cluster, core, core.own)
 
-    def read(core, which):
-        name, stream = ("K1", core.own) if which == "own" else ("K0", core.parent)
-        fetched = cluster.log.read(stream_partition(plan, name), stream.offset_next, 1_000_000)
-        for record in fetched.records if fetched else ():
-            give = core.own_read if which == "own" else core.parent_read
-            give(record.offset, record.value)
-
-    first = instance(1)
-    read(first, "parent")
-    for action in first.step(0):  # its append is stored, and the instance fails before it knows
-        cluster.log.write(stream_partition(plan, "K1"), action.raw)
-    before = dict(entries.read)
-
-    # Test: the next instance reads both streams from the start, in either order.
-    second = instance(2)
-    for which in ("own", "parent") if own_first else ("parent", "own"):
-        read(second, which)
-    second.step(0)
-
-    # Check: what was read is counted once, and so is the append of the first instance.
-    assert entries.read == before == {plan.number(log): SENT[log] for log in ("P1", "P2", "P3")}
-    assert entries.appended == {
-        plan.number("P1"): SENT["P1"], plan.number("P2"): SENT["P2"], plan.number("P4"): 0,
-    }  # fmt: skip
+    # Check.
+    numbers = {log: core.own.plan.number(log) for log in LOGS}
+    assert entries.read == {numbers[log]: count for log, count in more.items()}
+    assert entries.appended == {numbers["P1"]: 13, numbers["P2"]: 17, numbers["P4"]: 0}
 
 
 def test_two_instances_that_both_append_share_the_entries_between_them(cluster):

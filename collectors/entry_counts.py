@@ -2,7 +2,8 @@
 
 An *entry* is one offset that an accepted order record names: one message ID, whatever Kafka holds
 there (a message, a skip, an epoch marker, the mark of a transaction). Void records, sentinel
-records and ticks are no entries. Whole runs are added, never single entries.
+records and ticks are no entries. A stream's positions say how many entries were read: so nothing is
+added up while an instance reads new records of its parent, or its own.
 
     appended   entries of accepted records of the collector's own stream that this process wrote, of
                its own logs and of inherited ones. What another process wrote is not counted here,
@@ -21,9 +22,10 @@ with the process. What an instance reads again to recover is not counted again:
                      relays a later one. So a new process counts those again that come after the
                      last record relayed, at most `CollectorLimits.relay_max` / 2
 
-Invariant, while no instance catches up:
-    what an instance has read of the parent's stream beyond what was relayed at its start, it has
-    counted once. No I/O, no clock.
+Invariants, by log, once an instance has caught up:
+    read = the parent's position - where the entries that are new to this process begin;
+    appended + what others wrote and what was counted before = how far the own stream has moved.
+No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -39,64 +41,103 @@ from topology.work import collector_work
 class EntryCounts:
     """The counts of one collector in one process, by the plan's log numbers.
 
-    Changed with the core's lock held. The dicts may be copied from any thread.
+    Changed with the core's lock held; `appended` and `read` may be called from any thread.
     """
 
     def __init__(self) -> None:
-        self.appended: dict[int, int] = {}
-        self.read: dict[int, int] = {}
         self._writers: set[int] = set()  # of the instances of this process
-        self._appended_count = 0  # accepted records of the own stream that were looked at
-        self._read_count = 0  # the same of the parent's stream
-        # Entries read before the instance had caught up; at most what its relay keeps.
+        self._own: OrderStream | None = None
+        self._parent: OrderStream | None = None
+        self._appended_base: dict[int, int] = {}  # appended = the own stream's positions - these
+        self._appended_shown: dict[int, int] = {}  # the newest answer of `appended`
+        self._own_number = 0  # the own stream's accepted records that `_appended_base` knows
+        self._own_number_max = 0  # the same over all instances: none of these is new
+        self._read_base: dict[int, int] | None = None  # as above, of the parent; None: catches up
+        self._read_kept: dict[int, int] = {}  # what is shown meanwhile
+        self._read_number = 0  # accepted records of the parent up to here are not new
+        self._relayed_at_start: int | None = None  # None: our own stream is not read so far
+        # Records read before the instance had caught up; at most what its relay keeps.
         self._waiting: list[tuple[int, Sequence[Run]]] = []
-        self._caught_up = False
 
     def begin(self, own: OrderStream, parent: OrderStream | None, writer: int) -> None:
         """Count for an instance that begins with these streams and signs with `writer`."""
-        # All keys stand here from the start: a copy in another thread never meets a new one.
-        for counts, stream in ((self.appended, own), (self.read, parent)):
-            for log in stream.state.positions if stream is not None else ():
-                counts.setdefault(log, 0)
+        appended, read = self.appended(), self.read()
+        if self._parent is not None and self._read_base is not None:
+            self._read_number = max(self._read_number, self._parent.state.count)
         self._writers.add(writer)
+        positions = own.state.positions
+        self._own = None  # `appended` gives its newest answer while this changes
+        self._appended_shown = {log: appended.get(log, 0) for log in positions}
+        self._appended_base = {
+            log: position - self._appended_shown[log] for log, position in positions.items()
+        }
+        self._own_number = own.state.count
+        self._own = own
+        self._read_base = None
+        inherited = () if parent is None else parent.state.positions
+        self._read_kept = {log: read.get(log, 0) for log in inherited}
+        self._parent = parent
+        self._relayed_at_start = None
         self._waiting.clear()
-        self._caught_up = False
 
     def own_record(self, number: int, record: OrderRecord) -> None:
         """Take the accepted record `number` of the own stream, whoever wrote it."""
-        if number <= self._appended_count:
-            return
-        self._appended_count = number
-        if record.writer in self._writers:
-            _add(self.appended, record.runs)
+        is_new = number > self._own_number_max
+        if is_new:
+            self._own_number_max = number
+        if not is_new or record.writer not in self._writers:
+            for log, first, end in record.runs:
+                self._appended_base[log] += end - first
+        self._own_number = number
 
     def parent_record(self, number: int, runs: Sequence[Run], *, relayed: int) -> None:
         """Take the accepted record `number` of the parent's stream.
 
         `relayed` is how many of its records the own stream has relayed as far as it is read.
         """
-        if number <= self._read_count:
-            return
-        if self._caught_up:
-            self._read_count = number
-            _add(self.read, runs)
-        elif number > relayed:
-            self._waiting.append((number, runs))
+        if self._read_base is None:
+            if number > max(relayed, self._read_number):
+                self._waiting.append((number, runs))
+            self._settle()
 
     def caught_up(self, relayed: int) -> None:
         """Note that the own stream was read to its end at the instance's start."""
-        if self._caught_up:
+        if self._relayed_at_start is None:
+            self._relayed_at_start = relayed
+            self._settle()
+
+    def _settle(self) -> None:
+        """Count by the parent's positions from now on, if all that is not new is read."""
+        if self._parent is None or self._relayed_at_start is None:
             return
-        self._caught_up = True
-        self._read_count = max(self._read_count, relayed)
+        known = max(self._relayed_at_start, self._read_number)
+        if self._parent.state.count < known:
+            return
+        base = {
+            log: position - self._read_kept[log]
+            for log, position in self._parent.state.positions.items()
+        }
         for number, runs in self._waiting:
-            self.parent_record(number, runs, relayed=relayed)
+            for log, first, end in runs if number > known else ():
+                base[log] -= end - first
         self._waiting.clear()
+        self._read_base = base
 
+    def appended(self) -> dict[int, int]:
+        """Give the entries appended by log number; while a record is taken, those before it."""
+        own, number = self._own, self._own_number
+        if own is not None:
+            positions, base = own.state.positions.copy(), self._appended_base.copy()
+            if own is self._own and own.state.count == number == self._own_number:
+                self._appended_shown = {log: positions[log] - base[log] for log in positions}
+        return self._appended_shown
 
-def _add(counts: dict[int, int], runs: Sequence[Run]) -> None:
-    for log, first, end in runs:
-        counts[log] += end - first
+    def read(self) -> dict[int, int]:
+        """Give the entries read in the parent's stream by log number."""
+        parent, base = self._parent, self._read_base
+        if parent is None or base is None:
+            return self._read_kept
+        return {log: end - base[log] for log, end in parent.state.positions.copy().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +161,8 @@ def entries_of(plan: Plan, name: str, counts: EntryCounts) -> CollectorEntries:
     A collector that later plans retain keeps its consumers, so its first plan stays right.
     """
     work = collector_work(plan, plan.collector(name))
-    appended = {plan.logs[log].name: count for log, count in sorted(counts.appended.copy().items())}
-    read = {plan.logs[log].name: count for log, count in sorted(counts.read.copy().items())}
+    appended = {plan.logs[log].name: count for log, count in sorted(counts.appended().items())}
+    read = {plan.logs[log].name: count for log, count in sorted(counts.read().items())}
     return CollectorEntries(
         appended=appended,
         relayed={log: count for log, count in appended.items() if log in work.relays},

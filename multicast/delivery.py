@@ -168,9 +168,7 @@ class Delivery:
         self.position = cursor
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
-        # Entries read in the order stream beyond the cursor, by the plan's log numbers. All logs of
-        # the bag stand here from the start.
-        self.entries_read: dict[int, int] = {}
+        self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
         self.void: dict[Void, int] = {}
         self.payload_starts: Mapping[int, int] | None = None
         # The next four matter to a single-log subscription only.
@@ -188,7 +186,6 @@ class Delivery:
             self.payload_starts = {number: cursor.next}
             self._runs.append(_Run(number, cursor.next, OFFSET_MAX, 0, 0))
         else:
-            self.entries_read = dict.fromkeys(order.state.positions, 0)
             self._reach(order.offset_next)
 
     # -- input ------------------------------------------------------------------------------
@@ -288,6 +285,17 @@ class Delivery:
             reached[run.log] = min(run.next, passed)
         return {self.logs[number].name: offset for number, offset in reached.items()}
 
+    def entries_read(self) -> dict[int, int]:
+        """Count the entries read in the order stream from the cursor on, by the plan's log numbers.
+
+        They include those of logs outside the interest. Empty for a single-log subscription.
+        """
+        if self.order is None:
+            return {}
+        positions = self.order.state.positions
+        base = positions if self._read_base is None else self._read_base
+        return {log: position - base[log] for log, position in positions.items()}
+
     def paused(self) -> list[int]:
         """List the logs not to read for now: their buffers are full.
 
@@ -320,15 +328,18 @@ class Delivery:
             if self.order.proven:
                 positions = self.order.state.positions
                 self.payload_starts = {number: positions[number] for number in self.logs}
+                self._read_base = positions.copy()
 
     def _queue(self, offset: int, record: OrderRecord) -> None:
         resumed = offset == self._start.record
-        read = self.entries_read
         for index, (log, first, end) in enumerate(record.runs):
+            if not resumed and log not in self.logs:
+                continue
             begin = first
             if resumed and index <= self._start.run:
-                begin = end if index < self._start.run else min(end, max(first, self._start.next))
-            read[log] += end - begin
+                begin = end if index < self._start.run else max(first, min(end, self._start.next))
+                assert self._read_base is not None
+                self._read_base[log] += begin - first
             if log in self.logs:
                 self._runs.append(_Run(log, begin, end, offset, index))
 

@@ -55,7 +55,7 @@ class EntriesRead:
         read, dropped = dict(self._read), dict(self._dropped)
         if self._current is not None:
             logs = self._current.plan.logs
-            for log, count in sorted(self._current.entries_read.items()):
+            for log, count in sorted(self._current.entries_read().items()):
                 name = logs[log].name
                 read[name] = read.get(name, 0) + count
                 if log not in self._current.logs:

@@ -102,8 +102,8 @@ def foreign_work(work: MeasuredWork) -> None:
     )
     dropped = sum(row.dropped_predicted for row in work.consumers)
     show(
-        f"consumers: {dropped} dropped as predicted; not measured, because consumers do not report "
-        f"to the cluster (Consumer.entries() counts them)"
+        f"consumers drop {dropped} as predicted; not measured, because they report no counts "
+        f"(Consumer.entries())"
     )
     for sentence in work.missing:
         show(sentence)

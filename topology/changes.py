@@ -45,7 +45,7 @@ def _collectors_moved(old: Plan, new: Plan) -> Iterator[str]:
             continue
         before = old.collector(node.name)
         if before.parent != node.parent:
-            yield f"collector {node.name} follows {node.parent} (was {before.parent})"
+            yield (f"collector {node.name} is {_place(node.parent)} (was {_place(before.parent)})")
         gained, lost = sorted(set(node.bag) - set(before.bag)), set(before.bag) - set(node.bag)
         if gained:
             yield f"collector {node.name} takes on {', '.join(gained)}"
@@ -55,6 +55,10 @@ def _collectors_moved(old: Plan, new: Plan) -> Iterator[str]:
             yield f"collector {node.name} is on {node.host} (was {before.host})"
         if before.stream != node.stream:
             yield f"collector {node.name} writes stream {node.stream} (was {before.stream})"
+
+
+def _place(parent: str | None) -> str:
+    return "a root" if parent is None else f"below {parent}"
 
 
 def _logs_moved(old: Plan, new: Plan) -> Iterator[str]:
@@ -98,6 +102,7 @@ def compared(old: Plan, new: Plan) -> tuple[FigureChange, ...]:
         *_rows("hops of", _hops(was), _hops(now)),
         *_rows("foreign to", _foreign(was), _foreign(now)),
         *_rows("load of", dict(was.loads), dict(now.loads)),
+        *_rows("foreign at", _foreign_at(was), _foreign_at(now)),
     )
 
 
@@ -107,6 +112,10 @@ def _hops(figures: TreeFigures) -> dict[str, float]:
 
 def _foreign(figures: TreeFigures) -> dict[str, float]:
     return {share.consumer: share.foreign for share in figures.shares}
+
+
+def _foreign_at(figures: TreeFigures) -> dict[str, float]:
+    return {share.collector: share.relayed + share.dropped for share in figures.collectors}
 
 
 def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[FigureChange]:

@@ -10,7 +10,9 @@ Rules, in the order in which they are checked:
     one top     the collectors that hold a log are connected, so it enters the order exactly once
     coverage    a consumer's collector holds every log that meets its interest
     limits      rates, levels and counts stay within the plan's own limits
-    promise     hops, foreign work, excess and cost of the plan equal those of the tree
+    promise     hops, foreign work, excess and cost of the plan equal those of the tree; a plan of
+                the objective's first version counted foreign work otherwise, so of that only hops
+                and excess are compared
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topology.tree import CollectorSpec, Log, Plan, Subscription
+from topology.tree import PRICING, CollectorSpec, Log, Plan, Subscription
 
 # Relative (and absolute near 0): a plan writes its figures as decimal fractions, so other programs
 # may round them. A wrong figure that matters differs by far more.
@@ -32,10 +34,11 @@ class PlanRejected(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The cost of one consumer's order.
+    """The cost of one consumer's order, not weighted.
 
-    `hops` is the cost of its own logs' way through the tree. `foreign` and `own` are the rates of
-    other logs and of its own logs, summed over the collectors on its path; `levels` counts these.
+    `hops` is the cost of its own logs' way through the tree. `own` and `foreign` are the rates of
+    the entries that it wants and that it drops in its collector's stream; `levels` counts the
+    collectors from the root down to its own.
     """
 
     consumer: str
@@ -46,21 +49,51 @@ class Share:
 
     @property
     def genuineness(self) -> float:
-        """The consumer's part of the messages that the collectors on its path handle, 0 to 1."""
+        """The part of the entries that the consumer reads which it wants, 0 to 1."""
         return 1.0 if not self.foreign else self.own / (self.own + self.foreign)
 
 
 @dataclass(frozen=True, slots=True)
+class CollectorShare:
+    """The rates of the entries that one collector handles.
+
+    `load` of the entries that it appends; of these `relayed` are wanted by none of the consumers
+    that read it. `dropped` of the entries of its parent's stream that it does not take over.
+    """
+
+    collector: str
+    load: float
+    relayed: float
+    dropped: float
+
+    @property
+    def genuineness(self) -> float:
+        """The part of the entries handled which a consumer that reads it wants, 0 to 1."""
+        handled = self.load + self.dropped
+        return 1.0 if not handled else (self.load - self.relayed) / handled
+
+
+@dataclass(frozen=True, slots=True)
 class TreeFigures:
-    """The figures of a tree, computed from the tree and weighted as in the objective."""
+    """The figures of a tree, computed from the tree.
+
+    Hops, foreign work and cost are weighted as in the objective. `genuineness` counts entries:
+    those handled for a consumer that they address, by the collectors that serve it and by itself,
+    over all that are handled.
+    """
 
     shares: tuple[Share, ...]
-    loads: tuple[tuple[str, float], ...]
+    collectors: tuple[CollectorShare, ...]
     hops: float
     foreign: float
     excess: float
     cost: float
     genuineness: float
+
+    @property
+    def loads(self) -> tuple[tuple[str, float], ...]:
+        """Each collector's name and the rate of the entries that it appends."""
+        return tuple((share.collector, share.load) for share in self.collectors)
 
 
 def check(plan: Plan) -> None:
@@ -81,38 +114,62 @@ def figures(plan: Plan) -> TreeFigures:
 
     The plan must obey the rules up to coverage.
     """
-    loads = [(n.name, math.fsum(_rate(plan, log) for log in n.bag)) for n in plan.collectors]
+    collectors = tuple(_collector_share(plan, node) for node in plan.collectors)
     wanted = plan.limits.get("collector_rate_wanted", math.inf)
-    excess = math.fsum(max(0.0, load - wanted) for _, load in loads)
+    excess = math.fsum(max(0.0, share.load - wanted) for share in collectors)
     shares = tuple(_share(plan, entry) for entry in plan.consumers)
     weight = [entry.weight for entry in plan.consumers]
     hops = math.fsum(w * share.hops for w, share in zip(weight, shares, strict=True))
-    foreign = math.fsum(w * share.foreign for w, share in zip(weight, shares, strict=True))
-    own = math.fsum(w * share.own for w, share in zip(weight, shares, strict=True))
+    foreign = math.fsum(
+        (
+            *(share.relayed + share.dropped for share in collectors),
+            *(w * share.foreign for w, share in zip(weight, shares, strict=True)),
+        )
+    )
+    own = math.fsum((*(s.load - s.relayed for s in collectors), *(s.own for s in shares)))
+    handled = math.fsum(
+        (*(s.load + s.dropped for s in collectors), *(s.own + s.foreign for s in shares))
+    )
     return TreeFigures(
         shares=shares,
-        loads=tuple(loads),
+        collectors=collectors,
         hops=hops,
         foreign=foreign,
         excess=excess,
         cost=hops + plan.phi * (foreign + excess),
-        genuineness=1.0 if not foreign else own / (own + foreign),
+        genuineness=1.0 if not handled else own / handled,
+    )
+
+
+def _collector_share(plan: Plan, node: CollectorSpec) -> CollectorShare:
+    readers = [entry for entry in plan.consumers if entry.collector == node.name]
+    wanted = {log.name for entry in readers for log in _met(plan, entry)}
+    above = () if node.parent is None else plan.collector(node.parent).bag
+    return CollectorShare(
+        collector=node.name,
+        load=math.fsum(_rate(plan, log) for log in node.bag),
+        relayed=math.fsum(_rate(plan, log) for log in node.bag if log not in wanted),
+        dropped=math.fsum(_rate(plan, log) for log in set(above) - set(node.bag)),
     )
 
 
 def _share(plan: Plan, entry: Subscription) -> Share:
     mine = {log.name for log in _met(plan, entry)}
-    hops, foreign, own, levels = [], [], [], 0
-    for node, above in _path(plan, entry.collector):
-        levels += 1
-        for log in node.bag:
-            rate = _rate(plan, log)
-            if log in mine:
-                own.append(rate)
-                hops.append(rate * _link(plan, log, node, above))
-            else:
-                foreign.append(rate)
-    return Share(entry.name, math.fsum(hops), math.fsum(foreign), math.fsum(own), levels)
+    path = list(_path(plan, entry.collector))
+    hops = [
+        _rate(plan, log) * _link(plan, log, node, above)
+        for node, above in path
+        for log in node.bag
+        if log in mine
+    ]
+    stream = path[0][0].bag if path else ()
+    return Share(
+        entry.name,
+        hops=math.fsum(hops),
+        foreign=math.fsum(_rate(plan, log) for log in stream if log not in mine),
+        own=math.fsum(_rate(plan, log) for log in stream if log in mine),
+        levels=len(path),
+    )
 
 
 def _path(
@@ -289,12 +346,10 @@ def _check_limits(plan: Plan, figures: TreeFigures) -> None:
 
 def _check_promise(plan: Plan, figures: TreeFigures) -> None:
     promised = plan.objective
-    pairs = (
-        ("hops", promised.hops, figures.hops),
-        ("foreign work", promised.foreign, figures.foreign),
-        ("excess", promised.excess, figures.excess),
-        ("cost", promised.cost, figures.cost),
-    )
+    pairs = [("hops", promised.hops, figures.hops), ("excess", promised.excess, figures.excess)]
+    if promised.version == PRICING:
+        pairs.append(("foreign work", promised.foreign, figures.foreign))
+        pairs.append(("cost", promised.cost, figures.cost))
     for what, stated, true in pairs:
         if not math.isclose(stated, true, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             raise PlanRejected(

@@ -49,8 +49,11 @@ def served(plan: Plan, collector: str) -> tuple[str, ...]:
 def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
     place = f" on {node.host}" if node.host else ""
     readers = served(plan, node.name)
+    share = next(share for share in figures.collectors if share.collector == node.name)
+    foreign = share.relayed + share.dropped
     return (
-        f"{node.name}{place}: {len(node.bag)} logs, {dict(figures.loads)[node.name]:g}/s"
+        f"{node.name}{place}: {len(node.bag)} logs, {share.load:g}/s"
+        f"{f', {foreign:g}/s foreign' if foreign else ''}"
         f" · enters {shortened(plan.own_logs(node.name))}"
         f" · {'serves ' + shortened(readers) if readers else 'serves no one itself'}"
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 
 from topology.check import TreeFigures
-from topology.tree import CollectorSpec, Plan
+from topology.tree import PRICING, CollectorSpec, Plan
 
 # Lengths are in pixels of the SVG. A box holds a name of `NAME_SHOWN_CHARACTERS_MAX` characters in
 # the 12 px font; the gap between levels leaves room for the label of an edge.
@@ -126,12 +126,14 @@ class _Picture:
         promised = self.plan.objective
         yield _text(MARGIN, 38, "title", f"{self.plan.topic}, epoch {self.plan.epoch}")
         proof = "proven best" if promised.gap == 0 else f"within {promised.gap:.0%} of the bound"
+        if promised.version < PRICING:
+            proof = "no bound is known"
         yield _text(
             MARGIN,
             60,
             "small",
-            f"{len(self.plan.collectors)} collectors · {promised.hops:g} hops · "
-            f"{promised.foreign:g} foreign · cost {promised.cost:g} ({proof}) · "
+            f"{len(self.plan.collectors)} collectors · {self.figures.hops:g} hops · "
+            f"{self.figures.foreign:g} foreign · cost {self.figures.cost:g} ({proof}) · "
             f"{self.figures.genuineness:.0%} genuine",
         )
 

@@ -33,6 +33,9 @@ DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are
 EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
 PARTITION_MAX = 2**31 - 1  # Kafka's partition numbers are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
+# The version of the objective by which a plan is priced. Version 1 charged each consumer for all
+# collectors up to the root; plans that it priced stay valid, and their documents do not name it.
+PRICING, PRICING_FIRST = 2, 1
 
 
 class InvalidPlan(ValueError):
@@ -95,9 +98,12 @@ class Subscription:
 class Objective:
     """The figures that the planner states for its plan: cost = hops + phi * (foreign + excess).
 
-    `hops` sums, over consumers, the rate of each log read times the collectors that it passes;
-    `foreign` the rates of other logs in those collectors; both weighted. `excess` is the load above
-    a soft limit. `gap` = (cost - proven lower bound) / cost; 0.0: proven optimal.
+    `hops` sums, over consumers, the rate of each log wanted times the collectors that it passes,
+    weighted. `foreign` sums the rates of entries that are handled for nobody, where this is done:
+    a collector relays an entry that no consumer which reads it wants; a collector drops an entry
+    of its parent's stream; a consumer drops an entry of its collector's (weighted). `excess` is the
+    load above a soft limit. `gap` = (cost - proven lower bound) / cost; 0.0: proven optimal.
+    `version` says which definition of `foreign` the figures follow.
     """
 
     hops: float
@@ -105,6 +111,7 @@ class Objective:
     cost: float
     gap: float
     excess: float = 0.0
+    version: int = PRICING
 
 
 @dataclass(frozen=True)
@@ -276,8 +283,14 @@ class Plan:
     # -- documents --------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan as a JSON object, which other programs may read."""
-        return asdict(self)
+        """Give the plan as a JSON object, which other programs may read.
+
+        A plan of the objective's first version has the form, and so the digest, that it always had.
+        """
+        document = asdict(self)
+        if self.objective.version == PRICING_FIRST:
+            del document["objective"]["version"]
+        return document
 
     def canonical(self) -> bytes:
         """Give the canonical bytes of this plan: equal plans give equal bytes."""
@@ -373,6 +386,7 @@ def _read(document: dict[str, Any]) -> Plan:
             cost=_number(promised["cost"], "cost"),
             gap=_number(promised["gap"], "gap"),
             excess=_number(promised.get("excess", 0.0), "excess"),
+            version=_pricing(promised),
         ),
         topic_ids=dict(document.get("topic_ids", {})),
         phi=_number(document.get("phi", PHI_DEFAULT), "phi"),
@@ -380,6 +394,16 @@ def _read(document: dict[str, Any]) -> Plan:
         limits=_numbers(document, "limits"),
         hosts=dict(document.get("hosts", {})),
     )
+
+
+def _pricing(promised: dict[str, Any]) -> int:
+    version = _count(promised, "version", PRICING_FIRST)
+    if not PRICING_FIRST <= version <= PRICING:
+        raise InvalidPlan(
+            f"the objective is of version {version}; this program knows versions {PRICING_FIRST} "
+            f"to {PRICING}"
+        )
+    return version
 
 
 def _text(entry: dict[str, Any], name: str) -> str:

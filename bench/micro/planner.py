@@ -1,11 +1,7 @@
 """Writes the planner's table: `python -m bench.micro.planner > docs/planner.md`.
 
-For each kind and size of interests it compares the planner's time, gap and objective with
-
-    one root    a single collector that knows all logs
-    layering    the poster's: interests as collectors, in a spanning tree of greatest overlap
-    ByzCast     its own objective over consumers as groups, sum of F(d) * (|d| + 2 * other groups
-                passed), by exhaustive search over all rooted trees, for at most seven groups
+For each kind and size of interests it gives the planner's time, gap and objective, and the costs of
+the trees that other systems would build (`bench/baselines/trees.py`).
 
 Inputs come from fixed seeds, so only the times differ between runs. `--quick` omits large inputs.
 """
@@ -15,18 +11,23 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import product
 from time import perf_counter
 
+from bench.baselines.trees import (
+    GROUPS_MAX,
+    byzcast,
+    flexcast,
+    join_tree,
+    one_root,
+    poster,
+)
 from bench.harness.interests import file_of
-from topology.check import check
+from topology.check import check, figures
 from topology.interests import InterestFile
-from topology.planner.cost import Measure, TreeNode, bits
-from topology.planner.heuristic import greedy
+from topology.planner.cost import Measure
 from topology.planner.hypergraph import is_acyclic, logs_met, reduced
 from topology.planner.solver import PHI, solve
 
-GROUPS_MAX = 7  # of the exhaustive search: 7**7 parent vectors; 8**8 are 20 times as many
 TEAMS = {
     "A": ["P1", "P2", "P3"],
     "B": ["P2", "P3", "P4"],
@@ -78,6 +79,11 @@ def local(seed: int, partitions: int = 64, count: int = 50, span: int = 12) -> I
     return file_of(interests)
 
 
+def windows(count: int) -> InterestFile:
+    """Each interest takes four successive partitions."""
+    return file_of({f"C{n:03}": [f"P{n + k:03}" for k in range(4)] for n in range(count)})
+
+
 def pairs(count: int) -> InterestFile:
     """Chains of blocks with transactions between any two of them."""
     names = [f"chain{n}" for n in range(count)]
@@ -91,12 +97,17 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
     yield "poster with a cycle", file_of({**TEAMS, "D": ["P1", "P5"]})
     yield "triangle", file_of({"X": ["A", "B"], "Y": ["B", "C"], "Z": ["C", "A"]})
     yield "3 block chains, all pairs", pairs(3)
+    yield (
+        "4 block chains, a pair, another, all",
+        file_of({name: [name] for name in "ABCD"}, ["AB", "BC", "AC", "ABCD"]),
+    )
     yield "8 block chains, all pairs", pairs(8)
     yield "nested", file_of({f"C{n}": [f"P{k}" for k in range(n + 2)] for n in range(6)})
     yield "star", star(6)
     yield "scattered", scattered(0, 12, 7)
     yield "local", local(0, 16, 7, 6)
     yield "chain", chain(32)
+    yield "sliding windows", windows(50)
     if not quick:
         for seed in range(3):
             yield "acyclic", acyclic(seed)
@@ -106,11 +117,11 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
         yield "local", local(0, 1000, 1000)
 
 
-# -- alternatives -----------------------------------------------------------------------------
+# -- rivals -----------------------------------------------------------------------------------
 
 
 def measures(file: InterestFile) -> list[Measure]:
-    """Reduce an interest file, and return the cost measure of each of its parts."""
+    """Reduce an interest file, and give the cost measure of each of its parts."""
     problem = reduced(file)
     return [
         Measure(part, rates=problem.rates, weights=problem.weights, phi=PHI["genuine"])
@@ -118,93 +129,19 @@ def measures(file: InterestFile) -> list[Measure]:
     ]
 
 
-def one_root(measure: Measure) -> float:
-    """Return the cost of a single collector for all consumers."""
-    everyone = measure.component.everyone
-    return measure.cost(measure.priced(TreeNode(everyone, everyone, ())))
-
-
-def layering(measure: Measure) -> float:
-    """Return the cost of the poster's layering."""
-    tree = greedy(measure)
-    assert tree is not None, "without limits a layering exists"
-    return measure.cost(measure.priced(tree))
-
-
-def byzcast(measure: Measure) -> tuple[float, float]:
-    """Search ByzCast's best tree over the groups; of equal ones, the best by our cost.
-
-    Returns ByzCast's objective and our cost of that tree.
-    """
-    count = len(measure.weight)
-    messages = _messages(measure)
-    best: tuple[float, int] | None = None
-    for parents in rooted(count):
-        value = _byzcast_value(parents, messages, best[0] if best else float("inf"))
-        if value is not None:
-            both = value, measure.priced(_tree_of(parents))
-            best = both if best is None else min(best, both)
-    assert best is not None, "every number of groups has a tree"
-    return best[0] / measure.scale.rates, measure.cost(best[1])
-
-
-def rooted(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield all rooted trees over labelled nodes as parent vectors; the root is its own parent."""
-    for parents in product(range(count), repeat=count):
-        roots = [node for node, parent in enumerate(parents) if node == parent]
-        if len(roots) == 1 and _reaches(parents, roots[0]):
-            yield parents
-
-
-def _reaches(parents: Sequence[int], root: int) -> bool:
-    for start in range(len(parents)):
-        node = start
-        for _ in parents:
-            node = parents[node]
-        if node != root:
-            return False
-    return True
-
-
-def _messages(measure: Measure) -> list[tuple[int, int]]:
-    rates: dict[int, int] = {}
-    for mask, rate in zip(measure.readers, measure.rate, strict=True):
-        rates[mask] = rates.get(mask, 0) + rate
-    return sorted(rates.items())
-
-
-def _byzcast_value(
-    parents: Sequence[int], messages: Sequence[tuple[int, int]], bound: float
-) -> float | None:
-    above = []
-    for start in range(len(parents)):
-        path, node = 1 << start, start
-        while parents[node] != node:
-            node = parents[node]
-            path |= 1 << node
-        above.append(path)
-    total = 0.0
-    for groups, rate in messages:
-        every, some = -1, 0
-        for group in bits(groups):
-            every &= above[group]
-            some |= above[group]
-        # A message enters at the lowest common ancestor, so it does not pass those above it.
-        passed = (some & ~every).bit_count() + 1
-        total += rate * (groups.bit_count() + 2 * (passed - groups.bit_count()))
-        if total > bound:
-            return None
-    return total
-
-
-def _tree_of(parents: Sequence[int]) -> TreeNode:
-    def made(node: int) -> TreeNode:
-        children = tuple(
-            made(child) for child, above in enumerate(parents) if above == node != child
-        )
-        return TreeNode(1 << node | sum(child.below for child in children), 1 << node, children)
-
-    return made(next(node for node, parent in enumerate(parents) if node == parent))
+def rivals(parts: Sequence[Measure]) -> Iterator[float | None]:
+    """Give the cost of each rival's trees, in the order of the columns; None: it has no tree."""
+    for rival in (one_root, poster, join_tree, flexcast):
+        trees = [rival(part) for part in parts]
+        costs = [p.cost(p.priced(t)) for p, t in zip(parts, trees, strict=True) if t is not None]
+        yield sum(costs) if len(costs) == len(parts) else None
+    if max((len(part.weight) for part in parts), default=0) > GROUPS_MAX:
+        yield None
+        yield None
+        return
+    found = [byzcast(part) for part in parts]
+    yield sum(part.cost(part.priced(tree)) for part, (_, tree) in zip(parts, found, strict=True))
+    yield sum(value for value, _ in found)
 
 
 # -- the table --------------------------------------------------------------------------------
@@ -218,24 +155,20 @@ def row(kind: str, file: InterestFile) -> list[str]:
     plan = solution.plan
     check(plan)
     parts = measures(file)
-    groups = max((len(part.weight) for part in parts), default=0)
     acyclic_too = is_acyclic(frozenset(logs) for logs in logs_met(file).values() if len(logs) > 1)
-    ours_theirs = "-", "-"
-    if 1 < groups <= GROUPS_MAX:
-        values = [byzcast(part) for part in parts]
-        ours_theirs = f"{sum(v for v, _ in values):g}", f"{sum(v for _, v in values):g}"
+    promised = plan.objective
     return [
         kind,
         f"{len(file.partitions)} / {len(plan.logs)} / {len(file.consumers)}",
         "acyclic" if acyclic_too else "cyclic",
         f"{seconds:.2f}",
-        "0" if plan.objective.gap == 0 else f"{plan.objective.gap:.0%}",
+        "0" if promised.gap == 0 else f"{promised.gap:.1%}",
         f"{len(plan.collectors)}",
-        f"{plan.objective.cost:g}",
-        f"{sum(map(one_root, parts)):g}",
-        f"{sum(map(layering, parts)):g}",
-        ours_theirs[1],
-        ours_theirs[0],
+        f"{figures(plan).genuineness:.0%}",
+        f"{promised.hops:g}",
+        f"{promised.foreign:g}",
+        f"{promised.cost:g}",
+        *("-" if cost is None else f"{cost:g}" for cost in rivals(parts)),
     ]
 
 
@@ -246,11 +179,16 @@ COLUMNS = (
     "s",
     "gap",
     "collectors",
+    "genuine",
+    "hops",
+    "foreign",
     "cost",
     "one root",
-    "layering",
-    "ByzCast's tree",
-    "its own objective",
+    "poster",
+    "join tree",
+    "FlexCast",
+    "ByzCast",
+    "ByzCast's own objective",
 )
 
 
@@ -268,16 +206,20 @@ PREFACE = """\
 
 Made by `python -m bench.micro.planner > docs/planner.md`; only the seconds differ between runs
 (these: two cores with other load). Cost is hops + 10 * foreign work, at rate 1 for each log and
-weight 1 for each consumer. A gap of 0 is a proof: no tree over any bags is cheaper. Otherwise the
-gap is the distance to a proven lower bound. The bound is loose if interests are scattered: then
-the true distance is smaller.
+weight 1 for each consumer; [Planning collectors](topology.md#the-tree) defines both. *Genuine* is
+the part of the entries handled that are handled for a consumer which wants them. A gap of 0 is a
+proof: no tree over any bags is cheaper. Otherwise the gap is the distance to a proven lower bound.
 
-* one root: the cost of a single collector that knows every log.
-* layering: the poster's method, interests as collectors in a spanning tree of greatest overlap.
-* ByzCast's tree: consumers are groups. Of all rooted trees over up to seven groups, it is the
-  best by ByzCast's objective, the sum of F(d) * (|d| + 2 * other groups passed); among equals,
-  the cheapest by our cost. The column gives its cost by our measure, the last column its value by
-  ByzCast's.
+The last columns price other systems' trees in the same way (`bench/baselines/trees.py`):
+
+* one root: a single collector that knows every log.
+* poster: interests as collectors, in the spanning tree of greatest common rate.
+* join tree: the plain join tree of the interests, under the first one; only if they are acyclic.
+* FlexCast: its ranking of the groups, by overlap, as a path. (FlexCast itself sends from the first
+  group to the others directly, and each message carries a history, which is not counted here.)
+* ByzCast: consumers are groups. Of all rooted trees over up to seven groups, it is the best by
+  ByzCast's objective, the sum of F(d) * (|d| + 2 * other groups passed); among equals, the cheapest
+  by our cost. The last column gives its value by ByzCast's objective.
 """
 
 if __name__ == "__main__":

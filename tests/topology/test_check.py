@@ -167,12 +167,53 @@ def test_a_collector_on_no_host_of_the_plan_is_refused():
 def test_figures_are_counted_from_the_tree():
     computed = figures(plan(interests(POSTER)))
     assert [(s.hops, s.foreign, s.levels) for s in computed.shares] == [
-        (5, 1, 2),
+        (5, 0, 2),
         (3, 0, 1),
-        (5, 1, 2),
+        (5, 0, 2),
     ]
-    assert computed.genuineness == pytest.approx(13 / 15)
+    assert [(s.load, s.relayed, s.dropped) for s in computed.collectors] == [
+        (3, 0, 0),
+        (3, 0, 1),
+        (3, 0, 1),
+    ]
+    # Handled: nine entries appended and two dropped by collectors, nine read by consumers.
+    assert computed.genuineness == pytest.approx(18 / 20)
     assert computed.loads == (("K1", 3.0), ("K2", 3.0), ("K3", 3.0))
+
+
+def test_relays_drops_and_discards_are_counted_where_they_are_done():
+    document = plan(interests({**POSTER, "C4": ["P1", "P5"]}))
+    computed = figures(document)
+    assert [(s.load, s.relayed, s.dropped) for s in computed.collectors] == [
+        (2, 0, 0),
+        (4, 1, 0),
+        (4, 0, 1),
+    ]
+    assert [s.foreign for s in computed.shares] == [1, 1, 1, 0]
+    assert computed.foreign == document.objective.foreign == 5
+
+
+def test_a_plan_of_the_first_objective_keeps_its_form_and_is_accepted():
+    document = json.loads(json.dumps(plan(interests(POSTER)).to_json()))
+    assert document["objective"].pop("version") == 2
+    document["objective"] |= {"foreign": 4.0, "cost": 53.0}  # what version 1 counted for a tree
+    old = Plan.from_json(document)
+    check(old)
+    assert old.objective.version == 1
+    assert old.to_json() == {**document, "collectors": old.to_json()["collectors"]} | {
+        key: old.to_json()[key] for key in ("logs", "consumers", "partitions")
+    }
+    assert "version" not in old.to_json()["objective"]
+    assert Plan.parse(old.canonical()).digest == old.digest
+    document["objective"]["hops"] = 12.0
+    assert "states hops 12" in refusal(document)
+
+
+def test_a_version_of_the_objective_that_is_not_known_is_refused():
+    def change(document):
+        document["objective"]["version"] = 3
+
+    assert "objective is of version 3" in broken(change)
 
 
 def test_latencies_of_links_are_counted_from_the_tree():

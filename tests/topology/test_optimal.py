@@ -3,52 +3,73 @@
 from __future__ import annotations
 
 import random
-from functools import cache
-from itertools import combinations, permutations, product
-from operator import itemgetter
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations, permutations
+from operator import or_
 
 import pytest
 
 from tests.topology.test_plan import interests
-from topology.check import check
+from topology.check import check, figures
 from topology.interests import Hosts, InterestFile
 from topology.planner.bound import bounded
 from topology.planner.cost import Measure, TreeNode
-from topology.planner.exact import SearchState, best_choices, choices, join_tree, packed
+from topology.planner.exact import SearchState, best_choices, by_bags, choices
 from topology.planner.heuristic import constructed, greedy
 from topology.planner.hypergraph import reduced
 from topology.planner.solver import solve
+from topology.tree import InvalidPlan
 
 # -- brute force ----------------------------------------------------------------------------
 #
-# A forest is given by the collector at which each log enters (a partition of the logs), by the
-# parents, and by the parent's logs that each collector keeps: any of them, not only useful ones.
+# All trees: a collector serves some of the interests below it, and its children divide the others,
+# in every possible way. Its own arithmetic, on sets of logs as bits: `needed` is a list of pairs of
+# an interest and a weight; each log has rate 1. The bags are the smallest that keep each log's
+# collectors connected; `test_a_log_more_in_a_bag_is_never_cheaper` says why that is enough.
 
 
-def partitions(items: list[int]):
-    if not items:
-        yield []
-        return
-    first, *rest = items
-    for others in partitions(rest):
-        yield [1 << first, *others]
-        for place, block in enumerate(others):
-            yield [*others[:place], block | 1 << first, *others[place + 1 :]]
+def least(phi: float, needed: list[tuple[int, float]]) -> float:
+    """Give the least cost of all trees."""
+    everyone = (1 << len(needed)) - 1
+    touched, boundary, weight = [0], [0], [0.0]
+    for below in range(1, everyone + 1):
+        inside = [needed[n] for n in range(len(needed)) if below >> n & 1]
+        outside = [needed[n][0] for n in range(len(needed)) if not below >> n & 1]
+        touched.append(reduce(or_, (mask for mask, _ in inside)))
+        boundary.append(touched[-1] & reduce(or_, outside, 0))
+        weight.append(sum(w for _, w in inside))
+    best = [0.0] * (everyone + 1)
 
+    def collector(below: int, served: int, bag: int, dropped: int) -> float:
+        size = bag.bit_count()
+        hops = sum(
+            w * (mask & bag).bit_count() for n, (mask, w) in enumerate(needed) if below >> n & 1
+        )
+        discarded = sum(
+            w * (size - mask.bit_count()) for n, (mask, w) in enumerate(needed) if served >> n & 1
+        )
+        relayed = (bag & ~touched[served]).bit_count()
+        return hops + phi * (relayed + dropped + discarded)
 
-def forests(count: int):
-    """List parent vectors (-1: a root) without cycles, each with an order of parents first."""
-    for parents in product(range(-1, count), repeat=count):
-        ordered: list[int] = []
-        left = list(range(count))
-        while left:
-            ready = [n for n in left if parents[n] == -1 or parents[n] in ordered]
-            if not ready:
-                break
-            ordered += ready
-            left = [n for n in left if n not in ready]
-        if not left:
-            yield parents, ordered
+    def divided(below: int, left: int, served: int, children: tuple[int, ...]):
+        if left:
+            low, others = left & -left, left & (left - 1)
+            for more in subsets(others):
+                if low | more != below:
+                    yield from divided(below, others ^ more, served, (*children, low | more))
+            return
+        bag = touched[below]
+        for child in children:
+            bag &= ~(touched[child] & ~boundary[child])
+        dropped = sum(bag.bit_count() - boundary[child].bit_count() for child in children)
+        yield collector(below, served, bag, dropped) + sum(best[child] for child in children)
+
+    for below in range(1, everyone + 1):
+        best[below] = min(
+            cost for served in subsets(below) for cost in divided(below, below ^ served, served, ())
+        )
+    return best[everyone]
 
 
 def subsets(mask: int):
@@ -58,59 +79,6 @@ def subsets(mask: int):
         if not pick:
             return
         pick = (pick - 1) & mask
-
-
-@cache
-def all_costs(logs: int, phi: float) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Give for each forest the least cost of serving each set of two or more logs."""
-    wanted = tuple(mask for mask in range(1 << logs) if mask.bit_count() > 1)
-    costs: set[tuple[float, ...]] = set()
-    price = {
-        bag: [(bag & j).bit_count() + phi * (bag & ~j).bit_count() for j in wanted]
-        for bag in range(1 << logs)
-    }
-
-    def grow(order, parents, blocks, bags, paths, best):  # noqa: PLR0917
-        if not order:
-            costs.add(best)
-            return
-        node, *rest = order
-        above = parents[node]
-        for kept in subsets(bags[above]) if above >= 0 else (0,):
-            bag = blocks[node] | kept
-            path = [a + b for a, b in zip(paths[above], price[bag], strict=True)]
-            served = [
-                min(b, p) if j & ~bag == 0 else b
-                for j, b, p in zip(wanted, best, path, strict=True)
-            ]
-            grow(
-                rest,
-                parents,
-                blocks,
-                {**bags, node: bag},
-                {**paths, node: path},
-                tuple(served),
-            )
-
-    nothing = [0.0] * len(wanted)
-    for blocks in partitions(list(range(logs))):
-        for parents, ordered in forests(len(blocks)):
-            start = tuple([float("inf")] * len(wanted))
-            grow(ordered, parents, blocks, {}, {-1: nothing}, start)
-    return wanted, tuple(sorted(costs))
-
-
-def least(logs: int, phi: float, needed: list[tuple[int, int]]) -> float:
-    wanted, costs = all_costs(logs, phi)
-    place = {mask: number for number, mask in enumerate(wanted)}
-    weights = [weight for _, weight in needed]
-    of_these = itemgetter(
-        *(place[mask] for mask, _ in needed), 0
-    )  # one more, so that it gives a tuple for a single one, too
-    return min(
-        sum(w * cost for w, cost in zip(weights, picked, strict=False))
-        for picked in set(map(of_these, costs))
-    )
 
 
 def hypergraphs(logs: int, edges_max: int):
@@ -145,16 +113,43 @@ def as_file(edges, weights=None) -> InterestFile:
     return type(document)(document.topic, document.partitions, (), consumers)
 
 
+def connected(edges) -> bool:
+    parts = []
+    for edge in edges:
+        met = [part for part in parts if part & edge]
+        parts = [part for part in parts if not part & edge] + [reduce(or_, met, edge)]
+    return len(parts) == 1
+
+
+def test_the_brute_force_gives_costs_that_were_worked_out_by_hand():
+    # One collector: two hops. The poster: see docs/planner.md. A triangle: C reads the collector of
+    # all three logs for 3 hops and drops one; A and B read collectors below it.
+    assert least(10.0, [(0b11, 1)]) == 2
+    assert least(10.0, [(0b00111, 1), (0b01110, 1), (0b11100, 1)]) == 33
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
 def test_every_hypergraph_on_four_logs_is_planned_at_the_least_cost_of_all_bags_and_trees(phi):
-    every = hypergraphs(4, 4)
+    every = [edges for edges in hypergraphs(4, 5) if connected(edges)]
     assert len(every) > 50
     for edges in every:
         solution = solve(as_file(edges), phi=phi)
-        expected = least(4, phi, [(mask, 1) for mask in edges])
+        expected = least(phi, [(mask, 1) for mask in edges])
         assert solution.plan.objective.cost == pytest.approx(expected), edges
+        assert solution.plan.objective.gap == 0
         check(solution.plan)
+
+
+@pytest.mark.campaign
+def test_four_logs_with_six_to_eleven_interests_are_planned_at_the_least_cost():
+    every = [edges for edges in hypergraphs(4, 11) if len(edges) > 5]
+    assert len(every) > 50
+    for edges in every:
+        solution = solve(as_file(edges))
+        expected = least(10.0, [(mask, 1) for mask in edges])
+        assert solution.plan.objective.cost == pytest.approx(expected), edges
+        assert solution.plan.objective.gap == 0
 
 
 @pytest.mark.slow
@@ -162,12 +157,39 @@ def test_random_hypergraphs_on_five_logs_are_planned_at_the_least_cost_of_all_ba
     dice = random.Random(5)
     masks = [mask for mask in range(32) if mask.bit_count() > 1]
     for _ in range(200):
-        edges = dice.sample(masks, dice.randint(2, 4))
-        weights = [dice.randint(1, 3) for _ in edges]
+        edges = dice.sample(masks, dice.randint(2, 6))
+        weights = [dice.randint(0, 3) for _ in edges]
         solution = solve(as_file(edges, weights))
-        expected = least(5, 10.0, list(zip(edges, weights, strict=True)))
+        parts = components(list(zip(edges, weights, strict=True)))
+        expected = sum(least(10.0, part) for part in parts)
         assert solution.plan.objective.cost == pytest.approx(expected), (edges, weights)
         check(solution.plan)
+
+
+def components(needed: list[tuple[int, float]]) -> list[list[tuple[int, float]]]:
+    """Split interests into groups without a common log: each has a tree of its own."""
+    parts: list[list[tuple[int, float]]] = []
+    for entry in needed:
+        met = [part for part in parts if any(mask & entry[0] for mask, _ in part)]
+        others = [part for part in parts if part not in met]
+        parts = [*others, [*(e for part in met for e in part), entry]]
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_more_in_a_bag_is_never_cheaper(seed):
+    plan = solve(random_file(seed, logs=7, count=5)).plan
+    dice = random.Random(seed)
+    cost = figures(plan).cost
+    for node in plan.collectors:
+        for log in plan.logs:
+            wider = replace(node, bag=(*node.bag, log.name))
+            others = tuple(wider if n is node else n for n in plan.collectors)
+            try:
+                changed = replace(plan, collectors=dice.sample(others, len(others)))
+            except InvalidPlan:
+                continue  # the log's collectors would not be connected
+            assert figures(changed).cost >= cost - 1e-9
 
 
 # -- the parts against each other -------------------------------------------------------------
@@ -196,22 +218,20 @@ def measures(file: InterestFile, phi: float = 10.0) -> list[Measure]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_packing_every_choice_and_the_bound_agree_where_all_can_be_had(seed):
-    for measure in measures(random_file(seed, logs=9, count=6)):
-        exact = measure.priced(packed(measure))
-        listed = choices(measure)
+def test_every_bag_every_choice_and_the_bound_agree_where_all_can_be_had(seed):
+    for measure in measures(random_file(seed, logs=6, count=5)):
+        exact = measure.priced(by_bags(measure))
         root = SearchState(measure.component.everyone, -1, None)
-        assert best_choices(listed)[root][0] == exact
-        any_set = choices(measure, any_set=True)
-        assert measure.cost(best_choices(any_set)[root][0]) == measure.cost(exact)
+        assert best_choices(choices(measure))[root][0] == exact
         assert bounded(measure) <= exact
         assert measure.priced(constructed(measure)) >= exact
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_heuristic_is_near_the_optimum_and_no_worse_than_one_root_or_the_greedy_start(seed):
-    for measure in measures(random_file(seed, logs=20, count=11, size=(3, 5))):
-        exact = measure.cost(measure.priced(packed(measure)))
+    for measure in measures(random_file(seed, logs=12, count=7, size=(3, 5))):
+        root = SearchState(measure.component.everyone, -1, None)
+        exact = measure.cost(best_choices(choices(measure))[root][0])
         made = measure.cost(measure.priced(constructed(measure)))
         everyone = measure.component.everyone
         single = TreeNode(everyone, everyone, ())
@@ -232,16 +252,16 @@ def star(count: int) -> dict[str, list[str]]:
     }
 
 
-def test_a_chain_of_32_is_planned_exactly_and_its_tree_is_not_a_chain():
+def test_a_chain_of_32_is_planned_exactly_and_beats_its_join_tree():
     solution = solve(interests(chain(32)))
-    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (2406, 0)
+    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (738, 0)
     check(solution.plan)
 
 
-@pytest.mark.slow
-def test_a_star_is_planned_exactly():
-    solution = solve(interests(star(8)))
-    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (600, 0)
+def test_fifty_sliding_windows_cost_what_their_join_tree_costs():
+    windows = {f"C{n:02}": [f"P{n + k:02}" for k in range(4)] for n in range(50)}
+    solution = solve(interests(windows))
+    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (976, 0)
     check(solution.plan)
 
 
@@ -251,21 +271,11 @@ def test_nested_interests_are_planned_exactly():
     check(solution.plan)
 
 
-def test_all_pairs_of_eight_chains_share_a_root_that_holds_only_what_is_shared():
+def test_all_pairs_of_eight_chains_cost_less_than_under_a_root_of_all_that_is_shared():
     names = "ABCDEFGH"
-    pairs = list(combinations(names, 2))
-    solution = solve(interests({name: [name] for name in names}, pairs))
-    assert solution.plan.objective.gap == 0
-    root = solution.plan.collectors[0]
-    assert set(root.bag) == {"+".join(pair) for pair in pairs}
-    assert len(solution.plan.collectors) == 9
+    solution = solve(interests({name: [name] for name in names}, list(combinations(names, 2))))
+    assert solution.plan.objective.cost <= 1289, "a root and a child for each chain: 1800"
     check(solution.plan)
-
-
-def test_a_join_tree_is_found_exactly_where_interests_are_acyclic():
-    assert all(join_tree(measure) is not None for measure in measures(interests(chain(9))))
-    cyclic = interests({"X": "AB", "Y": "BC", "Z": "CA"})
-    assert all(join_tree(measure) is None for measure in measures(cyclic))
 
 
 @pytest.mark.slow
@@ -300,9 +310,3 @@ def test_hosts_are_given_in_parts_too_large_for_every_choice():
 
 def parts(file: InterestFile) -> dict[str, object]:
     return {name: getattr(file, name) for name in file.__dataclass_fields__}
-
-
-def test_the_optimum_may_need_a_bag_that_is_no_interest_and_no_union_of_interests():
-    solution = solve(interests({"W": "ab", "X": "ac", "Y": "abd", "Z": "acd"}))
-    assert solution.plan.objective.cost == 56, "63 with unions of interests over shared logs only"
-    assert ("a", "d") in {node.bag for node in solution.plan.collectors}

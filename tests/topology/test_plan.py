@@ -31,6 +31,9 @@ def interests(consumers, destinations=(), **more) -> InterestFile:
     )
 
 
+RING = {f"C{n}": [f"P{(n + k) % 5}" for k in range(3)] for n in range(5)}
+
+
 def tree(document: Plan) -> dict[str, tuple[str, str | None, tuple[str, ...]]]:
     served = {node.name: [] for node in document.collectors}
     for entry in document.consumers:
@@ -60,27 +63,36 @@ def test_preferring_latency_ends_in_one_root():
     assert (document.objective.hops, document.objective.foreign) == (9, 6)
 
 
-def test_the_posters_example_with_a_cycle_costs_101_in_one_root():
+def test_the_posters_example_with_a_cycle_is_a_path_that_the_least_interest_heads():
     document = plan(interests({**POSTER, "C4": ["P1", "P5"]}))
-    assert len(document.collectors) == 1
-    assert document.objective.cost == 101
+    assert tree(document) == {
+        "K1": ("P1 P5", None, ("C4",)),
+        "K2": ("P1 P2 P3 P5", "K1", ("C1",)),
+        "K3": ("P2 P3 P4 P5", "K2", ("C2", "C3")),
+    }
+    # K2 relays P5, K3 drops P1, and C1, C2 and C3 each drop one log of the four that they read.
+    assert (document.objective.foreign, document.objective.cost) == (5, 67)
 
 
-def test_three_chains_with_pairwise_transactions_keep_single_messages_in_their_chain():
+def test_three_chains_with_pairwise_transactions_cost_61():
     document = plan(interests({"A": ["A"], "B": ["B"], "C": ["C"]}, ["AB", "AC", "BC"]))
     assert tree(document) == {
-        "K1": ("A+B A+C B+C", None, ()),
-        "K2": ("A A+B A+C", "K1", ("A",)),
-        "K3": ("A+B B B+C", "K1", ("B",)),
-        "K4": ("A+C B+C C", "K1", ("C",)),
+        "K1": ("A A+B A+C", None, ("A",)),
+        "K2": ("A+B A+C B B+C C", "K1", ("B", "C")),
     }
-    assert (document.objective.hops, document.objective.foreign) == (15, 3)
+    # K2 drops A; B and C each drop two of the five logs that they read.
+    assert (document.objective.hops, document.objective.foreign) == (11, 5)
 
 
-def test_two_interests_share_a_root_that_serves_neither():
+def test_two_interests_are_a_root_and_its_child():
     document = plan(interests({"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]}))
-    assert document.objective.cost == 10, "a join tree of the two interests alone costs 18"
-    assert document.objective.foreign == 0
+    assert (document.objective.hops, document.objective.foreign) == (8, 1)
+
+
+def test_many_interests_that_share_one_log_hang_below_a_root_that_serves_nobody():
+    document = plan(interests({f"C{n}": ["P0", *(f"Q{n}{k}" for k in range(4))] for n in range(5)}))
+    assert tree(document)["K1"] == ("P0", None, ())
+    assert document.objective.foreign == 1
 
 
 def test_an_interest_that_meets_one_log_reads_it_alone():
@@ -114,27 +126,26 @@ def test_an_interest_too_heavy_for_one_collector_is_named():
 
 
 def test_a_capacity_that_rules_out_the_best_root_is_kept():
-    consumers = {**POSTER, "C4": ["P1", "P5"]}
-    with pytest.raises(Infeasible, match=r"collector_rate_max = 3 .* 4 at the least"):
-        plan(interests(consumers, limits={"collector_rate_max": 3.0}))
-    assert plan(interests(consumers, limits={"collector_rate_max": 4.0})).objective.cost == 105
-    assert plan(interests(consumers, limits={"collector_rate_max": 5.0})).objective.cost == 101
+    with pytest.raises(Infeasible, match=r"collector_rate_max = 4 .* 5 at the least"):
+        plan(interests(RING, limits={"collector_rate_max": 4.0}))
+    pair = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]}
+    free = plan(interests(pair), phi=0.01)
+    assert [node.bag for node in free.collectors] == [("P1", "P2", "P3", "P4")]
+    held = plan(interests(pair, limits={"collector_rate_max": 3.0}), phi=0.01)
+    assert len(held.collectors) == 2
+    assert held.objective.cost > free.objective.cost
 
 
 def test_levels_are_kept():
     document = plan(interests(POSTER, limits={"levels_max": 1}))
     assert len(document.collectors) == 1
-    assert document.objective.cost == 69
+    assert document.objective.cost == 69, "9 hops, and 6 entries that a consumer drops"
 
 
 def test_the_number_of_collectors_is_kept_by_the_integer_program():
-    free = interests({"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]})
-    assert len(plan(free).collectors) == 3
-    two = interests(
-        {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]}, limits={"collectors_max": 2}
-    )
-    document = plan(two)
-    assert (len(document.collectors), document.objective.cost) == (2, 18)
+    assert len(plan(interests(POSTER)).collectors) == 3
+    document = plan(interests(POSTER, limits={"collectors_max": 2}))
+    assert (len(document.collectors), document.objective.cost) == (2, 42)
     apart = interests({"C1": ["P1", "P2"], "C2": ["P3", "P4"]}, limits={"collectors_max": 1})
     with pytest.raises(Infeasible, match=r"collectors_max = 1 .* 2 parts"):
         plan(apart)
@@ -150,10 +161,10 @@ def test_balance_makes_the_busiest_collector_as_light_as_can_be():
 
 def test_work_beyond_a_soft_limit_is_paid_for():
     consumers = {**POSTER, "C4": ["P1", "P5"]}
-    document = plan(interests(consumers, limits={"collector_rate_wanted": 4.9}))
-    assert (document.objective.cost, document.objective.excess) == (102, pytest.approx(0.1))
+    document = plan(interests(consumers, limits={"collector_rate_wanted": 3.9}))
+    assert (document.objective.cost, document.objective.excess) == (69, pytest.approx(0.2))
     document = plan(interests(consumers, limits={"collector_rate_wanted": 4.0}))
-    assert (document.objective.cost, document.objective.excess) == (105, 0)
+    assert (document.objective.cost, document.objective.excess) == (67, 0)
     check(document)
 
 

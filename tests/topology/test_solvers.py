@@ -13,7 +13,7 @@ from tests.topology.test_plan import POSTER, interests
 from topology.interests import PlanLimits
 from topology.planner import integer_program
 from topology.planner.cost import Measure
-from topology.planner.exact import SearchState, choices, packed
+from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.hypergraph import logs_met, reduced
 from topology.planner.solver import plan
 
@@ -37,7 +37,7 @@ def test_every_solver_finds_what_dynamic_programming_finds(file, solver):
         answer = integer_program.solved(
             [(measure, root, listed)], limits=PlanLimits(), solver=solver
         )
-        exact = measure.priced(packed(measure))
+        exact = best_choices(listed)[root][0]
         assert answer.status == "optimal"
         assert answer.objective == pytest.approx(measure.value(exact))
 
@@ -47,7 +47,7 @@ def test_every_solver_keeps_a_count_of_collectors(solver):
     file = interests(POSTER, limits={"collectors_max": 2})
     document = plan(file, solver=solver)
     assert len(document.collectors) <= 2
-    assert document.objective.cost == plan(file).objective.cost
+    assert document.objective.cost == 42, "three collectors cost 33"
 
 
 def test_a_solver_that_is_not_installed_is_named():
@@ -65,13 +65,14 @@ def test_nothing_is_left_in_the_temporary_directory(monkeypatch, tmp_path):
 
 
 def direct(edges: list[frozenset[str]], phi: float) -> float:
-    """Solve the integer program row by row, over its own candidate bags: x, y, a, pi and depths."""
+    """Solve a program by rows over its own candidate bags: x, y, a, paths, relays and depths."""
     everything = sorted(frozenset().union(*edges))
     shared = {log for log in everything if sum(log in edge for edge in edges) > 1}
     bags = set(edges)
     for count in range(1, len(edges) + 1):
         for some in combinations(edges, count):
             bags.add(frozenset().union(*some) & shared)
+            bags |= {frozenset().union(*some), frozenset.intersection(*some)}
     bags = sorted(bags - {frozenset()}, key=sorted)
     number = range(len(bags))
     pairs = [(b, p) for b in number for p in number if b != p and bags[b] & bags[p]]
@@ -86,13 +87,24 @@ def direct(edges: list[frozenset[str]], phi: float) -> float:
             path[i, b] = problem.add_variable(f"p{i}_{b}", 0, 1)
             if edge <= bags[b]:
                 a[i, b] = problem.add_variable(f"a{i}_{b}", 0, 1, pulp.LpBinary)
+    relay = {
+        (b, log): problem.add_variable(f"r{b}_{log.replace('+', '_')}", 0, 1)
+        for b in number
+        for log in bags[b]
+    }
+    hops = pulp.lpSum(
+        path[i, b] * len(bags[b] & edge) for i, edge in enumerate(edges) for b in number
+    )
+    foreign = (
+        pulp.lpSum(relay.values())
+        + pulp.lpSum(y[b, p] * len(bags[p] - bags[b]) for b, p in pairs)
+        + pulp.lpSum(chosen * len(bags[b] - edges[i]) for (i, b), chosen in a.items())
+    )
+    for (b, log), relayed in relay.items():
+        serving = pulp.lpSum(a[i, b] for i, edge in enumerate(edges) if log in edge and (i, b) in a)
+        problem += relayed >= x[b] - serving
     problem.setObjective(
-        pulp.lpSum(
-            path[i, b] * (len(bags[b] & edge) + phi * len(bags[b] - edge))
-            for i, edge in enumerate(edges)
-            for b in number
-        )
-        + 0.001 * pulp.lpSum(len(bags[b]) * x[b] for b in number)
+        hops + phi * foreign + 0.001 * pulp.lpSum(len(bags[b]) * x[b] for b in number)
     )
     for b in number:
         problem += pulp.lpSum(y[pair] for pair in pairs if pair[0] == b) <= x[b]

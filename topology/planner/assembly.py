@@ -37,7 +37,8 @@ def assembled(
         measure, node, parent, above = pending.pop(0)
         name = f"K{len(collectors) + 1}"
         component = measure.component
-        bag = measure.bag(node.below, [child.below for child in node.children])
+        below = [child.below for child in node.children]
+        bag = bits(measure.bag(node.below, below))
         names = tuple(sorted(log for number in bag for log in component.classes[number].logs))
         host = None if node.host == NOWHERE or not interests.hosts else interests.hosts.names
         collectors.append(
@@ -51,7 +52,7 @@ def assembled(
         )
         for demand in bits(node.served):
             reading.update(dict.fromkeys(component.demands[demand].consumers, name))
-        near, far, over = measure.terms(node.below, bag, host=node.host, parent=above)
+        near, far, over = measure.terms(node.below, below, host=node.host, parent=above)
         hops, foreign, excess = hops + near, foreign + far, excess + over
         children = sorted(node.children, key=lambda child: child.below & -child.below)
         pending.extend((measure, child, name, node.host) for child in children)

@@ -3,14 +3,26 @@
 `Measure` gives the price of one collector that orders a set of demands with given children, for a
 reduced component, phi, limits and hosts. No search, no solver and no floating point here.
 
-    below      the demands (a bit set) that a collector or its descendants serve
+    below      the demands that a collector or its descendants serve
+    served     the demands below that read this collector itself
     boundary   the log classes that demands below share with other demands
     inner      the log classes that only demands below need
     bag        boundary, and each inner class that is not inner to one child
 
-The bag is not a choice: given the tree and the collector of each demand, it is the smallest that
-keeps each log's collectors connected, and so the cheapest. A search goes over laminar families of
-`below`.
+Sets of demands and sets of log classes are bit sets. The bag is not a choice: given the tree and
+the collector of each demand, it is the smallest that keeps each log's collectors connected. A log
+more in a bag is never cheaper: at best it turns an entry that the collector drops into one that it
+relays. A search goes over laminar families of `below`.
+
+Foreign work is counted where it is done, each once:
+
+    relay      a collector appends an entry that no consumer which reads it wants
+    drop       a collector reads an entry of its parent's stream that is not in its own bag
+    discard    a consumer reads an entry of its collector's stream that it does not want; weighted
+
+What a child drops depends on its parent's bag and on its own boundary, which is all that the two
+have in common. So it is charged to the parent, and the price of a collector depends only on the
+sets of demands of it and of its children, not on what is above.
 
 A price is an integer that combines three: the cost (hops + phi * foreign + phi * excess), the work
 of the collectors (the rates of their bags), and their count. The last two only break ties.
@@ -88,10 +100,11 @@ class Measure:
         self.readers = [entry.readers for entry in component.classes]
         self.rate = [entry.rate for entry in component.classes]
         self.weight = [demand.weight for demand in component.demands]
-        self.classes_of: list[list[int]] = [[] for _ in component.demands]
+        self.needs = [0] * len(component.demands)  # the classes of each demand, a bit set
         for number, mask in enumerate(self.readers):
             for demand in bits(mask):
-                self.classes_of[demand].append(number)
+                self.needs[demand] |= 1 << number
+        self.loads = [self.load(classes) for classes in self.needs]
         self.readers_weight = [self.weight_of(mask) for mask in self.readers]
         table, factor = _latencies(component, hosts)
         self.hosts: tuple[int, ...] = tuple(range(len(hosts.names))) if hosts else (NOWHERE,)
@@ -107,6 +120,8 @@ class Measure:
         self.load_max = None if rate_max is None else int(exact(rate_max) * rates)
         self.load_wanted = None if wanted is None else int(exact(wanted) * rates)
         self.levels_max = limits.levels_max
+        # A collector that serves nobody has two children or more, so there are at most twice as
+        # many collectors as demands.
         nodes = 2 * len(component.demands) + 1
         self.tie_nodes = nodes + 1
         self.tie_work = (nodes * sum(self.rate) + 1) * self.tie_nodes
@@ -117,7 +132,7 @@ class Measure:
 
     @property
     def plain(self) -> bool:
-        """Whether prices are linear in the bag: there are no limits and no hosts."""
+        """Whether there are no limits and no hosts."""
         bent = self.load_max, self.load_wanted, self.levels_max
         return all(limit is None for limit in bent) and self.hosts == (NOWHERE,)
 
@@ -125,34 +140,76 @@ class Measure:
         """Sum the weights of a set of demands."""
         return sum(self.weight[number] for number in bits(demands))
 
-    def touching(self, below: int) -> list[int]:
-        """List the classes that at least one demand of the set needs, ascending."""
-        return sorted({number for d in bits(below) for number in self.classes_of[d]})
+    def load(self, classes: int) -> int:
+        """Sum the rates of a set of classes; of a bag, it is the load of its collector."""
+        return sum(self.rate[number] for number in bits(classes))
 
-    def inner(self, below: int) -> list[int]:
-        """List the classes that only demands of the set need, ascending."""
-        return [number for number in self.touching(below) if not self.readers[number] & ~below]
+    def touching(self, demands: int) -> int:
+        """Give the classes that at least one demand of the set needs."""
+        classes = 0
+        for number in bits(demands):
+            classes |= self.needs[number]
+        return classes
 
-    def bag(self, below: int, children: Sequence[int]) -> list[int]:
-        """List the classes in the bag of a collector with children that order those sets."""
-        return [
-            number
-            for number in self.touching(below)
-            if not any(not self.readers[number] & ~child for child in children)
-        ]
+    def boundary(self, below: int) -> int:
+        """Give the classes that demands of the set share with demands outside it."""
+        outside = ~below
+        return sum(1 << n for n in bits(self.touching(below)) if self.readers[n] & outside)
 
-    def load(self, bag: Sequence[int]) -> int:
-        """Sum the rates of a bag: the load of its collector."""
-        return sum(self.rate[number] for number in bag)
+    def inner(self, below: int) -> int:
+        """Give the classes that only demands of the set need."""
+        return self.touching(below) & ~self.boundary(below)
+
+    def bag(self, below: int, children: Sequence[int]) -> int:
+        """Give the classes in the bag of a collector with children that order those sets."""
+        classes = self.touching(below)
+        for child in children:
+            classes &= ~self.inner(child)
+        return classes
 
     def price(
-        self, below: int, bag: Sequence[int], *, host: int = NOWHERE, parent: int = NOWHERE
+        self,
+        below: int,
+        children: Sequence[int],
+        *,
+        bag: int | None = None,
+        host: int = NOWHERE,
+        parent: int = NOWHERE,
     ) -> int:
-        """Give the price of one collector: each demand below pays for each log in its bag."""
-        phi, weight = self.scale.phi, self.weight_of(below)
-        near, far = phi.denominator, phi.numerator * self.scale.hops
-        cost = 0
-        for number in bag:
+        """Give the price of one collector, with what its children and consumers drop of its stream.
+
+        `children` are the sets that its children order; `bag` is theirs and its own, if known.
+        """
+        bag = self.bag(below, children) if bag is None else bag
+        hops, foreign, load = self._terms(below, children, bag, host=host, parent=parent)
+        phi = self.scale.phi
+        far = phi.numerator * self.scale.hops
+        cost = phi.denominator * hops + far * foreign
+        if self.load_wanted is not None and load > self.load_wanted:
+            cost += (load - self.load_wanted) * far * self.scale.weights
+        return cost * self.tie_work + load * self.tie_nodes + 1
+
+    def terms(
+        self, below: int, children: Sequence[int], *, host: int = NOWHERE, parent: int = NOWHERE
+    ) -> tuple[Fraction, Fraction, Fraction]:
+        """Give a collector's hops, foreign work and excess load in the objective's own units."""
+        bag = self.bag(below, children)
+        hops, foreign, load = self._terms(below, children, bag, host=host, parent=parent)
+        unit = self.scale.rates * self.scale.weights
+        wanted = load if self.load_wanted is None else self.load_wanted
+        return (
+            Fraction(hops, unit * self.scale.hops),
+            Fraction(foreign, unit),
+            Fraction(max(0, load - wanted), self.scale.rates),
+        )
+
+    def _terms(
+        self, below: int, children: Sequence[int], bag: int, *, host: int, parent: int
+    ) -> tuple[int, int, int]:
+        """Give hops and foreign work as integers of rate times weight, and the load of the bag."""
+        served = below & ~sum(children)
+        load, hops = self.load(bag), 0
+        for number in bits(bag):
             inside = self.readers[number] & below
             own = self.readers_weight[number]
             if inside != self.readers[number]:
@@ -160,31 +217,11 @@ class Measure:
                 hop = self._link[parent][host]
             else:
                 hop = self._entry[number][host]
-            cost += self.rate[number] * (near * own * hop + far * (weight - own))
-        load = self.load(bag)
-        if self.load_wanted is not None and load > self.load_wanted:
-            cost += (load - self.load_wanted) * far * self.scale.weights
-        return cost * self.tie_work + load * self.tie_nodes + 1
-
-    def terms(
-        self, below: int, bag: Sequence[int], *, host: int = NOWHERE, parent: int = NOWHERE
-    ) -> tuple[Fraction, Fraction, Fraction]:
-        """Give a collector's hops, foreign work and excess load in the objective's own units."""
-        near = far = 0
-        for number in bag:
-            inside = self.readers[number] & below
-            own = self.weight_of(inside)
-            boundary = inside != self.readers[number]
-            hop = self._link[parent][host] if boundary else self._entry[number][host]
-            near += self.rate[number] * own * hop
-            far += self.rate[number] * (self.weight_of(below) - own)
-        unit = self.scale.rates * self.scale.weights
-        wanted = self.load(bag) if self.load_wanted is None else self.load_wanted
-        return (
-            Fraction(near, unit * self.scale.hops),
-            Fraction(far, unit),
-            Fraction(max(0, self.load(bag) - wanted), self.scale.rates),
-        )
+            hops += self.rate[number] * own * hop
+        relayed = self.load(bag & ~self.touching(served))
+        dropped = sum(load - self.load(self.boundary(child)) for child in children)
+        discarded = sum(self.weight[d] * (load - self.loads[d]) for d in bits(served))
+        return hops, (relayed + dropped) * self.scale.weights + discarded, load
 
     def cost(self, price: int) -> float:
         """Give the objective's cost that a price contains, without the tie-breakers."""
@@ -199,8 +236,8 @@ class Measure:
         total, pending = 0, [(node, parent)]
         while pending:
             entry, above = pending.pop()
-            bag = self.bag(entry.below, [child.below for child in entry.children])
-            total += self.price(entry.below, bag, host=entry.host, parent=above)
+            children = [child.below for child in entry.children]
+            total += self.price(entry.below, children, host=entry.host, parent=above)
             pending.extend((child, entry.host) for child in entry.children)
         return total
 

@@ -1,14 +1,17 @@
-"""The exact search for the best tree of one component: dynamic programs over sets of demands.
+"""The exact search for the best tree of one small component: dynamic programs over sets of demands.
 
-With the prices of a `Measure` it finds the cheapest tree over *all* bags, or gives None if the step
-budget does not suffice. Budgets count steps, not seconds: the same input gives the same answer.
+With the prices of a `Measure` both programs here find the cheapest tree over *all* bags. A
+collector's price depends only on the demands below it and on the sets that its children order, so
+the best tree for a set `below` is computed once:
 
-A collector's price depends only on the demands below it and on the sets that its children order,
-so the best tree for a set `below` is computed once. Only connected sets can be children: sets of
-demands that are connected through logs which no other demand needs. Any other set could be split
-into two children at no cost.
+    best(S) = min over families C1..Cm of disjoint sets in S:  price(S, C1..Cm) + sum best(Ci)
 
-    best(S) = min over families C1..Cm of disjoint such sets in S:  price(S, C1..Cm) + sum best(Ci)
+A child may be any set of demands, connected or not: a collector with a small bag is worth its
+place above demands that have nothing in common but that bag, because what they would drop of a
+larger stream is more. (A root that serves nobody can be the best one, for the same reason.)
+
+`choices` lists every family, and `best_choices` the best: for few demands, with limits and hosts.
+`by_bags` asks for each bag instead which demands can be below it: for few classes of logs.
 """
 
 from __future__ import annotations
@@ -18,294 +21,130 @@ from dataclasses import dataclass
 
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 
-FAMILIES_DEMANDS_MAX = 7  # 4,140 families for the largest set of 7: a second of Python at most
-# The budgets of the packing. They decide which parts are solved exactly, and bound the time and
-# memory of an attempt that fails; ten times more takes up to ten times longer (`--effort`).
-STEPS_MAX = 15_000_000
-SETS_MAX = 36_000
+FAMILIES_DEMANDS_MAX = 7  # 21,146 families in all for 7: a second or two of Python
+# Of `by_bags`: bags times pairs of a set and a subset, some 4 s of Python. It suffices for all
+# eleven interests that four logs allow.
+BAG_STEPS_MAX = 4_000_000
 
 
-class _Exhausted(Exception):
-    """The step budget is used up."""
+def by_bags_steps(measure: Measure) -> int:
+    """Estimate the steps of `by_bags`: for each bag, all pairs of a set and a subset of it."""
+    return (1 << len(measure.rate)) * int(3 ** len(measure.weight)) // 2
 
 
-@dataclass(slots=True)
-class Budget:
-    """The number of steps that a search may still take."""
-
-    steps: int
-
-    def spend(self, steps: int = 1) -> None:
-        """Count steps; raises `_Exhausted` if none are left."""
-        self.steps -= steps
-        if self.steps < 0:
-            raise _Exhausted
+def by_bags(measure: Measure) -> TreeNode:
+    """Find the cheapest tree for plain prices. Takes `by_bags_steps` steps."""
+    assert measure.plain, "limits and hosts need every choice"
+    return _Bags(measure).tree()
 
 
-def connected_sets(measure: Measure, *, limit: int) -> list[int] | None:
-    """List the sets worth a collector of their own, small ones first; None: more than `limit`.
+class _Bags:
+    """best(S) as the least over bags B that hold the boundary of S.
 
-    A set is a demand with logs of its own, or demands connected through logs inner to the set.
+    Under a given bag, what the children cost is a sum over children: each drops the rest of the
+    bag. So the best way to divide the demands that the collector does not serve itself is a
+    partition, found once for each bag and set:
+
+        split(B, X) = min over the child C in X with the lowest demand of X:
+                      drop(B, C) + best(C) + split(B, X without C)
     """
-    everyone = measure.component.everyone
-    shared = [mask for mask in measure.readers if mask.bit_count() > 1]
-    single = {mask for mask in measure.readers if mask.bit_count() == 1}
-    touching = [[m for m in shared if m >> d & 1] for d in range(everyone.bit_length())]
-    pending = sorted(set(shared))
-    grown = set(pending)
-    while pending:
-        below = pending.pop()
-        if len(grown) > limit:
+
+    def __init__(self, measure: Measure) -> None:
+        self.measure = measure
+        self.demands = len(measure.weight)
+        bags = range(1 << len(measure.rate))
+        self.load = [measure.load(bag) for bag in bags]
+        everyone = measure.component.everyone
+        self.boundary = [measure.boundary(below) for below in range(everyone + 1)]
+        self.best: list[int] = [0] * (everyone + 1)
+        self.chosen: list[tuple[int, int]] = [(0, 0)] * (everyone + 1)
+        self.split: list[dict[int, tuple[int, int]]] = [{0: (0, 0)} for _ in bags]
+        scale = measure.scale
+        self.foreign = scale.phi.numerator * scale.hops * measure.tie_work
+
+    def tree(self) -> TreeNode:
+        for below in range(1, self.measure.component.everyone + 1):
+            self._solve(below)
+        return self._made(self.measure.component.everyone)
+
+    def _solve(self, below: int) -> None:
+        """Find best(below), and how each bag divides the set; all smaller sets are known."""
+        low = below & -below
+        proper = [child | low for child in _subsets(below ^ low)][1:]
+        for bag, split in enumerate(self.split):
+            options = [
+                (cost, child)
+                for child in proper
+                if (cost := self._divided(bag, split, child, below)) is not None
+            ]
+            if options:
+                split[below] = min(options)
+        self.best[below], self.chosen[below] = min(self._collectors(below))
+        for bag, split in enumerate(self.split):
+            if not self.boundary[below] & ~bag:
+                alone = self._child(bag, below), below
+                split[below] = min(alone, split.get(below, alone))
+
+    def _divided(
+        self, bag: int, split: dict[int, tuple[int, int]], child: int, below: int
+    ) -> int | None:
+        others = split.get(below ^ child)
+        if others is None or self.boundary[child] & ~bag:
             return None
-        for demand in range(everyone.bit_length()):
-            if below >> demand & 1:
-                for mask in touching[demand]:
-                    wider = below | mask
-                    if wider not in grown:
-                        grown.add(wider)
-                        pending.append(wider)
-    sets = single | grown | {everyone}
-    return sorted(sets, key=lambda mask: (mask.bit_count(), mask))
+        return self._child(bag, child) + others[0]
 
+    def _child(self, bag: int, child: int) -> int:
+        dropped = self.load[bag] - self.load[self.boundary[child]]
+        return dropped * self.measure.scale.weights * self.foreign + self.best[child]
 
-def packed(
-    measure: Measure, *, steps: int = STEPS_MAX, sets_max: int = SETS_MAX
-) -> TreeNode | None:
-    """Find the cheapest tree for plain prices; None if the budget does not suffice."""
-    assert measure.plain, "with limits or hosts, prices are not linear: use families()"
-    sets = connected_sets(measure, limit=sets_max)
-    if sets is None:
-        return None
-    above = join_tree(measure)
-    kind = _Packing if above is None else _TreePacking
-    try:
-        return kind(measure, sets, Budget(steps), above or []).solve()
-    except _Exhausted:
-        return None
-
-
-def join_tree(measure: Measure) -> list[int] | None:
-    """Find a join tree of the demands, as the list of parents (-1: the root); None: there is none.
-
-    It is a maximum spanning tree, where the weight of two demands is the number of classes that
-    they share. By Bernstein and Goodman it is a join tree if and only if one exists, that is, if
-    and only if the hypergraph is alpha-acyclic.
-    """
-    demands = len(measure.weight)
-    shared = [set(classes) for classes in measure.classes_of]
-    parent = [-1] * demands
-    nearest = [len(shared[0] & shared[number]) for number in range(demands)]
-    link = [0] * demands
-    waiting = set(range(1, demands))
-    while waiting:
-        taken = max(sorted(waiting), key=lambda number: nearest[number])
-        waiting.discard(taken)
-        parent[taken] = link[taken]
-        for number in sorted(waiting):
-            weight = len(shared[taken] & shared[number])
-            if weight > nearest[number]:
-                nearest[number], link[number] = weight, taken
-    # The readers of each class must be one subtree: it has one edge fewer than readers.
-    edges = sum(len(shared[n] & shared[parent[n]]) for n in range(demands) if parent[n] >= 0)
-    if edges != sum(mask.bit_count() - 1 for mask in measure.readers):
-        return None
-    return parent
-
-
-class _Packing:
-    """best(S) as a weighted packing: each child saves its parent the child's inner classes."""
-
-    def __init__(self, measure: Measure, sets: list[int], budget: Budget, above: list[int]) -> None:
-        self.measure, self.sets, self.budget, self.above = measure, sets, budget, above
-        self.best: dict[int, int] = {}
-        self.chosen: dict[int, tuple[int, ...]] = {}
-        self.saving: dict[int, tuple[int, int]] = {}
-
-    def solve(self) -> TreeNode:
+    def _collectors(self, below: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        """List the prices of all collectors for a set, each with its bag and whom it serves."""
         measure = self.measure
-        for below in self.sets:
-            self.budget.spend()
-            saved, children = self._pack(below)
-            full = measure.price(below, measure.touching(below))
-            self.best[below] = full - saved
-            self.chosen[below] = children
-            self._keep(below)
-        return self._tree(measure.component.everyone)
+        touched = measure.touching(below)
+        for bag in _subsets(touched):
+            if self.boundary[below] & ~bag:
+                continue
+            fixed = self._fixed(bag, below)
+            inside = sum(1 << d for d in bits(below) if not measure.needs[d] & ~bag)
+            for served in _subsets(inside):
+                divided = self.split[bag].get(below ^ served)
+                if divided is None or (not served and divided[1] == below):
+                    continue
+                wanted = measure.touching(served)
+                discarded = sum(
+                    measure.weight[d] * (self.load[bag] - measure.loads[d]) for d in bits(served)
+                )
+                relayed = self.load[bag & ~wanted] * measure.scale.weights
+                price = fixed + (relayed + discarded) * self.foreign + divided[0]
+                yield price, (bag, served)
 
-    def _keep(self, below: int) -> None:
-        self.saving[below] = self._saving(below)
-
-    def _saving(self, child: int) -> tuple[int, int]:
-        """Give (a, b): without the child's inner classes a bag costs a + b * weight below less."""
+    def _fixed(self, bag: int, below: int) -> int:
+        """Give what depends on the bag and on the demands below it: hops, and the tie-breakers."""
         measure = self.measure
-        phi, inner = measure.scale.phi, measure.inner(child)
-        load = measure.load(inner)
-        own = sum(measure.rate[n] * measure.readers_weight[n] for n in inner)
-        near, far = phi.denominator, phi.numerator
-        return (
-            (near - far) * own * measure.tie_work + load * measure.tie_nodes,
-            far * load * measure.tie_work,
+        hops = sum(
+            measure.rate[n] * measure.weight_of(measure.readers[n] & below) for n in bits(bag)
         )
+        near = measure.scale.phi.denominator * hops * measure.tie_work
+        return near + self.load[bag] * measure.tie_nodes + 1
 
-    def _pack(self, below: int) -> tuple[int, tuple[int, ...]]:
-        weight = self.measure.weight_of(below)
-        starting: dict[int, list[tuple[int, int]]] = {}
-        for child, price in self.best.items():
-            if not child & ~below:
-                constant, slope = self.saving[child]
-                gain = constant + slope * weight - price
-                if gain > 0:
-                    starting.setdefault(child & -child, []).append((child, gain))
-        memo: dict[int, tuple[int, int]] = {0: (0, 0)}
-        self._fill(below, starting, memo)
-        children, rest = [], below
+    def _made(self, below: int) -> TreeNode:
+        bag, served = self.chosen[below]
+        children, rest = [], below ^ served
         while rest:
-            child = memo[rest][1]
-            if child:
-                children.append(child)
-                rest ^= child
-            else:
-                rest &= rest - 1
-        return memo[below][0], tuple(children)
-
-    def _fill(
-        self,
-        below: int,
-        starting: dict[int, list[tuple[int, int]]],
-        memo: dict[int, tuple[int, int]],
-    ) -> None:
-        """Compute the best gain of each reachable rest, with a stack instead of recursion."""
-        pending = [below]
-        while pending:
-            rest = pending[-1]
-            if rest in memo:
-                pending.pop()
-                continue
-            fitting = [pair for pair in starting.get(rest & -rest, ()) if not pair[0] & ~rest]
-            self.budget.spend(len(fitting) + 1)
-            missing = [rest ^ child for child, _ in fitting if rest ^ child not in memo]
-            if rest & (rest - 1) not in memo:
-                missing.append(rest & (rest - 1))
-            if missing:
-                pending.extend(missing)
-                continue
-            best, taken = memo[rest & (rest - 1)][0], 0
-            for child, gain in fitting:
-                value = gain + memo[rest ^ child][0]
-                if value > best:
-                    best, taken = value, child
-            memo[rest] = best, taken
-            pending.pop()
-
-    def _tree(self, below: int) -> TreeNode:
-        children = self.chosen[below]
-        served = below & ~sum(children)
-        return TreeNode(below, served, tuple(self._tree(child) for child in children))
+            child = self.split[bag][rest][1]
+            children.append(self._made(child))
+            rest ^= child
+        return TreeNode(below, served, tuple(children))
 
 
-class _TreePacking(_Packing):
-    """The same packing over a join tree, in which connected sets are subtrees.
-
-    One pass from the leaves finds the disjoint subtrees with the greatest gain, because the parts
-    below a chosen subtree are independent of each other. (Such subtrees are an independent set of a
-    chordal graph.)
-    """
-
-    def solve(self) -> TreeNode:
-        demands = len(self.above)
-        self.under: list[list[int]] = [[] for _ in range(demands)]
-        order = [0]
-        for number, parent in enumerate(self.above):
-            if parent >= 0:
-                self.under[parent].append(number)
-        for number in order:
-            order.extend(self.under[number])
-        self.place = {number: place for place, number in enumerate(order)}
-        self.order = order
-        self.hanging: dict[int, tuple[int, ...]] = {}
-        # (top demand, set, constant gain, gain by weight below the parent, demands hanging below).
-        self.entries: list[tuple[int, int, int, int, tuple[int, ...]]] = []
-        # For each demand a bit set of the entries that hold it, to find those inside a set quickly.
-        self.holding = [0] * demands
-        self.everything = sum(self.measure.weight)
-        self.gain: dict[int, tuple[int, int]] = {}
-        return super().solve()
-
-    def _shape(self, below: int) -> tuple[int, tuple[int, ...]]:
-        """Give a subtree's top demand, and the demands directly below the subtree."""
-        members = list(bits(below))
-        top = min(members, key=self.place.__getitem__)
-        hanging = [u for number in members for u in self.under[number] if not below >> u & 1]
-        return top, tuple(hanging)
-
-    def _pack(self, below: int) -> tuple[int, tuple[int, ...]]:
-        weight = self.measure.weight_of(below)
-        gaining: list[list[tuple[int, int, tuple[int, ...]]]] = [[] for _ in self.order]
-        for place in self._inside(below):
-            top, child, constant, slope, hanging = self.entries[place]
-            gain = constant + slope * weight
-            if gain > 0:
-                gaining[top].append((gain, child, hanging))
-        most = [0] * len(self.order)
-        taken = [0] * len(self.order)
-        for number in reversed([n for n in self.order if below >> n & 1]):
-            # The parts below a subtree with this top gain at most what those below the top gain.
-            base = value = sum(most[u] for u in self.under[number])
-            pick = 0
-            for gain, child, hanging in reversed(gaining[number]):
-                if gain + base > value:
-                    total = gain + sum(map(most.__getitem__, hanging))
-                    if total > value:
-                        value, pick = total, child
-            most[number], taken[number] = value, pick
-        top, self.hanging[below] = self._shape(below)
-        children, pending = [], [top]
-        while pending:
-            number = pending.pop()
-            pick = taken[number]
-            children.extend([pick] if pick else [])
-            following = self.hanging[pick] if pick else self.under[number]
-            pending.extend(u for u in following if below >> u & 1)
-        return most[top], tuple(sorted(children))
-
-    def _inside(self, below: int) -> Iterator[int]:
-        """List the indices of the entries with sets inside `below`."""
-        outside = 0
-        for number in bits(self.measure.component.everyone & ~below):
-            outside |= self.holding[number]
-        inside = ((1 << len(self.entries)) - 1) & ~outside
-        self.budget.spend(len(self.entries) // 20 + inside.bit_count())
-        digits = f"{inside:b}"[::-1]
-        place = digits.find("1")
-        while place >= 0:
-            yield place
-            place = digits.find("1", place + 1)
-
-    def _keep(self, below: int) -> None:
-        super()._keep(below)
-        constant, slope = self.saving[below]
-        constant -= self.best[below]
-        self.gain[below] = constant, slope
-        if not self._dominated(below):
-            top, hanging = self._shape(below)
-            for number in bits(below):
-                self.holding[number] |= 1 << len(self.entries)
-            self.entries.append((top, below, constant, slope, hanging))
-
-    def _dominated(self, below: int) -> bool:
-        """Whether a set's own children always gain as much without the set itself.
-
-        Gains are linear in the weight below the parent, so it is enough to compare the least and
-        the greatest weight. Gains never fall with that weight, so children that gain at the least
-        weight gain at every weight.
-        """
-        constant, slope = self.gain[below]
-        instead = [self.gain[child] for child in self.chosen[below]]
-        lightest = self.measure.weight_of(below)
-        return all(
-            constant + slope * weight <= sum(a + b * weight for a, b in instead)
-            for weight in (lightest, self.everything)
-        )
+def _subsets(mask: int) -> Iterator[int]:
+    """List all subsets of a bit set, itself first and the empty set last."""
+    pick = mask
+    while True:
+        yield pick
+        if not pick:
+            return
+        pick = (pick - 1) & mask
 
 
 # -- every choice, for small components with limits and hosts ---------------------------------
@@ -326,7 +165,7 @@ class Choice:
 
     state: SearchState
     host: int
-    bag: tuple[int, ...]
+    bag: int
     children: tuple[SearchState, ...]
     price: int
     load: int
@@ -337,18 +176,13 @@ class Choice:
         return self.state.below & ~sum(child.below for child in self.children)
 
 
-def choices(
-    measure: Measure, *, load_max: int | None = None, any_set: bool = False
-) -> dict[SearchState, list[Choice]]:
+def choices(measure: Measure, *, load_max: int | None = None) -> dict[SearchState, list[Choice]]:
     """List all choices of all states that can be reached from the root, the root first.
 
-    A state with an empty list cannot be served within the limits. With `any_set`, children need not
-    be connected sets: if collectors are counted, splitting one may be impossible.
+    A state with an empty list cannot be served within the limits.
     """
     everyone = measure.component.everyone
-    sets = connected_sets(measure, limit=1 << everyone.bit_length()) or []
-    if any_set:
-        sets = list(range(1, everyone + 1))
+    sets = list(range(1, everyone + 1))
     root = SearchState(everyone, NOWHERE, measure.levels_max)
     listed: dict[SearchState, list[Choice]] = {}
     pending = [root]
@@ -379,9 +213,9 @@ def _choices_of(
             yield Choice(
                 state=state,
                 host=host,
-                bag=tuple(bag),
+                bag=bag,
                 children=tuple(SearchState(child, host, left) for child in family),
-                price=measure.price(below, bag, host=host, parent=state.parent),
+                price=measure.price(below, family, bag=bag, host=host, parent=state.parent),
                 load=load,
             )
 

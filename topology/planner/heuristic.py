@@ -34,7 +34,7 @@ class Split:
     """A collector for `below`: its bag, and the sets that its children order."""
 
     below: int
-    bag: tuple[int, ...]
+    bag: int
     children: tuple[int, ...]
     price: int
 
@@ -103,20 +103,20 @@ class Separators:
     ) -> tuple[tuple[int, TreeNode], Split]:
         """Move one log at a time into the bag or out of it, as long as the price falls."""
         below, readers = chosen.below, self.measure.readers
-        inner = self.measure.inner(below)
+        inner = list(bits(self.measure.inner(below)))
         shared = [n for n in inner if readers[n] & (readers[n] - 1)]
-        bag = set(chosen.bag) & set(inner)
+        bag = set(bits(chosen.bag)) & set(inner)
         since, place = 0, 0
         while since < len(shared) and self.steps > 0:
             number = shared[place % len(shared)]
             place, since, self.steps = place + 1, since + 1, self.steps - 1
             moved = bag ^ {number}
             children = self._children(below, inner, moved)
-            for split in self._split(below, self._bag_of(below, inner, children), children):
+            for split in self._split(below, self.measure.bag(below, children), children):
                 made = self._made(split, levels, depth=depth, try_out=False)
                 if made is not None and made[0] < answer[0]:
                     answer, chosen, since = made, split, 0
-                    bag = set(split.bag) & set(inner)
+                    bag = set(bits(split.bag)) & set(inner)
         return answer, chosen
 
     def _made(
@@ -145,30 +145,19 @@ class Separators:
         for family in families(below, within):
             yield from self._split(below, self.measure.bag(below, family), family)
 
-    def _split(self, below: int, bag: Sequence[int], children: Sequence[int]) -> Iterator[Split]:
+    def _split(self, below: int, bag: int, children: Sequence[int]) -> Iterator[Split]:
         if self.load_max is None or self.measure.load(bag) <= self.load_max:
-            price = self.measure.price(below, bag, host=self.host, parent=self.host)
-            yield Split(below, tuple(bag), tuple(children), price)
+            price = self.measure.price(below, children, bag=bag, host=self.host, parent=self.host)
+            yield Split(below, bag, tuple(children), price)
 
     def _splits(self, below: int) -> Iterator[Split]:
         seen: set[tuple[int, ...]] = set()
-        inner = self.measure.inner(below)
+        inner = list(bits(self.measure.inner(below)))
         for bag in self._bags(below, inner):
             children = self._children(below, inner, bag)
             if children not in seen:
                 seen.add(children)
-                yield from self._split(below, self._bag_of(below, inner, children), children)
-
-    def _bag_of(self, below: int, inner: Sequence[int], children: Sequence[int]) -> list[int]:
-        """Give the same list as `Measure.bag`, faster: in one pass over the classes."""
-        child_of = {demand: child for child in children for demand in bits(child)}
-        within = set()
-        for number in inner:
-            mask = self.measure.readers[number]
-            child = child_of.get((mask & -mask).bit_length() - 1)
-            if child is not None and not mask & ~child:
-                within.add(number)
-        return [number for number in self.measure.touching(below) if number not in within]
+                yield from self._split(below, self.measure.bag(below, children), children)
 
     def _children(self, below: int, inner: Sequence[int], bag: set[int]) -> tuple[int, ...]:
         """Give the components that remain without the bag's logs.
@@ -212,7 +201,7 @@ class Separators:
         phi = measure.scale.phi
         number = single.bit_length() - 1
         private = measure.load(measure.inner(single))
-        all_of_it = measure.load(measure.classes_of[number]) * measure.weight[number]
+        all_of_it = measure.loads[number] * measure.weight[number]
         saved = private * (
             phi.denominator * measure.weight[number]
             + phi.numerator * (weight - measure.weight[number])
@@ -231,11 +220,11 @@ class Separators:
         within = set(shared)
         central = sorted(
             bits(below),
-            key=lambda d: (-measure.load([n for n in measure.classes_of[d] if n in within]), d),
+            key=lambda d: (-sum(measure.rate[n] for n in bits(measure.needs[d]) if n in within), d),
         )
         for demand in central[:4]:
-            yield set(measure.classes_of[demand]) & set(inner)
-            yield set(measure.classes_of[demand]) & within
+            yield set(bits(measure.needs[demand])) & set(inner)
+            yield set(bits(measure.needs[demand])) & within
         for order in self._sweeps(below, shared):
             yield from self._cuts(order, shared)
 
@@ -255,7 +244,7 @@ class Separators:
         order, seen = [start], 1 << start
         for demand in order:
             near = 0
-            for number in measure.classes_of[demand]:
+            for number in bits(measure.needs[demand]):
                 if number in within:
                     near |= measure.readers[number]
             order.extend(bits(near & ~seen))
@@ -294,10 +283,10 @@ class Separators:
 
     def _thinness(self, below: int) -> int:
         """Give the rate of the thinnest cut: the cost of one more level for each demand below."""
-        inner = self.measure.inner(below)
+        inner = list(bits(self.measure.inner(below)))
         shared = [n for n in inner if self.measure.readers[n] & (self.measure.readers[n] - 1)]
         cuts = [cut for order in self._sweeps(below, shared) for cut in self._cuts(order, shared)]
-        return min((self.measure.load(sorted(cut)) for cut in cuts if cut), default=0)
+        return min((sum(self.measure.rate[n] for n in cut) for cut in cuts if cut), default=0)
 
     def _outlook(self, split: Split, thin: int) -> int:
         """Estimate the price of a split's tree, as if its children were halved level by level."""
@@ -309,12 +298,12 @@ class Separators:
             if known is not None:
                 total += known[0]
                 continue
-            own = sum(measure.weight[d] * measure.load(measure.classes_of[d]) for d in bits(child))
+            own = sum(measure.weight[d] * measure.loads[d] for d in bits(child))
             levels = child.bit_count().bit_length() - 1
             through = phi.numerator * measure.weight_of(child) * thin * levels
             guess = (own * phi.denominator + through) * measure.scale.hops * measure.tie_work
             touched = measure.touching(child)
-            together = measure.price(child, touched, host=self.host, parent=self.host)
+            together = measure.price(child, (), bag=touched, host=self.host, parent=self.host)
             total += min(guess, together)
         return total
 
@@ -396,11 +385,11 @@ def placed(measure: Measure, tree: TreeNode) -> TreeNode:
     def best(node: TreeNode, parent: int) -> tuple[int, TreeNode]:
         key = node.below, parent
         if key not in memo:
-            bag = measure.bag(node.below, [child.below for child in node.children])
+            sets = [child.below for child in node.children]
             options = []
             for host in measure.hosts:
                 below = [best(child, host) for child in node.children]
-                price = measure.price(node.below, bag, host=host, parent=parent)
+                price = measure.price(node.below, sets, host=host, parent=parent)
                 total = price + sum(value for value, _ in below)
                 made = TreeNode(node.below, node.served, tuple(child for _, child in below), host)
                 options.append((total, made))

@@ -5,7 +5,7 @@ limits decide the method, and no clock does, so the same input gives the same pl
 
     every choice    up to seven demands (fewer with hosts): dynamic programming over all trees; the
                     integer program over the same choices (`exact.Choice`), if few, confirms it
-    packing         more demands of which few sets are connected (chains, stars): exact, all bags
+    every bag       more demands over few classes of logs: dynamic programming over all bags
     heuristic       all others: the best of several constructions, and a proven lower bound
 
 Only the integer program (`integer_program.py`) handles limits that couple collectors: on their
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import GROUP_STEPS_MAX, bounded
+from topology.planner.bound import bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
+    BAG_STEPS_MAX,
     FAMILIES_DEMANDS_MAX,
-    SETS_MAX,
-    STEPS_MAX,
     Choice,
     SearchState,
     best_choices,
+    by_bags,
+    by_bags_steps,
     choices,
     chosen_tree,
     least_load,
-    packed,
 )
 from topology.planner.heuristic import constructed
 from topology.planner.hypergraph import reduced
@@ -187,7 +187,7 @@ def _refuse_heavy(measure: Measure) -> None:
     if measure.load_max is None:
         return
     for number, demand in enumerate(measure.component.demands):
-        load = measure.load(measure.classes_of[number])
+        load = measure.loads[number]
         if load > measure.load_max:
             raise Infeasible(
                 f"collector_rate_max = {measure.load_max / measure.scale.rates:g} cannot be kept: "
@@ -201,9 +201,7 @@ def _solve_part(part: _Part, *, effort: float) -> None:
     measure = part.measure
     demands = len(measure.component.demands)
     if demands <= _demands_max(measure):
-        # If collectors or their excess load are counted, splitting one in two may raise the cost.
-        counted = part.coupled or measure.load_wanted is not None
-        part.choices = choices(measure, load_max=part.load_max, any_set=counted)
+        part.choices = choices(measure, load_max=part.load_max)
         best = best_choices(part.choices)
         if part.root not in best:
             raise Infeasible(_why_none(part))
@@ -217,11 +215,11 @@ def _solve_part(part: _Part, *, effort: float) -> None:
             f"{_demands_max(measure)} distinct interests, but the part of consumer "
             f"{measure.component.demands[0].consumers[0]} has {demands}; remove these limits"
         )
-    if measure.plain and part.load_max is None:
-        part.tree = packed(measure, steps=int(STEPS_MAX * effort), sets_max=int(SETS_MAX * effort))
-    if part.tree is not None:
+    plain = measure.plain and part.load_max is None
+    if plain and by_bags_steps(measure) <= BAG_STEPS_MAX * effort:
+        part.tree = by_bags(measure)
         part.price = part.bound = measure.priced(part.tree)
-        part.how = "packing, exact"
+        part.how = "every bag"
         return
     part.tree = constructed(measure, load_max=part.load_max, effort=effort)
     if part.tree is None:
@@ -229,10 +227,7 @@ def _solve_part(part: _Part, *, effort: float) -> None:
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
             f"the limits, or search longer with --effort"
         )
-    part.price, part.bound = (
-        measure.priced(part.tree),
-        bounded(measure, group_steps=int(GROUP_STEPS_MAX * effort)),
-    )
+    part.price, part.bound = measure.priced(part.tree), bounded(measure)
     part.how = "heuristic"
 
 
@@ -286,7 +281,7 @@ def _lightest(part: _Part) -> int | None:
     tree = constructed(measure, load_max=part.load_max)
     if tree is None:
         return None
-    low, high = max(map(measure.load, measure.classes_of)), measure.heaviest(tree)
+    low, high = max(measure.loads), measure.heaviest(tree)
     for _ in range(BALANCE_STEPS_MAX):
         tree = constructed(measure, load_max=(low + high) // 2)
         if tree is None:

@@ -337,7 +337,7 @@ class Delivery:
                 continue
             begin = first
             if resumed and index <= self._start.run:
-                begin = end if index < self._start.run else max(first, min(end, self._start.next))
+                begin = end if index < self._start.run else min(end, max(first, self._start.next))
                 assert self._read_base is not None
                 self._read_base[log] += begin - first
             if log in self.logs:

@@ -31,6 +31,7 @@ from topology.explain import explained, explanations, remedy
 from topology.files import FileExists, refuse_existing_of, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
 from topology.interests import InterestFile, InvalidInterests, parse
+from topology.measured_work import MeasuredWork
 from topology.output import Output
 from topology.planner.solver import Infeasible, Solution, solve
 from topology.safety import judged
@@ -206,7 +207,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
     running = None if against is None else read_plan(against)
     if from_cluster:
-        running, cluster_id, interests = _measured(interests, bootstrap, window)
+        running, cluster_id, interests = _measured(interests, bootstrap, window, output)
     elif running is not None:
         interests = with_running_logs(interests, running)
     cluster_id = cluster_id or ("" if running is None else running.cluster_id)
@@ -254,10 +255,12 @@ def _refuse_together(
 
 
 def _measured(
-    interests: InterestFile, bootstrap: str | None, window_s: float
+    interests: InterestFile, bootstrap: str | None, window_s: float, output: Output
 ) -> tuple[Plan | None, str, InterestFile]:
     """Give the running plan, the cluster's ID, and the interests with its logs and their rates."""
-    running, rates, cluster_id, partition_count = _ask_cluster(interests.topic, bootstrap, window_s)
+    running, rates, cluster_id, partition_count = _ask_cluster(
+        interests.topic, bootstrap, window_s, output
+    )
     interests = with_rates(interests, rates)
     if running is not None:
         interests = with_running_logs(interests, running)
@@ -355,9 +358,11 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
 
 
 def _ask_cluster(
-    topic: str, bootstrap: str | None, window_s: float
+    topic: str, bootstrap: str | None, window_s: float, output: Output
 ) -> tuple[Plan | None, dict[str, float], str, int]:
     """Give the running plan, the measured rates, the cluster's ID and the topic's partition count.
+
+    In a table's output, print the running plan's foreign work, predicted and measured.
 
     This room may not import code that talks to Kafka, so it loads an entry point.
     """
@@ -369,10 +374,13 @@ def _ask_cluster(
             2,
         )
     (entry,) = entries
-    answer: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
+    answer: tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
-    return answer
+    work = answer[4]
+    if work is not None and output is Output.TABLE:
+        report.foreign_work(work)
+    return answer[:4]
 
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:

@@ -1,0 +1,130 @@
+"""The lower bound against every tree: never above the least cost, and equal where it must be."""
+
+import random
+from functools import cache
+
+import pytest
+
+from topology.planner.cost import bits
+from topology.planner.integer_program import maximised
+from topology.planner.light import Budget, LightCollectors, Restricted
+from topology.planner.prices import DemandPrices
+
+STEPS = 10_000_000
+
+
+def random_part(seed):
+    """A connected problem of 2 to 5 demands; weights below one and phi of 10, 1 and 0.1 too."""
+    dice = random.Random(seed)
+    while True:
+        count, logs = dice.randint(2, 5), dice.randint(2, 8)
+        largest = dice.choice((3, count))
+        readers = [dice.randrange(1, 1 << count) for _ in range(logs)]
+        readers = [mask for mask in readers if mask.bit_count() <= largest]
+        rates = [dice.randint(1, 3) if seed % 2 else 1 for _ in readers]
+        weight = [dice.randint(1, 4) if seed % 3 else 1 for _ in range(count)]
+        one = dice.choice((1, 2, 3)) if seed % 3 else 1
+        discard, hop = dice.choice(((10, 1), (1, 1), (1, 10)))
+        joined = 1
+        for _ in range(count):
+            for mask in readers:
+                joined |= mask if mask & joined else 0
+        if joined == (1 << count) - 1:
+            units = tuple(m for m, rate in zip(readers, rates, strict=True) for _ in range(rate))
+            drop = discard * min(one, *weight)
+            return Restricted(units, tuple(weight), hop, drop, discard), discard * one
+
+
+def divisions(demands):
+    """List the ways to divide a set of demands among children."""
+    if not demands:
+        yield ()
+        return
+    first, rest = demands & -demands, demands & (demands - 1)
+    some = rest
+    while True:
+        for others in divisions(rest & ~some):
+            yield (first | some, *others)
+        if not some:
+            return
+        some = (some - 1) & rest
+
+
+def least_cost(part, drop):
+    """Search all trees, by the definition of the cost; entries that are dropped cost `drop`."""
+
+    def touched(demands):
+        return {n for n, mask in enumerate(part.readers) if mask & demands}
+
+    def inner(demands):
+        return {n for n in touched(demands) if not part.readers[n] & ~demands}
+
+    def price(below, served, children):
+        bag = touched(below).difference(*(inner(child) for child in children))
+        wanted = touched(served)
+        cost = drop * len(bag - wanted)
+        cost += sum(drop * len(bag - (touched(child) - inner(child))) for child in children)
+        for demand in bits(served):
+            cost += part.discard * part.weight[demand] * len(bag - touched(1 << demand))
+        for number in bag:
+            cost += part.hop * sum(part.weight[d] for d in bits(part.readers[number] & below))
+        return cost
+
+    @cache
+    def least(below):
+        costs = []
+        served = below
+        while True:
+            costs.extend(
+                price(below, served, children) + sum(map(least, children))
+                for children in divisions(below & ~served)
+                if below not in children
+            )
+            if not served:
+                return min(costs)
+            served = (served - 1) & below
+
+    return least(part.everyone)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(24))
+def test_no_prices_at_any_level_prove_more_than_the_least_cost(seed, level):
+    part, drop = random_part(seed)
+    dice = random.Random(seed)
+    least = least_cost(part, drop)
+
+    prices = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
+    any_prices = [
+        [dice.randint(-20, 60) for _ in part.weight],
+        [dice.randint(0, 9) * len(mask) for mask in map(list, map(bits, part.needs))],
+        prices.served,
+    ]
+
+    for some in any_prices:
+        assert prices.proven(some).bound <= least
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_prices_of_the_linear_program_prove_a_good_bound_and_no_more_than_the_least(seed):
+    part, drop = random_part(seed)
+    part = Restricted(
+        part.readers, part.weight, part.hop * 100, part.drop * 100, part.discard * 100
+    )
+
+    prices = DemandPrices(LightCollectors(part, 3, Budget(STEPS)))
+    bound = prices.best(maximised, rounds=3)
+
+    assert bound <= 100 * least_cost(part, drop)
+    assert bound >= prices.proven(prices.served).bound
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_if_every_bag_is_light_the_bound_is_the_least_cost(seed):
+    part, drop = random_part(seed)
+    prices = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
+
+    least = prices.values_of_light_trees()[part.everyone]
+
+    assert least <= least_cost(part, drop)
+    assert drop != part.drop or least == least_cost(part, drop)

@@ -7,7 +7,7 @@ import pytest
 
 from topology.planner.cost import bits
 from topology.planner.integer_program import maximised
-from topology.planner.light import Budget, LightCollectors, Restricted
+from topology.planner.light import Budget, LightCollectors, Restricted, least_boundaries
 from topology.planner.prices import DemandPrices
 
 STEPS = 10_000_000
@@ -94,7 +94,9 @@ def test_no_prices_at_any_level_prove_more_than_the_least_cost(seed, level):
     dice = random.Random(seed)
     least = least_cost(part, drop)
 
-    prices = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
+    light = LightCollectors(part, level, Budget(STEPS))
+    floors = least_boundaries(part, level + 2, Budget(STEPS))
+    prices = DemandPrices(light, floors)
     any_prices = [
         [dice.randint(-20, 60) for _ in part.weight],
         [dice.randint(0, 9) * len(mask) for mask in map(list, map(bits, part.needs))],
@@ -128,3 +130,18 @@ def test_if_every_bag_is_light_the_bound_is_the_least_cost(seed):
 
     assert least <= least_cost(part, drop)
     assert drop != part.drop or least == least_cost(part, drop)
+
+
+@pytest.mark.parametrize("level", [0, 2, 4, 20])
+@pytest.mark.parametrize("seed", range(24))
+def test_no_set_of_a_size_has_a_smaller_boundary_than_the_least(seed, level):
+    part, _ = random_part(seed)
+    rates = {}
+    for demands in range(1, part.everyone):
+        crossing = sum(1 for mask in part.readers if mask & demands and mask & ~demands)
+        rates.setdefault(demands.bit_count(), []).append(crossing)
+
+    least = least_boundaries(part, level, Budget(STEPS))
+
+    assert all(least[size] <= min(some) for size, some in rates.items())
+    assert least[1] == min(level + 1, *rates[1])

@@ -16,7 +16,7 @@ belongs to the set ends a branch as soon as logs of too great a rate are read on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from topology.planner.cost import bits
@@ -90,10 +90,10 @@ class Restricted:
         return self.hop * self.weight[demand] * self.needs[demand].bit_count()
 
 
-def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, int]:
-    """List the sets of demands with a boundary of at most `level`, each with its boundary.
+def connected_sets(part: Restricted, level: int, budget: Budget) -> Iterator[tuple[int, int, int]]:
+    """List the connected sets of demands with a boundary of at most `level`.
 
-    Single demands are always listed. Raises `Exhausted`.
+    Each comes with its boundary and with the shared logs that it needs. Raises `Exhausted`.
     """
     shared = sum(1 << number for number, mask in enumerate(part.readers) if mask & (mask - 1))
     needs = [logs & shared for logs in part.needs]
@@ -101,8 +101,6 @@ def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, 
     for mask in part.readers:
         for demand in bits(mask):
             near[demand] |= mask
-    small: dict[int, int] = {}
-    touched: dict[int, int] = {}
     before = 0
     for first, logs in enumerate(needs):
         pending = [(1 << first, (1 << first) - 1, logs, before, near[first])]
@@ -112,7 +110,7 @@ def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, 
             inside, outside, ours, theirs, around = pending.pop()
             undecided = around & ~inside & ~outside
             if not undecided:
-                small[inside], touched[inside] = ours & theirs, ours
+                yield inside, ours & theirs, ours
                 continue
             chosen = _most_decisive(undecided, needs, ours, theirs)
             more, bit = needs[chosen], 1 << chosen
@@ -120,9 +118,40 @@ def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, 
                 pending.append((inside, outside | bit, ours, theirs | more, around))
             if ((ours | more) & theirs).bit_count() <= level:
                 pending.append((inside | bit, outside, ours | more, theirs, around | near[chosen]))
+
+
+def least_boundaries(part: Restricted, level: int, budget: Budget) -> list[int]:
+    """Give for each number of demands a lower bound of the rate of such a set's boundary.
+
+    It is exact for connected sets up to `level`, `level + 1` for larger boundaries of theirs, and
+    for other sets the least sum of such. Raises `Exhausted`.
+    """
+    count = len(part.weight)
+    least = [0, *[level + 1] * (count - 1), 0]
+    for demands, logs, _ in connected_sets(part, level, budget):
+        size, rate = demands.bit_count(), logs.bit_count()
+        # A set and its complement have the same boundary.
+        for same in (size, count - size):
+            least[same] = min(least[same], rate)
+    for size in range(2, count):
+        apart = (least[some] + least[size - some] for some in range(1, size // 2 + 1))
+        least[size] = min(least[size], *apart)
+    return [min(pair) for pair in zip(least, reversed(least), strict=True)]
+
+
+def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, int]:
+    """List the sets of demands with a boundary of at most `level`, each with its boundary.
+
+    Single demands are always listed. Raises `Exhausted`.
+    """
+    small: dict[int, int] = {}
+    touched: dict[int, int] = {}
+    for demands, logs, ours in connected_sets(part, level, budget):
+        small[demands], touched[demands] = logs, ours
     _add_unions(small, touched, level, budget)
-    for demand, logs in enumerate(needs):
-        small.setdefault(1 << demand, logs)
+    shared = sum(1 << number for number, mask in enumerate(part.readers) if mask & (mask - 1))
+    for demand, logs in enumerate(part.needs):
+        small.setdefault(1 << demand, logs & shared)
     return small
 
 

@@ -65,11 +65,13 @@ class Proof:
 class DemandPrices:
     """Finds prices for the demands of one part, and proves bounds with them."""
 
-    def __init__(self, light: LightCollectors) -> None:
+    def __init__(self, light: LightCollectors, floors: Sequence[int] = ()) -> None:
+        """Take the light collectors, and the least rate of a boundary by the size of the set."""
         self.light, self.part = light, light.part
         part = self.part
         self.count = len(part.weight)
         self.bag = light.level + 1  # of a heavy collector, at least
+        self.floors = [max(self.bag, rate) for rate in floors or [0] * (self.count + 1)]
         self.loads = [logs.bit_count() for logs in part.needs]
         self.served = [self._served(demand) for demand in range(self.count)]
         self.fixed = part.drop * len(part.readers)
@@ -83,16 +85,24 @@ class DemandPrices:
         more = (part.discard * weight - part.drop) * max(0, self.bag - load)
         return part.hop * weight * load - part.drop * load + more
 
-    def relayed(self, served: int) -> int:
-        """Give the least rate that a heavy collector relays if it serves so many demands."""
-        return 0 if served >= SERVED else max(0, self.bag - served * max(self.loads))
+    def relayed(self, size: int, served: int) -> int:
+        """Give the least rate that a heavy collector of a set relays if it serves so many."""
+        return 0 if served >= SERVED else max(0, self.floors[size] - served * max(self.loads))
+
+    def joined(self, size: int, last: int) -> int:
+        """Give the least bag of a heavy collector with some parts of `size` demands in all.
+
+        The last part has `last` demands. Boundaries of parts, and of several together, are within
+        the bag.
+        """
+        return max(self.floors[size], self.floors[last], self.floors[size - last])
 
     # -- the proof ------------------------------------------------------------------------------
 
     def proven(self, prices: Sequence[int]) -> Proof:
         """Prove a bound with these prices, in exact integers."""
         light, part = self.light, self.part
-        step, low = part.drop * self.bag, -NEVER
+        drop, low = part.drop, -NEVER
         served = max(price - self.served[d] for d, price in enumerate(prices))
         child = [low] * (self.count + 1)  # A(k)
         several = [low] * (self.count + 1)  # of two or more children
@@ -106,17 +116,17 @@ class DemandPrices:
         for size in range(1, self.count + 1):
             if size > 1:
                 several[size] = max(
-                    max(child[size - k], several[size - k]) + child[k] for k in range(1, size)
+                    max(child[size - k], several[size - k]) + child[k] - drop * self.joined(size, k)
+                    for k in range(1, size)
                 )
-                several[size] -= step
                 before = [max(child[size - 1], several[size - 1]), *open_[size - 1][1:]]
                 before_last = max(before[-2:])
                 for number in range(1, SERVED + 1):
                     best = before_last if number == SERVED else before[number - 1]
-                    open_[size][number] = best + served - step
-                excess[size] = several[size] - part.drop * self.relayed(0)
+                    open_[size][number] = best + served - drop * self.joined(size, 1)
+                excess[size] = several[size] - drop * self.relayed(size, 0)
                 for number in range(1, SERVED + 1):
-                    here = open_[size][number] - part.drop * self.relayed(number)
+                    here = open_[size][number] - drop * self.relayed(size, number)
                     excess[size] = max(excess[size], here)
                 child[size] = excess[size] - self.outer
             while place < len(light.sets) and light.sets[place].bit_count() == size:
@@ -227,7 +237,7 @@ class _Program:
 
     def _structure(self) -> None:
         """Write the recursion of `DemandPrices.proven` over sizes."""
-        owner, count, bag = self.owner, self.owner.count, float(self.owner.bag)
+        owner, count = self.owner, self.owner.count
         for demand in range(count):
             self._of("price", demand)
         served = self._of("served")
@@ -237,14 +247,14 @@ class _Program:
         for size in range(2, count + 1):
             several, excess = self._of("several", size), self._of("excess", size)
             for k in range(1, size):
-                rest = size - k
+                rest, bag = size - k, float(owner.joined(size, k))
                 if k <= rest:
                     pair = (self._of("child", rest), 1.0), (self._of("child", k), 1.0)
                     self._row(bag, *pair, (several, -1))
                 if rest >= 2:
                     pair = (self._of("several", rest), 1.0), (self._of("child", k), 1.0)
                     self._row(bag, *pair, (several, -1))
-            self._row(float(owner.relayed(0)), (several, 1), (excess, -1))
+            self._row(float(owner.relayed(size, 0)), (several, 1), (excess, -1))
             self._serving(size, served, excess)
             if size < count:
                 self._row(self._least_passing(size), (excess, 1), (self._of("child", size), -1))
@@ -254,7 +264,7 @@ class _Program:
 
     def _serving(self, size: int, served: int, excess: int) -> None:
         """Write how a heavy collector serves one demand more than before."""
-        bag = float(self.owner.bag)
+        bag = float(self.owner.joined(size, 1))
         for number in range(1, SERVED + 1):
             here = self._of("open", size, number)
             states = [("open", number - 1)] if number > 1 else [("child", 0), ("several", 0)]
@@ -263,7 +273,7 @@ class _Program:
                 if name == "child" or size - 1 >= (2 if name == "several" else state):
                     before = self._of(name, size - 1, state)
                     self._row(bag, (before, 1), (served, 1), (here, -1))
-            self._row(float(self.owner.relayed(number)), (here, 1), (excess, -1))
+            self._row(float(self.owner.relayed(size, number)), (here, 1), (excess, -1))
 
     def _least_passing(self, size: int) -> float:
         light = self.owner.light

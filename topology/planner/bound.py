@@ -30,8 +30,8 @@ from topology.planner.light import (
 )
 from topology.planner.prices import DemandPrices
 
-# About 10 s of CPU for 50 interests, most of it for the level that is reached last. Each level needs
-# some seven times the steps of the one before, and its bound is some 8 % higher.
+# About 10 s of CPU for 50 interests, most of it for the level that is reached last. Each level
+# needs some seven times the steps of the one before, and its bound is some 8 % higher.
 STEPS_MAX = 4_000_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
 UNITS_MAX = 512  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
@@ -121,7 +121,7 @@ def _part_bound(part: Restricted, steps: int, rounds: int) -> int:
             break
     if light is None:
         return trivial
-    floors = _floors(part, light.level, Budget(steps // 4))
+    floors = _floors(part, light.level, Budget(steps // 2))
     return max(trivial, DemandPrices(light, floors).best(maximised, rounds=rounds))
 
 

@@ -75,8 +75,8 @@ class DemandPrices:
         self.loads = [logs.bit_count() for logs in part.needs]
         self.served = [self._served(demand) for demand in range(self.count)]
         self.fixed = part.drop * len(part.readers)
-        # One hop of a boundary that is too large for the list.
-        self.outer = part.hop * min(part.weight) * self.bag
+        # One hop of a boundary that is too large for the list, by the size of the set.
+        self.outer = [part.hop * min(part.weight) * rate for rate in self.floors]
         self.inner = [part.drop * light.inner[demands] for demands in light.sets]
 
     def _served(self, demand: int) -> int:
@@ -128,7 +128,7 @@ class DemandPrices:
                 for number in range(1, SERVED + 1):
                     here = open_[size][number] - drop * self.relayed(size, number)
                     excess[size] = max(excess[size], here)
-                child[size] = excess[size] - self.outer
+                child[size] = excess[size] - self.outer[size]
             while place < len(light.sets) and light.sets[place].bit_count() == size:
                 demands, inner = light.sets[place], self.inner[place]
                 worth = self._lightest(demands, worths, groups)
@@ -278,7 +278,7 @@ class _Program:
     def _least_passing(self, size: int) -> float:
         light = self.owner.light
         here = [light.passing[d] for d in light.sets if d.bit_count() == size]
-        return min([self.owner.outer, *here]) / self.unit
+        return min([self.owner.outer[size], *here]) / self.unit
 
     def _pure_row(self, demands: int) -> None:
         """Add that a set under light collectors is worth at least its price less its excess."""

@@ -5,7 +5,12 @@ from functools import cache
 
 import pytest
 
-from topology.planner.cost import bits
+from tests.topology.test_optimal import random_file
+from topology.interests import Hosts
+from topology.planner import bound
+from topology.planner.cost import Measure, bits
+from topology.planner.exact import SearchState, best_choices, choices
+from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import maximised
 from topology.planner.light import Budget, LightCollectors, Restricted, least_boundaries
 from topology.planner.prices import DemandPrices
@@ -107,6 +112,7 @@ def test_no_prices_at_any_level_prove_more_than_the_least_cost(seed, level):
         assert prices.proven(some).bound <= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_prices_of_the_linear_program_prove_a_good_bound_and_no_more_than_the_least(seed):
     part, drop = random_part(seed)
@@ -145,3 +151,27 @@ def test_no_set_of_a_size_has_a_smaller_boundary_than_the_least(seed, level):
 
     assert all(least[size] <= min(some) for size, some in rates.items())
     assert least[1] == min(level + 1, *rates[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts, phi, monkeypatch):
+    file = random_file(seed, logs=6, count=4)
+    leaders = dict.fromkeys(file.partitions, "b")
+    where = Hosts(("a", "b"), ((1.0, 5.0), (5.0, 2.0)), leaders) if hosts else None
+    problem = reduced(file)
+    for part in problem.components:
+        measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=phi, hosts=where)
+        root = SearchState(part.everyone, -1, None)
+        least = best_choices(choices(measure))[root][0]
+        for demands, units, steps in (
+            (64, 512, STEPS),
+            (2, 512, STEPS),
+            (64, 9, STEPS),
+            (3, 30, 60),
+        ):
+            monkeypatch.setattr(bound, "AREA_DEMANDS_MAX", demands)
+            monkeypatch.setattr(bound, "UNITS_MAX", units)
+            assert 0 < bound.bounded(measure, steps=steps) <= least

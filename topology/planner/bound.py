@@ -35,7 +35,8 @@ from topology.planner.prices import DemandPrices
 STEPS_MAX = 4_000_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
 UNITS_MAX = 512  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
-ROUNDS, ROUNDS_OF_MANY = 4, 3  # of prices and proofs; a round takes about 1 s for 50 demands
+# Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
+ROUNDS, ROUNDS_IN_ALL = 4, 60
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
 
@@ -55,7 +56,7 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
     for area in areas:
         for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop):
             share = steps * len(part.weight) // len(measure.weight)
-            rounds = ROUNDS if len(areas) == 1 else ROUNDS_OF_MANY
+            rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
             total += Fraction(_part_bound(part, share, rounds) * unit, FINE)
     return max(0, int(total)) * measure.tie_work
 

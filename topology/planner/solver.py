@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import bounded
+from topology.planner.bound import STEPS_MAX, bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     BAG_STEPS_MAX,
@@ -228,7 +228,8 @@ def _solve_part(part: _Part, *, effort: float) -> None:
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
             f"the limits, or search longer with --effort"
         )
-    part.price, part.bound = measure.priced(part.tree), bounded(measure)
+    part.price = measure.priced(part.tree)
+    part.bound = bounded(measure, steps=int(STEPS_MAX * effort))
     part.how = "heuristic"
 
 

@@ -38,7 +38,7 @@ from topology.planner.exact import (
 from topology.planner.heuristic import constructed
 from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import solved
-from topology.planner.join_tree import least_join_tree
+from topology.planner.join_tree import PHI_MIN, least_join_tree
 from topology.tree import PHI_DEFAULT, Plan
 
 # The price of a foreign message in hops. With 10 a tree may have up to ten hops more to avoid one
@@ -232,9 +232,10 @@ def _solve_part(part: _Part, *, effort: float, time_limit_s: float | None) -> No
         )
     part.price, part.bound = measure.priced(part.tree), bounded(measure)
     part.how = "heuristic"
-    joined = least_join_tree(measure, time_limit_s=time_limit_s) if plain else None
-    if joined is not None and measure.priced(joined) < part.price:
-        part.tree, part.price, part.how = joined, measure.priced(joined), "least join tree"
+    if plain and measure.scale.phi >= PHI_MIN:
+        joined = least_join_tree(measure, time_limit_s=time_limit_s)
+        if joined is not None and measure.priced(joined) < part.price:
+            part.tree, part.price, part.how = joined, measure.priced(joined), "least join tree"
 
 
 def _demands_max(measure: Measure) -> int:

@@ -28,6 +28,7 @@ from topology.changes import (
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.files import FileExists, refuse_existing_of, write_text
 from topology.interests import InterestFile, InvalidInterests, parse
+from topology.measured_work import MeasuredWork
 from topology.output import Output
 from topology.planner.solver import Infeasible, Solution, solve
 from topology.safety import judged
@@ -192,7 +193,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
                 2,
             )
         running, rates, cluster_id, partition_count = _ask_cluster(
-            interests.topic, bootstrap, window
+            interests.topic, bootstrap, window, output
         )
         interests = with_rates(interests, rates)
     if running is not None:
@@ -285,9 +286,11 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
 
 
 def _ask_cluster(
-    topic: str, bootstrap: str | None, window_s: float
+    topic: str, bootstrap: str | None, window_s: float, output: Output
 ) -> tuple[Plan | None, dict[str, float], str, int]:
     """Give the running plan, the measured rates, the cluster's ID and the topic's partition count.
+
+    In a table's output, print the running plan's foreign work, predicted and measured.
 
     This room may not import code that talks to Kafka, so it loads an entry point.
     """
@@ -299,10 +302,13 @@ def _ask_cluster(
             2,
         )
     (entry,) = entries
-    answer: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
+    answer: tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
-    return answer
+    work = answer[4]
+    if work is not None and output is Output.TABLE:
+        report.foreign_work(work)
+    return answer[:4]
 
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:

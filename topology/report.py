@@ -19,6 +19,7 @@ from topology import draw
 from topology.changes import FigureChange
 from topology.check import TreeFigures
 from topology.interests import InterestFile
+from topology.measured_work import MeasuredWork, WorkRow
 from topology.planner.solver import Solution
 from topology.safety import SafetyVerdict
 from topology.tree import PRICING, Plan
@@ -92,6 +93,34 @@ def objective(plan: Plan, figures: TreeFigures) -> None:
         f"cost {figures.cost:g} = {figures.hops:g} hops + {plan.phi:g} * {figures.foreign:g} "
         f"foreign{over} · {bound} · {figures.genuineness:.0%} genuine"
     )
+
+
+def foreign_work(work: MeasuredWork) -> None:
+    """Print the running plan's foreign work in a window, predicted and measured."""
+    show(f"foreign work of the running plan in {work.seconds:.1f} s, in entries")
+    rows = [*work.collectors, work.total] if work.collectors else []
+    table(
+        ("collector", "relayed: predicted", "measured", "dropped: predicted", "measured"),
+        [_work_row(row) for row in rows],
+    )
+    dropped = sum(row.dropped_predicted for row in work.consumers)
+    show(
+        f"consumers drop {dropped} as predicted; not measured, because they report no counts "
+        f"(Consumer.entries())"
+    )
+    for sentence in work.missing:
+        show(sentence)
+    show("")
+
+
+def _work_row(row: WorkRow) -> tuple[str, ...]:
+    figures = (
+        row.relayed_predicted,
+        row.relayed_measured,
+        row.dropped_predicted,
+        row.dropped_measured,
+    )
+    return (row.name, *("-" if figure is None else str(figure) for figure in figures))
 
 
 def solved(solution: Solution, seconds: float) -> None:

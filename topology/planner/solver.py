@@ -6,7 +6,9 @@ limits decide the method, and no clock does, so the same input gives the same pl
     every choice    up to seven demands (fewer with hosts): dynamic programming over all trees; the
                     integer program over the same choices (`exact.Choice`), if few, confirms it
     every bag       more demands over few classes of logs: dynamic programming over all bags
-    heuristic       all others: the best of several constructions, and a proven lower bound
+    least join tree acyclic interests: one collector for each demand, by a linear program
+    heuristic       all others, and acyclic ones too: the best of several constructions, and a
+                    proven lower bound; the cheaper tree of the two is taken
 
 Only the integer program (`integer_program.py`) handles limits that couple collectors: on their
 number, in all and per host.
@@ -36,6 +38,7 @@ from topology.planner.exact import (
 from topology.planner.heuristic import constructed
 from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import solved
+from topology.planner.join_tree import PHI_MIN, least_join_tree
 from topology.tree import PHI_DEFAULT, Plan
 
 # The price of a foreign message in hops. With 10 a tree may have up to ten hops more to avoid one
@@ -79,8 +82,8 @@ def plan(
     `prefer` is "genuine" (phi 10), "latency" (phi 0.1) or "balance" (first the least load on the
     busiest collector, then phi 10). `phi` overrides the price of foreign work; `effort` multiplies
     all step budgets. The same input gives the same plan, byte for byte, unless `time_limit_s` stops
-    the integer program early. Raises `Infeasible` if a limit cannot be kept. Blocks; starts solver
-    processes and waits for their end.
+    a solver early. Raises `Infeasible` if a limit cannot be kept. Blocks; starts solver processes
+    and waits for their end.
     """
     return solve(
         interests,
@@ -120,7 +123,7 @@ def solve(
     for number, part in enumerate(parts, start=1):
         interested = len(part.measure.component.demands)
         show(f"part {number} of {len(parts)}: {interested} interests", _gap(parts[: number - 1]))
-        _solve_part(part, effort=effort)
+        _solve_part(part, effort=effort, time_limit_s=time_limit_s)
         show(f"part {number} of {len(parts)}: {part.how}", _gap(parts[:number]))
     _confirm(parts, interests, solver=solver, time_limit_s=time_limit_s)
     show("done", _gap(parts))
@@ -197,7 +200,7 @@ def _refuse_heavy(measure: Measure) -> None:
             )
 
 
-def _solve_part(part: _Part, *, effort: float) -> None:
+def _solve_part(part: _Part, *, effort: float, time_limit_s: float | None) -> None:
     """Find the best tree of one component, and its bound."""
     measure = part.measure
     demands = len(measure.component.demands)
@@ -231,6 +234,10 @@ def _solve_part(part: _Part, *, effort: float) -> None:
     part.price = measure.priced(part.tree)
     part.bound = bounded(measure, steps=int(STEPS_MAX * effort))
     part.how = "heuristic"
+    if plain and measure.scale.phi >= PHI_MIN:
+        joined = least_join_tree(measure, time_limit_s=time_limit_s)
+        if joined is not None and measure.priced(joined) < part.price:
+            part.tree, part.price, part.how = joined, measure.priced(joined), "least join tree"
 
 
 def _demands_max(measure: Measure) -> int:

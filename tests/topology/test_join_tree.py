@@ -13,6 +13,7 @@ from bench.micro.planner import acyclic, chain
 from tests.topology.test_plan import interests
 from topology.check import check
 from topology.planner import integer_program
+from topology.planner.bound import bounded
 from topology.planner.cost import Measure, TreeNode
 from topology.planner.hypergraph import reduced
 from topology.planner.join_tree import join_edges, least_join_tree
@@ -143,3 +144,13 @@ def test_the_planner_takes_the_least_join_tree_if_it_is_cheaper():
     solution = solve(acyclic(0))
     check(solution.plan)
     assert solution.plan.objective.cost <= 1244
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["chain", "windows"])
+def test_a_least_join_tree_that_meets_the_bound_is_proven_least_of_all_trees(shape):
+    windows = {f"C{k:02}": [f"P{k + n:02}" for n in range(4)] for k in range(50)}
+    file = chain(32) if shape == "chain" else interests(windows)
+    (measure,) = measures(file)
+    tree = least_join_tree(measure)
+    assert measure.cost(measure.priced(tree)) == measure.cost(bounded(measure))

@@ -52,23 +52,26 @@ def least(phi: float, needed: list[tuple[int, float]]) -> float:
         relayed = (bag & ~touched[served]).bit_count()
         return hops + phi * (relayed + dropped + discarded)
 
-    def divided(below: int, left: int, served: int, children: tuple[int, ...]):
+    def divided(below: int, left: int, served: int, children: tuple[int, ...], spent: float):
+        if spent >= best[below]:
+            return  # what is missing costs nothing less
         if left:
             low, others = left & -left, left & (left - 1)
             for more in subsets(others):
                 if low | more != below:
-                    yield from divided(below, others ^ more, served, (*children, low | more))
+                    rest, child = others ^ more, low | more
+                    divided(below, rest, served, (*children, child), spent + best[child])
             return
         bag = touched[below]
         for child in children:
             bag &= ~(touched[child] & ~boundary[child])
         dropped = sum(bag.bit_count() - boundary[child].bit_count() for child in children)
-        yield collector(below, served, bag, dropped) + sum(best[child] for child in children)
+        best[below] = min(best[below], spent + collector(below, served, bag, dropped))
 
     for below in range(1, everyone + 1):
-        best[below] = min(
-            cost for served in subsets(below) for cost in divided(below, below ^ served, served, ())
-        )
+        best[below] = float("inf")
+        for served in subsets(below):
+            divided(below, below ^ served, served, (), 0.0)
     return best[everyone]
 
 

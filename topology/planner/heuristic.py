@@ -39,6 +39,7 @@ class Annealing:
         scale = measure.scale
         far = scale.phi.numerator * scale.hops
         near = scale.phi.denominator * hop
+        self.hop = near // far if far else near
         self.foreign = [far * rate for rate in measure.rate]
         self.level = [
             near * rate * weight
@@ -67,6 +68,7 @@ class Annealing:
             self.load_max,
             self.load_wanted,
             None if levels is None else levels - above,
+            self.hop,
         )
 
     def _draw(self) -> int:

@@ -72,6 +72,7 @@ class Pricing:
     load_max: int | None = None
     load_wanted: int | None = None
     levels_max: int | None = None
+    hop: int = 0  # a hop costs so many times as much as a foreign entry, rounded down
 
 
 class MovableTree:
@@ -87,7 +88,7 @@ class MovableTree:
         self.outside = outside
         self.bent = pricing.load_max is not None or pricing.load_wanted is not None
         self.limited = self.bent or pricing.levels_max is not None
-        self.heavy = EXCESS_WEIGHT * len(items)
+        self.heavy = EXCESS_WEIGHT * len(items) * (1 + pricing.hop)
         self.root = NONE
         self.parent = [NONE] * size
         self.children: list[list[int]] = [[] for _ in range(size)]

@@ -60,7 +60,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Pricing:
+class PlacePrices:
     """What places cost. `foreign` of a class: one entry too many; `hops`: a level for all readers.
 
     `unit` is the weight of a collector. Loads are in the unit of `foreign`.
@@ -81,7 +81,7 @@ class MovableTree:
     `outside` are the classes that readers outside the tree need.
     """
 
-    def __init__(self, items: Sequence[Item], pricing: Pricing, *, outside: int = 0) -> None:
+    def __init__(self, items: Sequence[Item], pricing: PlacePrices, *, outside: int = 0) -> None:
         size = 2 * len(items) + 4
         self.items = items
         self.pricing = pricing

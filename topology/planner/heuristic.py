@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
-from topology.planner.movable_tree import Item, Pricing, Sums
+from topology.planner.movable_tree import Item, PlacePrices, Sums
 
 # These bounds trade time for better trees; docs/planner.md shows times and gaps with these values,
 # and `--effort` multiplies both counts of moves.
@@ -39,6 +39,7 @@ class Annealing:
         scale = measure.scale
         far = scale.phi.numerator * scale.hops
         near = scale.phi.denominator * hop
+        self.hop = near // far if far else near
         self.foreign = [far * rate for rate in measure.rate]
         self.level = [
             near * rate * weight
@@ -57,16 +58,17 @@ class Annealing:
         self.tree = PricedTree(self.items, self._pricing(range(len(measure.rate)), 0))
         self.seed = 1
 
-    def _pricing(self, classes: Sequence[int], above: int) -> Pricing:
+    def _pricing(self, classes: Sequence[int], above: int) -> PlacePrices:
         """Give the prices for the classes, renumbered, under so many levels."""
         levels = self.measure.levels_max
-        return Pricing(
+        return PlacePrices(
             Sums([self.foreign[number] for number in classes]),
             Sums([self.level[number] for number in classes]),
             self.measure.scale.weights,
             self.load_max,
             self.load_wanted,
             None if levels is None else levels - above,
+            self.hop,
         )
 
     def _draw(self) -> int:

@@ -60,7 +60,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Pricing:
+class PlacePrices:
     """What places cost. `foreign` of a class: one entry too many; `hops`: a level for all readers.
 
     `unit` is the weight of a collector. Loads are in the unit of `foreign`.
@@ -72,6 +72,7 @@ class Pricing:
     load_max: int | None = None
     load_wanted: int | None = None
     levels_max: int | None = None
+    hop: int = 0  # a hop costs so many times as much as a foreign entry, rounded down
 
 
 class MovableTree:
@@ -80,14 +81,14 @@ class MovableTree:
     `outside` are the classes that readers outside the tree need.
     """
 
-    def __init__(self, items: Sequence[Item], pricing: Pricing, *, outside: int = 0) -> None:
+    def __init__(self, items: Sequence[Item], pricing: PlacePrices, *, outside: int = 0) -> None:
         size = 2 * len(items) + 4
         self.items = items
         self.pricing = pricing
         self.outside = outside
         self.bent = pricing.load_max is not None or pricing.load_wanted is not None
         self.limited = self.bent or pricing.levels_max is not None
-        self.heavy = EXCESS_WEIGHT * len(items)
+        self.heavy = EXCESS_WEIGHT * len(items) * (1 + pricing.hop)
         self.root = NONE
         self.parent = [NONE] * size
         self.children: list[list[int]] = [[] for _ in range(size)]

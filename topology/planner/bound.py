@@ -16,6 +16,7 @@ Budgets are steps, so the same input gives the same bound. The linear program is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
@@ -46,7 +47,9 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
 
     Blocks; starts solver processes and waits for their end. `steps` bounds the search of all areas.
     """
-    unit = max(1, sum(measure.rate) // UNITS_MAX)
+    whole = math.gcd(*measure.rate)
+    most = max(UNITS_MAX, 4 * len(measure.rate))
+    unit = max(whole, sum(measure.rate) // most)
     units = [rate // unit for rate in measure.rate]
     hop = measure.cheapest_hop() * measure.scale.phi.denominator
     total = Fraction()

@@ -16,6 +16,7 @@ Budgets are steps, so the same input gives the same bound. The linear program is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
@@ -34,9 +35,10 @@ from topology.planner.prices import DemandPrices
 # needs some seven times the steps of the one before, and its bound is some 8 % higher.
 STEPS_MAX = 4_000_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
-UNITS_MAX = 512  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
+UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
+FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
 
@@ -45,7 +47,9 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
 
     Blocks; starts solver processes and waits for their end. `steps` bounds the search of all areas.
     """
-    unit = max(1, sum(measure.rate) // UNITS_MAX)
+    whole = math.gcd(*measure.rate)
+    most = max(UNITS_MAX, 4 * len(measure.rate))
+    unit = max(whole, sum(measure.rate) // most)
     units = [rate // unit for rate in measure.rate]
     hop = measure.cheapest_hop() * measure.scale.phi.denominator
     total = Fraction()
@@ -55,7 +59,7 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
     areas = list(_areas(measure, units))
     for area in areas:
         for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop):
-            share = steps * len(part.weight) // len(measure.weight)
+            share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
             rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
             total += Fraction(_part_bound(part, share, rounds) * unit, FINE)
     return max(0, int(total)) * measure.tie_work
@@ -113,7 +117,7 @@ def _part_bound(part: Restricted, steps: int, rounds: int) -> int:
     if len(part.weight) == 1 or part.drop == 0:
         return trivial
     budget, light, level = Budget(steps), None, 0
-    stride = max(1, len(part.readers) // 128)
+    stride = max(1, len(part.readers) // 32)
     while light is None or level < len(part.readers):
         level += stride
         try:
@@ -136,5 +140,5 @@ def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
             break
         if max(floors) <= level:
             break  # all are exact
-        level += max(1, len(part.readers) // 128)
+        level += max(1, len(part.readers) // 32)
     return floors

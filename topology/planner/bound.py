@@ -31,21 +31,24 @@ from topology.planner.light import (
 )
 from topology.planner.prices import DemandPrices
 
-# About 10 s of CPU for 50 interests, most of it for the level that is reached last. Each level
+# About 15 s of CPU for 50 interests, most of it for the level that is reached last. Each level
 # needs some seven times the steps of the one before, and its bound is some 8 % higher.
-STEPS_MAX = 4_000_000
+STEPS_MAX = 6_500_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
 UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
+TRIED_LEVEL_MAX = 5  # levels up to this are tried against a known tree; each takes 0.1 to 1 s
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
 
-def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
+def bounded(measure: Measure, *, steps: int = STEPS_MAX, enough: int | None = None) -> int:
     """Give a lower bound of the price of any tree of the component, as an integer of `measure`.
 
-    Blocks; starts solver processes and waits for their end. `steps` bounds the search of all areas.
+    Costs are whole numbers of the measure, so the bound is rounded up. Once it is as high as
+    `enough`, the price of a known tree, the search ends: that tree is proven least. Blocks; starts
+    solver processes and waits for their end. `steps` bounds the search of all areas.
     """
     whole = math.gcd(*measure.rate)
     most = max(UNITS_MAX, 4 * len(measure.rate))
@@ -57,12 +60,20 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
         left_over = sum(measure.rate[n] - units[n] * unit for n in bits(logs))
         total += weight * left_over * hop
     areas = list(_areas(measure, units))
-    for area in areas:
-        for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop):
-            share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
-            rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
-            total += Fraction(_part_bound(part, share, rounds) * unit, FINE)
-    return max(0, int(total)) * measure.tie_work
+    parts = [
+        part
+        for area in areas
+        for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop)
+    ]
+    target = None
+    if enough is not None and len(parts) == 1:
+        # Above the whole number before it, which `ceil` then rounds up.
+        target = (Fraction(enough // measure.tie_work - 1) - total) * FINE / unit
+    for part in parts:
+        share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
+        rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
+        total += Fraction(_part_bound(part, share, rounds, target) * unit, FINE)
+    return max(0, math.ceil(total)) * measure.tie_work
 
 
 def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
@@ -111,19 +122,26 @@ def _parts(measure: Measure, logs: Sequence[tuple[int, int]], hop: int) -> Itera
         yield Restricted(masks, weights, hop * FINE, drop * FINE, discard * FINE)
 
 
-def _part_bound(part: Restricted, steps: int, rounds: int) -> int:
-    """Raise the level of the light collectors as long as the budget allows; then prove a bound."""
+def _part_bound(part: Restricted, steps: int, rounds: int, target: Fraction | None) -> int:
+    """Raise the level of the light collectors as long as the budget allows; then prove a bound.
+
+    With a target, each level's bound is tried, and one above the target ends the search.
+    """
     trivial = sum(part.leaf(demand) for demand in range(len(part.weight)))
     if len(part.weight) == 1 or part.drop == 0:
         return trivial
     budget, light, level = Budget(steps), None, 0
-    stride = max(1, len(part.readers) // 32)
+    stride = max(1, len(part.readers) // 128)
     while light is None or level < len(part.readers):
         level += stride
         try:
             light = LightCollectors(part, level, budget)
         except Exhausted:
             break
+        if target is not None and level <= TRIED_LEVEL_MAX:
+            bound = DemandPrices(light, []).best(maximised, rounds=1)
+            if bound > target:
+                return bound
     if light is None:
         return trivial
     floors = _floors(part, light.level, Budget(steps // 2))
@@ -140,5 +158,5 @@ def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
             break
         if max(floors) <= level:
             break  # all are exact
-        level += max(1, len(part.readers) // 32)
+        level += max(1, len(part.readers) // 128)
     return floors

@@ -225,19 +225,32 @@ def _solve_part(part: _Part, *, effort: float, time_limit_s: float | None) -> No
         part.price = part.bound = measure.priced(part.tree)
         part.how = "every bag"
         return
-    part.tree = constructed(measure, load_max=part.load_max, effort=effort)
+    _search_part(part, effort=effort, plain=plain, time_limit_s=time_limit_s)
+
+
+def _search_part(part: _Part, *, effort: float, plain: bool, time_limit_s: float | None) -> None:
+    """Find a good tree of a large component and a bound; if they meet, nothing more is searched."""
+    measure = part.measure
+    if plain and measure.scale.phi >= PHI_MIN:
+        part.tree = least_join_tree(measure, time_limit_s=time_limit_s)
+    part.bound = bounded(
+        measure,
+        steps=int(STEPS_MAX * effort),
+        enough=None if part.tree is None else measure.priced(part.tree),
+    )
+    if part.tree is not None:
+        part.price, part.how = measure.priced(part.tree), "least join tree"
+        if measure.cost(part.price) <= measure.cost(part.bound):
+            part.how = "least join tree, proven least of all trees"
+            return
+    made = constructed(measure, load_max=part.load_max, effort=effort)
+    if made is not None and (part.tree is None or measure.priced(made) < part.price):
+        part.tree, part.price, part.how = made, measure.priced(made), "heuristic"
     if part.tree is None:
         raise Infeasible(
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
             f"the limits, or search longer with --effort"
         )
-    part.price = measure.priced(part.tree)
-    part.bound = bounded(measure, steps=int(STEPS_MAX * effort))
-    part.how = "heuristic"
-    if plain and measure.scale.phi >= PHI_MIN:
-        joined = least_join_tree(measure, time_limit_s=time_limit_s)
-        if joined is not None and measure.priced(joined) < part.price:
-            part.tree, part.price, part.how = joined, measure.priced(joined), "least join tree"
 
 
 def _demands_max(measure: Measure) -> int:

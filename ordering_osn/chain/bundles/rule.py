@@ -26,7 +26,7 @@ Invariants:
     the state is a function of the records: a machine made from a saved state and stepped from
         `offset_next` on gives the outcomes that it would have given;
     a bundle counts at most once in any `window_max` + 1 that count, one after the other. So one
-        whose expiry is less than `window_max` offsets behind the offset at which it counted can
+        whose expiry is at most `window_max` offsets behind the offset at which it counted can
         never count again, as each bundle has an offset of its own;
     config_block and sequence of a chain's marker only grow.
 No I/O, no clock.

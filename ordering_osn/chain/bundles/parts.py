@@ -32,6 +32,7 @@ _CHANNEL_HEADER = {1: NUMBER, 2: NUMBER, 3: OCTETS, 4: OCTETS, 5: OCTETS, 6: NUM
 _TIMESTAMP = {1: NUMBER, 2: NUMBER}  # seconds, nanoseconds
 _SIGNATURE_HEADER = {1: OCTETS, 2: OCTETS}  # creator, nonce
 _CONFIG_TYPES = (1, 2, 4)  # HeaderType: CONFIG, CONFIG_UPDATE, ORDERER_TRANSACTION
+_EMPTY = memoryview(b"")
 _TYPE_LIMIT = 1 << 31  # an enum is an int32; libraries cut longer numbers
 
 
@@ -65,6 +66,6 @@ def read_part(raw: bytes | memoryview) -> EnvelopeFacts:
 
 
 def _bytes(fields: dict[int, Value], field: int) -> memoryview:
-    value = fields.get(field, memoryview(b""))
+    value = fields.get(field, _EMPTY)
     assert isinstance(value, memoryview), "the table of known fields says so"
     return value

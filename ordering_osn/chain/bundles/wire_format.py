@@ -21,6 +21,7 @@ _FIXED64, _FIXED32 = 1, 5  # in messages of others only; 3 and 4 are groups, whi
 _FIELD_NUMBER_MAX = (1 << 29) - 1  # protobuf's
 _VARINT_BYTES_MAX = 10  # 64 bits in groups of 7
 NUMBER_LIMIT = 1 << 64  # all numbers are below
+_ONE_BYTE = [bytes((number,)) for number in range(0x80)]
 
 Value = int | memoryview
 
@@ -34,6 +35,8 @@ class BadWireFormat(ValueError):
 
 def varint(number: int) -> bytes:
     """Encode a number from 0 to 2^64 - 1 in as few bytes as possible."""
+    if 0 <= number < 0x80:
+        return _ONE_BYTE[number]
     assert 0 <= number < NUMBER_LIMIT
     written = bytearray()
     while number > 0x7F:
@@ -77,17 +80,12 @@ def fields(raw: bytes | memoryview, what: str) -> Iterator[tuple[int, Value]]:
     Only the kinds of field that our messages have: numbers (int) and bytes (memoryview).
     """
     view = memoryview(raw)
-    position = 0
-    while position < len(view):
-        field, kind, position = _tag(view, position, what)
-        if kind == NUMBER:
-            number, position = _varint(view, position, what)
-            yield field, number
-        elif kind == OCTETS:
-            value, position = _octets(view, position, what)
-            yield field, value
-        else:
+    position, end = 0, len(view)
+    while position < end:
+        field, kind, value, position = _field(view, position, what)
+        if kind not in (NUMBER, OCTETS):
             raise BadWireFormat(f"{what} has a field of wire type {kind}, which it cannot have")
+        yield field, value
 
 
 def octets(value: Value, what: str) -> memoryview:
@@ -132,21 +130,10 @@ def known_once(raw: bytes | memoryview, known: Mapping[int, int], what: str) -> 
     another wire type is refused, and so is any group. Unknown fields are skipped.
     """
     view = memoryview(raw)
-    position = 0
+    position, end = 0, len(view)
     read: dict[int, Value] = {}
-    while position < len(view):
-        field, kind, position = _tag(view, position, what)
-        value: Value = 0
-        if kind == NUMBER:
-            value, position = _varint(view, position, what)
-        elif kind == OCTETS:
-            value, position = _octets(view, position, what)
-        elif kind in (_FIXED32, _FIXED64):
-            position += 4 if kind == _FIXED32 else 8
-            if position > len(view):
-                raise BadWireFormat(f"{what} ends within a field")
-        else:
-            raise BadWireFormat(f"{what} has a field of wire type {kind}")
+    while position < end:
+        field, kind, value, position = _field(view, position, what)
         if field not in known:
             continue
         if kind != known[field]:
@@ -157,23 +144,39 @@ def known_once(raw: bytes | memoryview, known: Mapping[int, int], what: str) -> 
     return read
 
 
-def _tag(view: memoryview, position: int, what: str) -> tuple[int, int, int]:
-    tag, position = _varint(view, position, what)
-    field = tag >> 3
+def _field(view: memoryview, position: int, what: str) -> tuple[int, int, Value, int]:
+    """Read the field that begins at `position`: its number, wire type and value, and its end.
+
+    The value is 0 for the wire types of fixed length.
+    """
+    tag = view[position]
+    if tag < 0x80:  # without a call: each bundle has some 40 fields
+        position += 1
+    else:
+        tag, position = _varint(view, position, what)
+    field, kind = tag >> 3, tag & 7
     if not 1 <= field <= _FIELD_NUMBER_MAX:
         raise BadWireFormat(f"{what} has a field number {field}")
-    return field, tag & 7, position
-
-
-def _octets(view: memoryview, position: int, what: str) -> tuple[memoryview, int]:
-    length, position = _varint(view, position, what)
-    end = position + length
+    if kind == OCTETS:
+        length, position = _varint(view, position, what)
+        end = position + length
+        if end > len(view):
+            raise BadWireFormat(f"{what} ends within a field")
+        return field, kind, view[position:end], end
+    if kind == NUMBER:
+        number, position = _varint(view, position, what)
+        return field, kind, number, position
+    if kind not in (_FIXED32, _FIXED64):
+        raise BadWireFormat(f"{what} has a field of wire type {kind}")
+    end = position + (4 if kind == _FIXED32 else 8)
     if end > len(view):
         raise BadWireFormat(f"{what} ends within a field")
-    return view[position:end], end
+    return field, kind, 0, end
 
 
 def _varint(view: memoryview, position: int, what: str) -> tuple[int, int]:
+    if position < len(view) and (first := view[position]) < 0x80:  # as almost always
+        return first, position + 1
     number = 0
     for index in range(_VARINT_BYTES_MAX):
         if position >= len(view):

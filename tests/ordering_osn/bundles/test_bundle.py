@@ -257,6 +257,7 @@ def sized(chain, size):
     return made
 
 
+@pytest.mark.slow
 def test_eight_parts_of_a_megabyte_are_a_bundle_and_one_byte_more_is_not():
     size = bundles.PART_BYTES_MAX
     parts = {f"chain-{number}": sized(f"chain-{number}", size) for number in range(8)}

@@ -82,6 +82,7 @@ def test_every_type_but_those_of_configs_is_a_part(kind):
         assert read_part(raw) == transactions.read(raw)
 
 
+@pytest.mark.slow
 def test_of_changed_envelopes_whatever_is_accepted_the_library_reads_alike():
     rng = random.Random(5)
     accepted = 0

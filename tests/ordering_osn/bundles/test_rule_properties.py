@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from ordering_osn.chain.bundles.rule import BundleCounts, BundleRule, BundleVoid
 from ordering_osn.chain.bundles.saved import encode_state, read_head, read_state
 from tests.ordering_osn.helpers.bundles import bundle, bundle_record, marker
 
+pytestmark = pytest.mark.slow
 CHAINS = ("chain-a", "chain-b", "chain-c")
 OTHERS = ("chain-a", "chain-d", "chain-e")
 WINDOW = 3

@@ -11,6 +11,7 @@ from ordering_osn.chain.bundles.rule import BundleCounts, BundleRule, RuleState,
 from ordering_osn.chain.bundles.saved import BadState
 from tests.ordering_osn.bundles.world import CHAINS, SETS, WINDOW, World, admits
 
+pytestmark = pytest.mark.slow
 SEEDS = range(40)
 TURNS = 1200
 
@@ -94,13 +95,11 @@ def check_all(world):
     check_rights(world)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_a_bundle_stands_in_all_its_chains_or_in_none(seed):
     check_all(ran(seed))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_when_the_faults_end_what_is_admitted_counts(seed):
     world = ran(seed)
@@ -122,7 +121,6 @@ def test_when_the_faults_end_what_is_admitted_counts(seed):
     assert not any(node.waiting for node in world.nodes)
 
 
-@pytest.mark.slow
 def test_the_schedules_meet_every_reason_and_every_fault():
     stats = Counter()
     for seed in range(8):
@@ -132,7 +130,6 @@ def test_the_schedules_meet_every_reason_and_every_fault():
                               "refused") if not stats[name]} == set()  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "bug",
     [

@@ -34,6 +34,7 @@ from ordering_osn.chain.bundles.log_records import (
 from ordering_osn.chain.bundles.metadata import (
     BadBundleMetadata,
     BlockBundles,
+    SetHead,
     encode_block_bundles,
     metadata_of,
     read_block_bundles,
@@ -106,7 +107,8 @@ def targets() -> list[FuzzTarget]:
         rule.step(offset, raw, _CHAINS)
     head = encode_state(rule.head)
     metadata = BlockBundles(
-        tuple(metadata_of(bundle, "chain-b", index) for index, bundle in enumerate(made)), (head,)
+        tuple(metadata_of(bundle, "chain-b", index) for index, bundle in enumerate(made)),
+        (SetHead(_CHAINS, head, 300),),
     )
     states, blocks = [encode_state(rule.state)], [encode_block_bundles(metadata)]
     parts = [part.envelope for part in made[0].parts]

@@ -89,8 +89,16 @@ class BlockBundles(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[BundleMetadata]
-    sets: _containers.RepeatedCompositeFieldContainer[LogState]
-    def __init__(self, parts: _Optional[_Iterable[_Union[BundleMetadata, _Mapping]]] = ..., sets: _Optional[_Iterable[_Union[LogState, _Mapping]]] = ...) -> None: ...
+    sets: _containers.RepeatedCompositeFieldContainer[SetHead]
+    def __init__(self, parts: _Optional[_Iterable[_Union[BundleMetadata, _Mapping]]] = ..., sets: _Optional[_Iterable[_Union[SetHead, _Mapping]]] = ...) -> None: ...
+
+class SetHead(_message.Message):
+    __slots__ = ("state", "previous_block")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    state: LogState
+    previous_block: int
+    def __init__(self, state: _Optional[_Union[LogState, _Mapping]] = ..., previous_block: _Optional[int] = ...) -> None: ...
 
 class BundleMetadata(_message.Message):
     __slots__ = ("index", "bundle_id", "chains", "sibling_sha256")

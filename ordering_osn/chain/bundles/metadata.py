@@ -2,7 +2,9 @@
 
 For each part: its index, the bundle ID, the set's chains, and the hash of each sibling: so readers
 of several chains can check that nothing is torn, and a reader of one chain sees no sibling's
-content. For each set of the chain: the head of the rule's state behind the block's position.
+content. For each set of the chain: the head of the rule's state behind the block's position, and a
+link to the block before with a part of that set. A node that restarts follows the links to read the
+window, and need not read the blocks between.
 
 No I/O, no clock.
 """
@@ -10,7 +12,7 @@ No I/O, no clock.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +23,7 @@ from ordering_osn.chain.bundles.bundle import (
     DIGEST_BYTES,
     Bundle,
 )
+from ordering_osn.chain.bundles.saved import state_chains
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
     Value,
@@ -58,11 +61,28 @@ class BundleMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class SetHead:
+    """What a restart needs of one set. `state`: a serialized head (`saved.read_head`).
+
+    `previous_block`: the newest block before this one with a part of the set, since the set began;
+    0 where there is none (block 0 holds no parts).
+    """
+
+    chains: tuple[str, ...]
+    state: bytes
+    previous_block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BlockBundles:
-    """All of a block: parts by index, and the serialized heads of the chain's sets."""
+    """All of a block: parts by index, and the heads of the chain's sets by their chains."""
 
     parts: tuple[BundleMetadata, ...] = ()
-    heads: tuple[bytes, ...] = ()
+    heads: tuple[SetHead, ...] = ()
+
+    def head(self, chains: tuple[str, ...]) -> SetHead | None:
+        """Give the head of a set; None where the block has none."""
+        return next((head for head in self.heads if head.chains == chains), None)
 
 
 def metadata_of(bundle: Bundle, chain: str, index: int) -> BundleMetadata:
@@ -75,7 +95,11 @@ def metadata_of(bundle: Bundle, chain: str, index: int) -> BundleMetadata:
 def encode_block_bundles(bundles: BlockBundles) -> bytes:
     """Serialize; `read_block_bundles` gives an equal object. Empty for a block without any."""
     parts = (message_field(1, _encode_part(part)) for part in bundles.parts)
-    return b"".join((*parts, *(message_field(2, head) for head in bundles.heads)))
+    heads = (
+        message_field(2, message_field(1, head.state) + number_field(2, head.previous_block))
+        for head in bundles.heads
+    )
+    return b"".join((*parts, *heads))
 
 
 def _encode_part(part: BundleMetadata) -> bytes:
@@ -92,7 +116,7 @@ def _encode_part(part: BundleMetadata) -> bytes:
 def read_block_bundles(raw: bytes) -> BlockBundles:
     """Read a block's metadata of bundles; raises `BadBundleMetadata`.
 
-    The heads come out as bytes: `saved.read_head` reads one with the window that it needs.
+    The states in the heads stay bytes: `saved.read_head` reads one, with the window that it needs.
     """
     try:
         bundles = _decode(raw)
@@ -102,20 +126,65 @@ def read_block_bundles(raw: bytes) -> BlockBundles:
         raise BadBundleMetadata("the block's metadata of bundles is not in its only encoding")
     if not _ascending([part.index for part in bundles.parts]):
         raise BadBundleMetadata("the parts of bundles in a block are not sorted by index")
+    if not _ascending([head.chains for head in bundles.heads]):
+        raise BadBundleMetadata("the sets in a block's metadata are not sorted, each once")
     return bundles
+
+
+def newest_ids(
+    chains: tuple[str, ...],
+    block: int,
+    count: int,
+    read: Callable[[int], BlockBundles],
+) -> tuple[bytes, ...]:
+    """Give the IDs of the set's newest bundles up to block number `block`, oldest first.
+
+    At most `count`; fewer where the set has no more, since it began. `read` gives the metadata of a
+    block of the chain by its number; only blocks with bundles of the set are read, and `block`.
+    Raises `BadBundleMetadata` for links that do not lead back, or to a block without the set.
+    """
+    newest_first: list[bytes] = []
+    while len(newest_first) < count:
+        bundles = read(block)
+        head = bundles.head(chains)
+        if head is None:
+            raise BadBundleMetadata(f"block {block} has no head of the set {'+'.join(chains)}")
+        ids = [part.bundle_id for part in bundles.parts if part.chains == chains]
+        newest_first += reversed(ids)
+        if not head.previous_block:
+            break
+        if head.previous_block >= block:
+            raise BadBundleMetadata(
+                f"block {block} names block {head.previous_block} as an earlier one"
+            )
+        block = head.previous_block
+    return tuple(reversed(newest_first[:count]))
 
 
 def _decode(raw: bytes) -> BlockBundles:
     parts: list[BundleMetadata] = []
-    heads: list[bytes] = []
+    heads: list[SetHead] = []
     for number, value in fields(raw, "the block's metadata of bundles"):
         if number == 1:
             parts.append(_read_part(value))
         elif number == 2:
-            heads.append(bytes(octets(value, "a set's state")))
+            heads.append(_read_head(value))
         else:
             raise BadWireFormat(f"the block's metadata of bundles has an unknown field {number}")
     return BlockBundles(tuple(parts), tuple(heads))
+
+
+def _read_head(value: Value) -> SetHead:
+    state = memoryview(b"")
+    previous_block = 0
+    for number, inner in fields(octets(value, "a set's head"), "a set's head"):
+        if number == 1:
+            state = octets(inner, "a set's state")
+        elif number == 2:
+            previous_block = whole(inner, "the number of a block")
+        else:
+            raise BadWireFormat(f"a set's head has an unknown field {number}")
+    return SetHead(state_chains(state), bytes(state), previous_block)
 
 
 def _read_part(value: Value) -> BundleMetadata:
@@ -153,7 +222,7 @@ def _check_part(part: BundleMetadata) -> None:
         raise BadWireFormat("the name of a part's chain has a wrong length")
 
 
-def _ascending(items: Sequence[int] | Sequence[str]) -> bool:
+def _ascending(items: Sequence[int] | Sequence[str] | Sequence[tuple[str, ...]]) -> bool:
     return all(before < item for before, item in pairwise(items))  # type: ignore[operator]
 
 

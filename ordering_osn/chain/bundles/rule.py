@@ -50,8 +50,8 @@ from ordering_osn.chain.bundles.log_records import (
 )
 
 # A duplicate is recognised while at most this many bundles of the same set counted since: 16 s at
-# 1,000 a second. 2.4 MB for each set of each chain of a node: 134 MB for 8 chains and all pairs. All
-# nodes must use the same number.
+# 1,000 a second. 2.4 MB for each set of each chain of a node: 134 MB for 8 chains and all pairs.
+# All nodes must use the same number.
 BUNDLE_WINDOW_MAX = 16_384
 
 

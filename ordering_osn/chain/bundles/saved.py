@@ -77,7 +77,8 @@ def read_head(
     """Read a head and complete it; raises `BadState`.
 
     `newest`: the IDs of the set's bundles in the chain's blocks, up to the one with this head,
-    oldest first. The last `window_max` of them are used; fewer are refused where more counted.
+    oldest first (`metadata.newest_ids`). The last `window_max` of them are used; fewer are refused
+    where more counted.
     """
     state = _read(raw, window_max)
     if state.window:
@@ -88,6 +89,15 @@ def read_head(
     window = tuple(newest[len(newest) - size :])
     _check_window(window)
     return replace(state, window=window)
+
+
+def state_chains(raw: bytes | memoryview) -> tuple[str, ...]:
+    """Give the chains that a state names, and read nothing else; raises `BadWireFormat`."""
+    chains: list[str] = []
+    for number, value in fields(raw, "the state"):
+        if number == 2 and len(chains) < CHAINS_MAX:
+            chains.append(text(value, "the name of a chain"))
+    return tuple(chains)
 
 
 def _read(raw: bytes, window_max: int) -> RuleState:

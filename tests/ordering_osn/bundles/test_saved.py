@@ -8,10 +8,12 @@ from ordering_osn.chain.bundles.log_records import ConfigMarker, marker_body
 from ordering_osn.chain.bundles.metadata import (
     BadBundleMetadata,
     BlockBundles,
+    SetHead,
     Torn,
     check_whole,
     encode_block_bundles,
     metadata_of,
+    newest_ids,
     read_block_bundles,
 )
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, RuleState
@@ -119,18 +121,21 @@ def test_the_largest_head_is_within_the_limit():
 # -- blocks' metadata ------------------------------------------------------------------------------
 
 ABC = ("chain-a", "chain-b", "chain-c")
+ABC_STATE = RuleState(ABC, 9, window_max=3)
 
 
 def test_a_blocks_metadata_is_read_back():
     made = bundle(ABC)
     parts = (metadata_of(made, "chain-b", 0), metadata_of(bundle(AB, nonce=2), "chain-b", 7))
-    both = BlockBundles(parts, (encode_state(STATES[0]), encode_state(STATES[1])))
+    heads = (SetHead(AB, encode_state(STATES[0]), 6), SetHead(ABC, encode_state(ABC_STATE)))
+    both = BlockBundles(parts, heads)
     assert read_block_bundles(encode_block_bundles(both)) == both
     assert read_block_bundles(b"") == BlockBundles()
     assert parts[0].siblings == (made.parts[0].digest, made.parts[2].digest)
 
 
 PART = metadata_of(bundle(ABC), "chain-b", 3)
+HEAD = message_field(1, encode_state(STATES[0]))
 
 
 @pytest.mark.parametrize(
@@ -158,15 +163,63 @@ def test_a_part_that_cannot_be_is_refused(part, text):
     [
         (encode_block_bundles(BlockBundles((PART, PART))), "not sorted by index"),
         (b"\x1a\0", "unknown field 3"),
-        (message_field(2, b"") + encode_block_bundles(BlockBundles((PART,))), "only encoding"),
+        (message_field(2, HEAD) + encode_block_bundles(BlockBundles((PART,))), "only encoding"),
         (message_field(1, number_field(9, 1)), "one field 9 too many"),
         (message_field(1, message_field(3, b"c") * 65), "one field 3 too many"),
         (b"\x08\1", "is a number, not bytes"),
+        (message_field(2, HEAD) * 2, "sets in a block's metadata are not sorted"),
+        (message_field(2, HEAD + b"\x18\1"), "a set's head has an unknown field 3"),
+        (message_field(2, HEAD + b"\x10\0"), "only encoding"),
+        (message_field(2, message_field(1, b"\xff")), "the state ends within a number"),
     ],
 )
 def test_other_bytes_are_no_metadata(raw, text):
     with pytest.raises(BadBundleMetadata, match=text):
         read_block_bundles(raw)
+
+
+def chain_of_blocks(*blocks):
+    """Each block: the numbers of its bundles of AB, and the link. Gives a reader of metadata."""
+    made = {number: bundle(AB, nonce=number) for number in range(20)}
+    metadata = [BlockBundles()]
+    for numbers, previous in blocks:
+        parts = [metadata_of(made[number], "chain-a", 2 * i) for i, number in enumerate(numbers)]
+        parts += [metadata_of(bundle(ABC), "chain-a", 2 * len(parts))]
+        heads = (SetHead(AB, encode_state(STATES[0]), previous),)
+        metadata.append(BlockBundles(tuple(parts), heads))
+    asked_for = []
+
+    def read(number):
+        asked_for.append(number)
+        return metadata[number]
+
+    return read, asked_for, [made[number].id for number in range(20)]
+
+
+def test_the_windows_ids_are_read_along_the_links_and_no_other_block():
+    read, asked_for, ids = chain_of_blocks(
+        ([1, 2], 0), ([], 1), ([], 1), ([3], 1), ([4, 5], 4), ([], 5)
+    )
+    assert newest_ids(AB, 6, 9, read) == tuple(ids[1:6])
+    assert asked_for == [6, 5, 4, 1]
+    del asked_for[:]
+    assert newest_ids(AB, 6, 3, read) == tuple(ids[3:6])
+    assert asked_for == [6, 5, 4]
+    assert newest_ids(AB, 5, 1, read) == (ids[5],)
+    assert newest_ids(AB, 3, 2, read) == tuple(ids[1:3])
+    assert newest_ids(AB, 6, 0, read) == ()
+
+
+def test_links_that_do_not_lead_back_are_refused():
+    read, _, _ = chain_of_blocks(([1], 0), ([2], 2))
+    with pytest.raises(BadBundleMetadata, match="block 2 names block 2 as an earlier one"):
+        newest_ids(AB, 2, 3, read)
+
+
+def test_a_link_to_a_block_without_the_set_is_refused():
+    read, _, _ = chain_of_blocks(([1], 0), ([2], 1))
+    with pytest.raises(BadBundleMetadata, match="block 2 has no head of the set chain-a"):
+        newest_ids(ABC, 2, 3, read)
 
 
 # -- is anything torn? -----------------------------------------------------------------------------

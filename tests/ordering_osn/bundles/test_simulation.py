@@ -6,7 +6,12 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from ordering_osn.chain.bundles.metadata import Torn, check_whole, read_block_bundles
+from ordering_osn.chain.bundles.metadata import (
+    BadBundleMetadata,
+    Torn,
+    check_whole,
+    read_block_bundles,
+)
 from ordering_osn.chain.bundles.rule import BundleCounts, BundleRule, RuleState, VoidReason
 from ordering_osn.chain.bundles.saved import BadState
 from tests.ordering_osn.bundles.world import CHAINS, SETS, WINDOW, World, admits
@@ -142,7 +147,7 @@ def test_a_wrong_node_is_noticed(bug):
     for seed in SEEDS:
         try:
             check_all(ran(seed, bug))
-        except (AssertionError, BadState, CycleError, Torn):
+        except (AssertionError, BadBundleMetadata, BadState, CycleError, Torn):
             return
     pytest.fail(f"nobody noticed that {bug}")
 

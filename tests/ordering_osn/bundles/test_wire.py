@@ -237,7 +237,11 @@ def test_a_state_is_what_the_stubs_write():
 def test_a_blocks_metadata_is_what_the_stubs_write():
     chains = ("chain-a", "chain-b", "chain-c")
     made = bundle(chains)
-    heads = (saved.encode_state(RuleState(chains, 7)),)
+    states = [saved.encode_state(RuleState(set_, 7)) for set_ in (chains[:2], chains)]
+    heads = (
+        metadata.SetHead(chains[:2], states[0]),
+        metadata.SetHead(chains, states[1], previous_block=300),
+    )
     parts = tuple(metadata.metadata_of(made, "chain-b", index) for index in (0, 300))
     digests = [made.parts[0].digest, made.parts[2].digest]
     wire = stubs.BlockBundles(
@@ -245,7 +249,10 @@ def test_a_blocks_metadata_is_what_the_stubs_write():
             {"index": i, "bundle_id": made.id, "chains": chains, "sibling_sha256": digests}
             for i in (0, 300)
         ],
-        sets=[stubs.LogState.FromString(head) for head in heads],
+        sets=[
+            {"state": stubs.LogState.FromString(head.state), "previous_block": head.previous_block}
+            for head in heads
+        ],
     )
     ours = metadata.encode_block_bundles(metadata.BlockBundles(parts, heads))
     assert ours == wire.SerializeToString()

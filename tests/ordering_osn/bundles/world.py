@@ -21,8 +21,10 @@ from ordering_osn.chain.bundles.bundle import Bundle, make_bundle
 from ordering_osn.chain.bundles.metadata import (
     BlockBundles,
     BundleMetadata,
+    SetHead,
     encode_block_bundles,
     metadata_of,
+    newest_ids,
     read_block_bundles,
 )
 from ordering_osn.chain.bundles.rule import (
@@ -280,15 +282,22 @@ class Replica:
         fresh = RuleState(chains, 0, window_max=WINDOW)
         if not self.blocks or self.world.bug == "a restart forgets the state":
             return BundleRule(fresh)
-        mine = [each for each in SETS if self.chain in each]
-        newest = [
-            part.bundle_id
-            for block in self.blocks
-            for part in read_block_bundles(block.metadata).parts
-            if part.chains == chains
-        ]
-        head = read_block_bundles(self.blocks[-1].metadata).heads[mine.index(chains)]
-        return BundleRule(read_head(head, newest, window_max=WINDOW))
+        last = len(self.blocks)
+        head = self.metadata(last).head(chains)
+        newest = newest_ids(chains, last, WINDOW, self.metadata)
+        return BundleRule(read_head(head.state, newest, window_max=WINDOW))
+
+    def metadata(self, number):
+        return read_block_bundles(self.blocks[number - 1].metadata)
+
+    def linked(self, chains):
+        """The newest block so far with a part of the set."""
+        if not self.blocks:
+            return 0
+        last = self.metadata(len(self.blocks))
+        if any(part.chains == chains for part in last.parts):
+            return len(self.blocks)
+        return last.head(chains).previous_block
 
     def turn(self):
         self.owed_markers()
@@ -354,7 +363,10 @@ class Replica:
             for index, (_, made) in enumerate(self.pending)
             if made is not None
         ]
-        heads = tuple(encode_state(rule.head) for rule in self.rules.values())
+        heads = tuple(
+            SetHead(chains, encode_state(self.rules[chains].head), self.linked(chains))
+            for chains in sorted(self.rules)
+        )
         block = Block(
             tuple(entry for entry, _ in self.pending),
             encode_block_bundles(BlockBundles(tuple(parts), heads)),
@@ -363,7 +375,7 @@ class Replica:
             self.config_block,
         )
         if self.world.bug == "a head is older than its block" and self.blocks:
-            old = read_block_bundles(self.blocks[-1].metadata).heads
+            old = self.metadata(len(self.blocks)).heads
             block.metadata = encode_block_bundles(BlockBundles(tuple(parts), old))
         self.blocks.append(block)
         self.pending = []

@@ -122,6 +122,7 @@ PURE = [
     "ordering_osn/chain/blocks.py",
     "ordering_osn/config/capabilities.py",
     "ordering_osn/chain/bundles/bundle.py",
+    "ordering_osn/chain/bundles/intake.py",
     "ordering_osn/chain/bundles/log_records.py",
     "ordering_osn/chain/bundles/metadata.py",
     "ordering_osn/chain/bundles/parts.py",

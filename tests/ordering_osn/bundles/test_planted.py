@@ -16,7 +16,14 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 COPIED = ("multicast", "topology", "ordering_osn", "bench", "tests", "pyproject.toml")
-FINDERS = ("test_rule", "test_rule_properties", "test_bundle", "test_parts", "test_saved")
+FINDERS = (
+    "test_rule",
+    "test_rule_properties",
+    "test_bundle",
+    "test_parts",
+    "test_saved",
+    "test_intake",
+)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_when_the_faults_end_what_is_admitted_counts(seed):
         for chain in made.chains:
             blocks = world.nodes[0].replicas[chain].blocks
             assert made.id in [metadata.bundle_id for metadata, _ in parts_of(blocks)]
-    assert not any(node.waiting for node in world.nodes)
+    assert not any(node.intake for node in world.nodes)
 
 
 def test_the_schedules_meet_every_reason_and_every_fault():
@@ -131,8 +131,8 @@ def test_the_schedules_meet_every_reason_and_every_fault():
     for seed in range(8):
         stats += ran(seed).stats
     reasons = set(VoidReason) - {VoidReason.MALFORMED, VoidReason.WRONG_CHAINS}
-    assert {name for name in (*reasons, "counts", "crash", "lost", "sent again", "posted again",
-                              "refused") if not stats[name]} == set()  # fmt: skip
+    events = ("counts", "crash", "lost", "sent again", "refused", "posted again", "settled")
+    assert {name for name in (*reasons, *events, "gives up") if not stats[name]} == set()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from functools import cache
 from random import Random
 
 from ordering_osn.chain.bundles.bundle import Bundle, make_bundle
+from ordering_osn.chain.bundles.intake import BundleIntake, BundleSettled, JudgeBundle
 from ordering_osn.chain.bundles.metadata import (
     BlockBundles,
     BundleMetadata,
@@ -41,7 +42,6 @@ SETS = (("chain-a", "chain-b"), ("chain-a", "chain-c"), ("chain-b", "chain-c"), 
 NODES = 3
 BLOCK_MAX = 3
 WINDOW = 64
-ATTEMPTS_MAX = 3
 SUBMITTERS = 7
 
 
@@ -194,7 +194,7 @@ class World:
             for node in self.nodes
             for replica in node.replicas.values()
         ]
-        waiting = [len(node.waiting) for node in self.nodes]
+        waiting = [len(node.intake) for node in self.nodes]
         return len(self.order), [len(records) for records in self.logs.values()], positions, waiting
 
 
@@ -207,21 +207,20 @@ class Node:
             chain: Replica(world, self, chain, list((blocks or {}).get(chain, ())))
             for chain in CHAINS
         }
-        self.waiting = {}  # bundles that were taken in: how often each was posted
-        self.undecided = []  # those that are to be judged and posted
+        self.intake = BundleIntake(posts_max=1 + world.seed % 3)
+        self.judging = []  # bundles that are to be judged and posted
 
     def blocks(self):
         return {chain: replica.blocks for chain, replica in self.replicas.items()}
 
     def take_in(self, made):
-        if made.id not in self.waiting:
-            self.waiting[made.id] = 0
-            self.undecided.append(made)
+        if self.intake.take_in(made):
+            self.judging.append(made)
 
     def turn(self):
         self.replicas[self.world.rng.choice(CHAINS)].turn()
-        if self.undecided:
-            self.judge(self.undecided.pop(0))
+        if self.judging:
+            self.judge(self.judging.pop(0))
 
     def judge(self, made):
         """Judge at the present configs, stamp and post; wait until the markers stand there."""
@@ -229,34 +228,28 @@ class Node:
         stamps = tuple(self.replicas[chain].sequence for chain in made.chains)
         submitter = int(made.submitter.split()[1])
         if not all(map(admits, made.chains, stamps, [submitter] * len(stamps))):
-            del self.waiting[made.id]
+            self.intake.forget(made.id)
             world.stats["refused"] += 1
             return
         rule = self.replicas[made.chains[0]].rules[made.chains]
         standing = [rule.marker(chain) for chain in made.chains]
         stand = [each.sequence if each else None for each in standing] == list(stamps)
         if not stand and not world.chance(3):  # an impatient node does not wait
-            self.undecided.append(made)
-            return
-        self.waiting[made.id] += 1
-        if not world.append(made.chains, bundle_record(made, *stamps)):
-            del self.waiting[made.id]  # the client is told 503, and may send it again
+            self.judging.append(made)
+        elif world.append(made.chains, bundle_record(made, *stamps)):
+            self.intake.posted(made.id)
+        else:
+            self.intake.forget(made.id)  # the client is told 503, and may send it again
 
-    def decided(self, bundle_id, reason):
-        """The log says of a bundle: `reason` is None where it counts. Maybe of another's copy."""
-        if bundle_id not in self.waiting:
-            return
-        made = self.world.bundles[bundle_id]
-        if reason is not None and reason.may_count_later:
-            if made in self.undecided:
-                return
-            if self.waiting[bundle_id] <= ATTEMPTS_MAX:
-                self.undecided.append(made)
-                self.world.stats["posted again"] += 1
-                return
-        if made in self.undecided:
-            self.undecided.remove(made)
-        del self.waiting[bundle_id]
+    def read(self, outcome):
+        """Take an outcome of a log; each log is read once at each node."""
+        action = self.intake.read(outcome)
+        if isinstance(action, JudgeBundle):
+            self.judging.append(action.bundle)
+            self.world.stats["posted again"] += 1
+        elif isinstance(action, BundleSettled):
+            self.judging = [made for made in self.judging if made.id != action.bundle_id]
+            self.world.stats["gives up" if action.gives_up else "settled"] += 1
 
 
 class Replica:
@@ -342,10 +335,10 @@ class Replica:
     def shared(self, log, offset, record):
         self.position += 1
         outcome = self.rules[log].step(offset, record, log)
+        if self.chain == log[0]:
+            self.node.read(outcome)
         if isinstance(outcome, BundleVoid):
             self.world.stats[outcome.reason] += 1
-            if self.chain == log[0]:
-                self.node.decided(outcome.bundle_id, outcome.reason)
         elif isinstance(outcome, BundleCounts):
             if self.world.bug == "each chain judges by its own config":
                 submitter = int(outcome.bundle.submitter.split()[1])
@@ -354,8 +347,6 @@ class Replica:
             (part,) = [each for each in outcome.bundle.parts if each.chain == self.chain]
             self.pending.append((part.envelope, outcome.bundle))
             self.world.stats["counts"] += 1
-            if self.chain == log[0]:
-                self.node.decided(outcome.bundle.id, None)
 
     def cut(self, position):
         parts: list[BundleMetadata] = [

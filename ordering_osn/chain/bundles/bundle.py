@@ -120,11 +120,14 @@ def make_bundle(envelopes: Mapping[str, bytes], *, signer: Signer, expiry: int =
     Raises `BadBundle` where `read_bundle` would refuse it, before anything is signed.
     """
     names = sorted(envelopes)
+    for name in names:
+        if not name.isprintable():  # halves of surrogate pairs, too, which UTF-8 cannot encode
+            raise BadBundle(f"{name!r} is not the name of a chain")
     entries = [(name, hashlib.sha256(envelopes[name]).digest()) for name in names]
     content = _encode_content(entries, signer.nonce(), expiry, signer.creator)
     ordered = [envelopes[name] for name in names]
-    _read(_encode(content, b"unsigned", ordered))
-    return _read(_encode(content, signer.sign(content), ordered))
+    read_bundle(_encode(content, b"unsigned", ordered))
+    return read_bundle(_encode(content, signer.sign(content), ordered))
 
 
 def encode_bundle(bundle: Bundle) -> bytes:

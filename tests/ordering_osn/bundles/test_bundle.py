@@ -334,6 +334,13 @@ def test_an_expiry_that_is_no_offset_is_not_signed():
         bundle(expiry=-1)
 
 
+@pytest.mark.parametrize("name", ["chain\ud800", "chain\n"])
+def test_what_is_no_name_is_not_signed(name):
+    with pytest.raises(BadBundle, match="is not the name of a chain") as caught:
+        make_bundle({"chain-a": envelope("chain-a"), name: b"x"}, signer=Scribe())
+    assert_one_sentence(caught.value)
+
+
 @pytest.mark.parametrize("name", ["", "c" * 250])
 def test_a_chains_name_outside_its_limits_is_refused(name):
     raw, content = wire()

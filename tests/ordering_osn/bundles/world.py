@@ -41,7 +41,7 @@ CHAINS = ("chain-a", "chain-b", "chain-c")
 SETS = (("chain-a", "chain-b"), ("chain-a", "chain-c"), ("chain-b", "chain-c"), CHAINS)
 NODES = 3
 BLOCK_MAX = 3
-WINDOW = 64
+WINDOW = 8
 SUBMITTERS = 7
 
 
@@ -90,23 +90,24 @@ class World:
 
     # -- logs and their order ----------------------------------------------------------------
 
-    def append(self, log, record):
+    def append(self, log, record, to=None):
         """Store a record, or lose it, or store it later, or twice. Gives whether it is not lost."""
+        entry = (log, (record, to or log))
         if self.chance(8):
             self.stats["lost"] += 1
             return False
         if self.chance(8):
-            self.late.append((log, record))
+            self.late.append(entry)
         else:
-            self.logs[log].append(record)
+            self.logs[log].append(entry[1])
             if self.chance(10):
-                self.late.append((log, record))
+                self.late.append(entry)
         return True
 
     def store_late(self):
         if self.late:
-            log, record = self.late.pop(self.rng.randrange(len(self.late)))
-            self.logs[log].append(record)
+            log, entry = self.late.pop(self.rng.randrange(len(self.late)))
+            self.logs[log].append(entry)
 
     def put_in_order(self):
         ready = [log for log, records in self.logs.items() if self.ordered[log] < len(records)]
@@ -115,8 +116,28 @@ class World:
             offset = self.ordered[log]
             self.ordered[log] += 1
             self.order.append((log, offset))
-            for chain in log:
+            for chain in self.logs[log][offset][1]:
                 self.streams[chain].append((log, offset))
+
+    def forge(self):
+        """Store what no correct node posts: in the wrong log, to a part of the set, garbage."""
+        log, other = self.rng.sample(SETS, 2)
+        chain = self.rng.choice(CHAINS)
+        sequence, block = self.rng.randrange(6), self.rng.randrange(9)
+        stamps = tuple(self.rng.randrange(4) for _ in other)
+        made = self.new_bundle(other, self.rng.randrange(SUBMITTERS))
+        whole = self.new_bundle(log, self.rng.randrange(SUBMITTERS))
+        present = tuple(self.nodes[0].replicas[each].sequence for each in log)
+        kind = self.rng.randrange(4)
+        if kind == 0:
+            self.append(log, bundle_record(made, *stamps))
+        elif kind == 1:
+            self.append(log, bundle_record(whole, *present), log[:1])
+        elif kind == 2:
+            # A block far behind or ahead: it contradicts what the chain's nodes post, or is old.
+            self.append(log, marker(chain, min(sequence, 1), block=min(block, 1)))
+        else:
+            self.append(log, self.rng.choice([None, b"", b"\x82\1\xff", b"\x8a\1\xff"]))
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -156,6 +177,8 @@ class World:
             self.append((chain,), ("config",))
         elif kind == 11:
             self.store_late()
+            if self.chance(2):
+                self.forge()
         elif kind == 12 and self.chance(2):
             self.stats["crash"] += 1
             self.nodes[self.nodes.index(node)] = Node(self, blocks=node.blocks())
@@ -298,11 +321,11 @@ class Replica:
         if self.position == len(stream):
             return
         log, offset = stream[self.position]
-        record = self.world.logs[log][offset]
+        record, to = self.world.logs[log][offset]
         if log == (self.chain,):
             self.own(record)
         else:
-            self.shared(log, offset, record)
+            self.shared(log, offset, record, to)
         if len(self.pending) >= BLOCK_MAX:
             self.cut(self.position)
 
@@ -332,9 +355,9 @@ class Replica:
         elif record[1] == self.height and self.pending:
             self.cut(self.position)
 
-    def shared(self, log, offset, record):
+    def shared(self, log, offset, record, to):
         self.position += 1
-        outcome = self.rules[log].step(offset, record, log)
+        outcome = self.rules[log].step(offset, record, to)
         if self.chain == log[0]:
             self.node.read(outcome)
         if isinstance(outcome, BundleVoid):

@@ -122,20 +122,21 @@ class World:
     def forge(self):
         """Store what no correct node posts: in the wrong log, to a part of the set, garbage."""
         log, other = self.rng.sample(SETS, 2)
-        chain = self.rng.choice(CHAINS)
-        sequence, block = self.rng.randrange(6), self.rng.randrange(9)
-        stamps = tuple(self.rng.randrange(4) for _ in other)
-        made = self.new_bundle(other, self.rng.randrange(SUBMITTERS))
-        whole = self.new_bundle(log, self.rng.randrange(SUBMITTERS))
-        present = tuple(self.nodes[0].replicas[each].sequence for each in log)
+        present = [self.nodes[0].replicas[chain].sequence for chain in log]
         kind = self.rng.randrange(4)
         if kind == 0:
-            self.append(log, bundle_record(made, *stamps))
+            made = self.new_bundle(other, self.rng.randrange(SUBMITTERS))
+            self.append(log, bundle_record(made, *[*present, 0][: len(other)]))
         elif kind == 1:
-            self.append(log, bundle_record(whole, *present), log[:1])
+            made = self.new_bundle(log, self.rng.randrange(SUBMITTERS))
+            self.append(log, bundle_record(made, *present), log[:1])
         elif kind == 2:
-            # A block far behind or ahead: it contradicts what the chain's nodes post, or is old.
-            self.append(log, marker(chain, min(sequence, 1), block=min(block, 1)))
+            chain = self.rng.choice(log)
+            newest = self.nodes[0].replicas[chain].rules[log].marker(chain)
+            if newest is not None and newest.sequence and newest.config_block:
+                blocks, sequences = self.rng.choice([(-1, 1), (1, -1), (0, 1), (1, 0), (-1, -1)])
+                sequence, block = newest.sequence + sequences, newest.config_block + blocks
+                self.append(log, marker(chain, sequence, block=block))
         else:
             self.append(log, self.rng.choice([None, b"", b"\x82\1\xff", b"\x8a\1\xff"]))
 
@@ -177,17 +178,19 @@ class World:
             self.append((chain,), ("config",))
         elif kind == 11:
             self.store_late()
-            if self.chance(2):
-                self.forge()
+            self.forge()
         elif kind == 12 and self.chance(2):
             self.stats["crash"] += 1
             self.nodes[self.nodes.index(node)] = Node(self, blocks=node.blocks())
         elif kind < 24:
-            self.put_in_order()
+            for _ in range(self.rng.randrange(4)):
+                self.put_in_order()
         else:
             node.turn()
 
     def run(self, turns):
+        chains = self.rng.choice(SETS)  # a node posts before any chain has introduced itself
+        self.append(chains, bundle_record(self.new_bundle(chains, 1), *(0 for _ in chains)))
         for _ in range(turns):
             self.turn()
 
@@ -201,7 +204,7 @@ class World:
             for _ in range(200):
                 self.put_in_order()
             for node in self.nodes:
-                for _ in range(40):
+                for _ in range(20):
                     node.turn()
             if self.progress() == before:
                 break
@@ -241,7 +244,8 @@ class Node:
             self.judging.append(made)
 
     def turn(self):
-        self.replicas[self.world.rng.choice(CHAINS)].turn()
+        for _ in range(self.world.rng.randrange(10)):  # some nodes read fast, some lag
+            self.replicas[self.world.rng.choice(CHAINS)].turn()
         if self.judging:
             self.judge(self.judging.pop(0))
 

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
+import secrets
 import socket
 import sys
 import time
@@ -44,10 +46,12 @@ from collectors.doctor.startup_check import StartCheck
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
+from collectors.entry_counts import EntryCounts
 from collectors.membership import GroupMember
+from collectors.metrics import exposition
 from collectors.placement import share_out
 from collectors.web import WebServer, address_of, listen_at
-from multicast.control import ControlState
+from multicast.control import PROCESS_BYTES, ControlState, StatusPage
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
@@ -57,6 +61,7 @@ _log = logging.getLogger("amcast.collectors")
 # The group's errors are at /status in our own sentences; kafka-python would log each retry.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 _T = TypeVar("_T")
+_PROCESS = secrets.token_bytes(PROCESS_BYTES)  # this process, among all that ever served a page
 _DEFAULT_PORT = 6066  # Faust's default
 _PORT_MAX = 65535  # of TCP
 # Pauses before an instance is restarted, after its first, second, ... failure: a passing failure
@@ -157,6 +162,7 @@ class Supervisor(Service):
         self.over = False
         self.instance: CollectorInstance | None = None
         self.restarts = 0
+        self.entries = EntryCounts()  # of all its instances
         self.error: str | None = None
         self._checkpoints = True
         self._engine = engine
@@ -196,6 +202,7 @@ class Supervisor(Service):
             epoch=self.epoch,
             checkpoints=self._checkpoints,
             standby=not self.primary,
+            entries=self.entries,
         )
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -307,7 +314,8 @@ class CollectorHost(Service):
     def _open_engine(self) -> Engine:
         assert self._driver is not None
         listen = _listen() if _settings.announce else None
-        return Engine(self._driver, _settings.topic, listen=listen)
+        page = _web.page() if app.conf.web_enabled else None
+        return Engine(self._driver, _settings.topic, listen=listen, page=page)
 
     @Service.task
     async def _check_cluster(self) -> None:
@@ -402,6 +410,7 @@ def _status() -> dict[str, Any]:
     """Describe all collectors in this process, and its place in the group."""
     nodes = [node for host in hosts for node in host.status()]
     document = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
+    document["process"] = _PROCESS.hex()
     document["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
     for member in [host.member for host in hosts if host.member is not None]:
         snapshot = member.snapshot
@@ -417,7 +426,11 @@ class Web(Service):
 
     def __post_init__(self) -> None:
         self._server = WebServer(
-            {"/healthz": _healthz, "/status": lambda: (HTTPStatus.OK, _status())}
+            {
+                "/healthz": _healthz,
+                "/status": lambda: (HTTPStatus.OK, _status()),
+                "/metrics": lambda: (HTTPStatus.OK, exposition(_status()["nodes"])),
+            }
         )
 
     async def on_start(self) -> None:
@@ -441,6 +454,12 @@ class _WebAddress:
             free = not _chosen_port and app.conf.web_port == _DEFAULT_PORT
             self._listening = listen_at(app.conf.web_bind, 0 if free else app.conf.web_port)
         return self._listening
+
+    def page(self) -> StatusPage:
+        """Give the address to reach it at; one that listens on all addresses names one of them."""
+        host, port = self.bind().getsockname()[:2]
+        everywhere = ipaddress.ip_address(host).is_unspecified
+        return StatusPage(_listen() if everywhere else host, port, _PROCESS)
 
 
 _web = _WebAddress()

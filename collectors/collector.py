@@ -44,6 +44,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from collectors.entry_counts import EntryCounts
 from multicast.announcements import Announcement, Promises
 from multicast.errors import ProtocolViolation
 from multicast.order import (
@@ -125,7 +126,7 @@ class Collector:
 
     `own` is the collector's stream, opened at a checkpoint or at the epoch's start; `parent` is its
     parent's, opened at or before `own.state.parent_next`. `writer` is a number of the instance in
-    its records, for people only.
+    its records, for people only. `entries` counts what it handles.
     """
 
     def __init__(
@@ -135,10 +136,13 @@ class Collector:
         *,
         writer: int,
         limits: CollectorLimits | None = None,
+        entries: EntryCounts | None = None,
     ) -> None:
         self.own = own
         self.parent = parent
         self.limits = limits or CollectorLimits()
+        self.entries = entries or EntryCounts()
+        self.entries.begin(own, parent, writer)
         self.counted = 0  # accepted records
         self.ours = 0  # of these, how many this instance wrote
         self.void: dict[Void, int] = {}
@@ -180,6 +184,7 @@ class Collector:
                 f"{self.own.offset_next}, but its stream ends at {offset}"
             )
         self._own_end = offset
+        self._look_caught_up()
 
     def own_read(self, offset: int, raw: bytes | None) -> None:
         """Read the next record of our own stream, whichever instance wrote it."""
@@ -190,6 +195,7 @@ class Collector:
         digest = digest_of(raw or b"")
         ours = bool(self._pending) and self._pending[0] == digest
         if isinstance(judged, OrderRecord):
+            self.entries.own_record(self.own.state.count, judged)
             self._accepted(ours=ours)
         else:
             self.void[judged] = self.void.get(judged, 0) + 1
@@ -199,6 +205,7 @@ class Collector:
     def own_passed(self, position: int) -> None:
         """Note that our own stream is read up to `position`."""
         self.own.passed(position)
+        self._look_caught_up()
 
     def parent_read(self, offset: int, raw: bytes | None) -> None:
         """Read the next record of the parent's stream."""
@@ -207,6 +214,7 @@ class Collector:
         after = ParentNext(self.parent.state.count, self.parent.offset_next)
         if not isinstance(judged, OrderRecord):
             return
+        self.entries.parent_record(after.records, judged.runs, relayed=self._relayed().records)
         runs = tuple([run for run in judged.runs if run.log in self.own.inherited])
         if after.records > self._relayed().records:
             self._relay.append(_Relayed(after, runs))
@@ -296,7 +304,7 @@ class Collector:
         positions = self.own.state.positions
         actions += [Fill(log, positions[log]) for log in self._fills]
         self._fills.clear()
-        if self._own_end is None or self.own.offset_next < self._own_end or not self.own.proven:
+        if not self._look_caught_up():
             return tuple(actions)
         while len(self._pending) < self.limits.pending_max:
             record = self._next(now_ms)
@@ -358,6 +366,13 @@ class Collector:
         return len(self._relay) > most // 2 if paused else len(self._relay) >= most
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _look_caught_up(self) -> bool:
+        """Say whether our own stream is read up to its end at our start."""
+        if self._own_end is None or self.own.offset_next < self._own_end or not self.own.proven:
+            return False
+        self.entries.caught_up(self._relayed().records)
+        return True
 
     def _accepted(self, *, ours: bool) -> None:
         self.counted += 1

@@ -1,4 +1,4 @@
-"""A small web server for `/healthz` and `/status`, with one request per connection.
+"""A small web server for `/healthz`, `/status` and `/metrics`, with one request per connection.
 
     GET and HEAD of a known path   the status of the page, 200 or 503
     anything else                  404, 405 or 400
@@ -25,8 +25,8 @@ CONNECTIONS_MAX = 64  # probers are a few; each connection costs a task and a fi
 _HEAD_BYTES_MAX = 16 * 1024  # web servers usually allow 8 to 16 KiB
 _BACKLOG_MAX = 128  # connections that wait for accept; Linux's default bound before 5.4
 
-# Gives a page: the status and a JSON document.
-Page = Callable[[], tuple[HTTPStatus, Mapping[str, Any]]]
+# Gives a page: the status and a JSON document, or a text in Prometheus' format.
+Page = Callable[[], tuple[HTTPStatus, Mapping[str, Any] | str]]
 
 
 def listen_at(host: str, port: int) -> socket.socket:
@@ -123,11 +123,14 @@ class WebServer:
         return _written(status, document, body=method == "GET")
 
 
-def _written(status: HTTPStatus, document: Mapping[str, Any], *, body: bool = True) -> bytes:
-    text = json.dumps(document).encode()
+def _written(status: HTTPStatus, document: Mapping[str, Any] | str, *, body: bool = True) -> bytes:
+    if isinstance(document, str):
+        kind, text = "text/plain; version=0.0.4", document.encode()
+    else:
+        kind, text = "application/json", json.dumps(document).encode()
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        f"Content-Type: application/json; charset=utf-8\r\n"
+        f"Content-Type: {kind}; charset=utf-8\r\n"
         f"Content-Length: {len(text)}\r\n"
         f"Connection: close\r\n\r\n"
     ).encode()

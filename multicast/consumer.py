@@ -23,6 +23,7 @@ from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
+from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
 from multicast.messages import MessageID
@@ -137,6 +138,7 @@ class Consumer:
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._delivery: Delivery
+        self._entries = EntriesRead()
         self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
         self._group_positions: GroupPositions
@@ -284,6 +286,10 @@ class Consumer:
         """Give, per log of the interest, the offset below which all is delivered or dropped."""
         return self._delivery.progress()
 
+    def entries(self) -> ConsumerEntries:
+        """Count by log the order entries read since the consumer was opened, and those dropped."""
+        return self._entries.sums()
+
     @property
     def interest(self) -> tuple[str, ...]:
         """The partitions subscribed to, sorted."""
@@ -376,6 +382,7 @@ class Consumer:
         self._streams.clear()
         self._paused.clear()
         self._delivery = delivery
+        self._entries.begin(delivery)
         self._positions_known = False
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)

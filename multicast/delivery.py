@@ -168,6 +168,7 @@ class Delivery:
         self.position = cursor
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
+        self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
         self.void: dict[Void, int] = {}
         self.payload_starts: Mapping[int, int] | None = None
         # The next four matter to a single-log subscription only.
@@ -284,6 +285,17 @@ class Delivery:
             reached[run.log] = min(run.next, passed)
         return {self.logs[number].name: offset for number, offset in reached.items()}
 
+    def entries_read(self) -> dict[int, int]:
+        """Count the entries read in the order stream from the cursor on, by the plan's log numbers.
+
+        They include those of logs outside the interest. Empty for a single-log subscription.
+        """
+        if self.order is None:
+            return {}
+        positions = self.order.state.positions
+        base = positions if self._read_base is None else self._read_base
+        return {log: position - base[log] for log, position in positions.items()}
+
     def paused(self) -> list[int]:
         """List the logs not to read for now: their buffers are full.
 
@@ -316,16 +328,20 @@ class Delivery:
             if self.order.proven:
                 positions = self.order.state.positions
                 self.payload_starts = {number: positions[number] for number in self.logs}
+                self._read_base = positions.copy()
 
     def _queue(self, offset: int, record: OrderRecord) -> None:
         resumed = offset == self._start.record
         for index, (log, first, end) in enumerate(record.runs):
-            if log not in self.logs:
+            if not resumed and log not in self.logs:
                 continue
             begin = first
             if resumed and index <= self._start.run:
-                begin = end if index < self._start.run else max(first, self._start.next)
-            self._runs.append(_Run(log, begin, end, offset, index))
+                begin = end if index < self._start.run else min(end, max(first, self._start.next))
+                assert self._read_base is not None
+                self._read_base[log] += begin - first
+            if log in self.logs:
+                self._runs.append(_Run(log, begin, end, offset, index))
 
     def _hand_out(self, run: _Run, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""

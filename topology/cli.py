@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from topology import draw, report
+from topology.advice import advised
 from topology.changes import (
     compared,
     differences,
@@ -26,8 +27,11 @@ from topology.changes import (
     with_running_logs,
 )
 from topology.check import PlanRejected, TreeFigures, check, figures
+from topology.explain import explained, explanations, remedy
 from topology.files import FileExists, refuse_existing_of, write_text
+from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
 from topology.interests import InterestFile, InvalidInterests, parse
+from topology.measured_work import MeasuredWork
 from topology.output import Output
 from topology.planner.solver import Infeasible, Solution, solve
 from topology.safety import judged
@@ -107,6 +111,19 @@ SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer pr
 EffortOption = Annotated[
     float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
 ]
+ExplainOption = Annotated[
+    str | None,
+    typer.Option("--explain", help="Print only what the plan costs this consumer, and why."),
+]
+MarginOption = Annotated[
+    float | None,
+    typer.Option(
+        help="With --from-cluster (default 5) or --against (default 0): the running tree stays "
+        "unless the new plan costs so many percent less.",
+        min=0,
+        max=100,
+    ),
+]
 TimeLimitOption = Annotated[
     float | None,
     typer.Option(
@@ -149,10 +166,11 @@ def check_command(file: InterestPath, output: OutputOption = Output.TABLE) -> No
     """Tell whether the interests are acyclic; if not, show a cycle and the least change."""
     interests = read_interests(file)
     verdict = judged(interests)
+    advice = None if verdict.acyclic else advised(interests)
     if output is Output.JSON:
-        report.show(report.written(report.verdict_document(interests, verdict)))
+        report.show(report.written(report.verdict_document(interests, verdict, advice)))
     else:
-        report.verdict(interests, verdict)
+        report.verdict(interests, verdict, advice)
 
 
 @app.command("plan")
@@ -177,65 +195,115 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     from_cluster: FromClusterOption = False,  # noqa: FBT002 - a flag
     window: WindowOption = 5.0,  # at 100 messages/s the rate is then right to about 5 %
     bootstrap: BootstrapOption = None,
+    margin: MarginOption = None,
+    explain: ExplainOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find the cheapest tree of collectors for an interest file, and print it."""
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing([out, *drawings.files], force=force)
     interests = read_interests(file)
+    _refuse_unknown(explain, [entry.name for entry in interests.consumers], file)
+    _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
     running = None if against is None else read_plan(against)
     if from_cluster:
-        if against is not None or cluster_id:
-            fail(
-                "--from-cluster replaces --against and --cluster-id: leave those two out, or "
-                "leave out --from-cluster",
-                2,
-            )
-        running, rates, cluster_id, partition_count = _ask_cluster(
-            interests.topic, bootstrap, window
-        )
-        interests = with_rates(interests, rates)
-    if running is not None:
+        running, cluster_id, interests = _measured(interests, bootstrap, window, output)
+    elif running is not None:
         interests = with_running_logs(interests, running)
-    if from_cluster:
-        _compare_partitions(interests, partition_count)
-    if base_epoch is None:
-        base_epoch = 0 if running is None else running.epoch
-    if running is not None and not cluster_id:
-        cluster_id = running.cluster_id
+    cluster_id = cluster_id or ("" if running is None else running.cluster_id)
+    base = base_epoch if base_epoch is not None else 0 if running is None else running.epoch
     started = perf_counter()
     solution = _solved(
         interests,
         cluster_id=cluster_id,
-        base_epoch=base_epoch,
+        base_epoch=base,
         prefer=prefer,
         phi=phi,
         solver=solver,
         time_limit_s=time_limit,
         effort=effort,
     )
-    plan = solution.plan if running is None else with_kept_names(running, solution.plan)
-    computed = figures(plan)
-    check(plan)
     report.solved(solution, perf_counter() - started)
+    plan, choice = solution.plan, None
+    if running is not None:
+        least = MARGIN_DEFAULT if from_cluster else 0.0
+        least = least if margin is None else margin / 100
+        choice = weighed(running, with_kept_names(running, plan), margin=least)
+        plan = choice.chosen if base_epoch is None else choice.shown
+    check(plan)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
-    drawings.draw(plan, computed)
-    _print(plan, computed, output)
-    changes = _print_changes(running, plan, output)
+    drawings.draw(plan if choice is None else choice.shown)
+    _print_planned(plan, choice, explain, output)
+    changes = True if running is None else differences(running, plan)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
-def _print_changes(running: Plan | None, plan: Plan, output: Output) -> tuple[str, ...]:
-    """Print what changes from the running plan to this one, and return the sentences."""
-    if running is None:
-        return ("everything is new",)
-    changes = differences(running, plan)
-    if output is Output.TABLE:
+def _refuse_together(
+    against: Path | None, cluster_id: str, margin: float | None, *, from_cluster: bool
+) -> None:
+    """End the command if two options exclude, or miss, each other."""
+    if from_cluster and (against is not None or cluster_id):
+        fail(
+            "--from-cluster replaces --against and --cluster-id: leave those two out, or leave "
+            "out --from-cluster",
+            2,
+        )
+    if margin is not None and against is None and not from_cluster:
+        fail("--margin compares with a running tree: give --from-cluster or --against", 2)
+
+
+def _measured(
+    interests: InterestFile, bootstrap: str | None, window_s: float, output: Output
+) -> tuple[Plan | None, str, InterestFile]:
+    """Give the running plan, the cluster's ID, and the interests with its logs and their rates."""
+    running, rates, cluster_id, partition_count = _ask_cluster(
+        interests.topic, bootstrap, window_s, output
+    )
+    interests = with_rates(interests, rates)
+    if running is not None:
+        interests = with_running_logs(interests, running)
+    _compare_partitions(interests, partition_count)
+    return running, cluster_id, interests
+
+
+def _print_planned(plan: Plan, choice: Weighed | None, explain: str | None, output: Output) -> None:
+    """Print a plan, or what it costs one consumer; then how it differs from the running one."""
+    shown = plan if choice is None else choice.shown
+    if explain is not None:
+        _print_explanation(shown, explain, output)
+        return
+    if output is Output.JSON:
+        document = plan.to_json()
+        document["foreign_work"] = [
+            report.foreign_work_document(entry) for entry in explanations(shown)
+        ]
+        document["choice"] = None if choice is None else report.choice_document(choice)
+        report.show(report.written(document))
+        return
+    _print(shown, figures(shown), output)
+    if choice is not None:
         report.show("")
-        report.comparison(changes, compared(running, plan))
-    return changes
+        report.choice(choice)
+        report.show("")
+        before = choice.before if choice.tree is None else choice.tree
+        report.comparison(differences(choice.before, shown), compared(before, shown))
+
+
+def _print_explanation(plan: Plan, consumer: str, output: Output) -> None:
+    explanation = explained(plan, consumer)
+    best = remedy(plan, explanation)
+    if output is Output.JSON:
+        report.show(report.written(report.explanation_document(plan, explanation, best)))
+    else:
+        report.explanation(plan, explanation, best)
+
+
+def _refuse_unknown(consumer: str | None, names: Sequence[str], file: Path) -> None:
+    """End the command if the file does not name the consumer to explain."""
+    if consumer is not None and consumer not in names:
+        fail(f"{file} names no consumer {consumer}; it names {draw.shortened(sorted(names))}", 2)
 
 
 @app.command("show")
@@ -245,15 +313,19 @@ def show_command(  # noqa: PLR0917 - a command line, not a call
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
+    explain: ExplainOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check a plan file and print it as a tree."""
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing(drawings.files, force=force)
     plan = read_plan(file)
-    computed = figures(plan)
-    drawings.draw(plan, computed)
-    _print(plan, computed, output)
+    _refuse_unknown(explain, [entry.name for entry in plan.consumers], file)
+    drawings.draw(plan)
+    if explain is None:
+        _print(plan, figures(plan), output)
+    else:
+        _print_explanation(plan, explain, output)
 
 
 @app.command("diff")
@@ -281,13 +353,16 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
         report.show(report.written(plan.to_json()))
     else:
         report.tree(plan, figures)
+        report.causes(plan, explanations(plan))
         report.objective(plan, figures)
 
 
 def _ask_cluster(
-    topic: str, bootstrap: str | None, window_s: float
+    topic: str, bootstrap: str | None, window_s: float, output: Output
 ) -> tuple[Plan | None, dict[str, float], str, int]:
     """Give the running plan, the measured rates, the cluster's ID and the topic's partition count.
+
+    In a table's output, print the running plan's foreign work, predicted and measured.
 
     This room may not import code that talks to Kafka, so it loads an entry point.
     """
@@ -299,10 +374,13 @@ def _ask_cluster(
             2,
         )
     (entry,) = entries
-    answer: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
+    answer: tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
-    return answer
+    work = answer[4]
+    if work is not None and output is Output.TABLE:
+        report.foreign_work(work)
+    return answer[:4]
 
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:
@@ -347,14 +425,15 @@ class _Drawings:
         """The three paths."""
         return [self.svg, self.mermaid, self.dot]
 
-    def draw(self, plan: Plan, figures: TreeFigures) -> None:
+    def draw(self, plan: Plan) -> None:
         """Write each drawing that has a path."""
+        computed = figures(plan)
         if self.svg is not None:
-            _write(self.svg, svg(plan, figures), force=self.force)
+            _write(self.svg, svg(plan, computed), force=self.force)
         if self.mermaid is not None:
-            _write(self.mermaid, draw.mermaid(plan, figures), force=self.force)
+            _write(self.mermaid, draw.mermaid(plan, computed), force=self.force)
         if self.dot is not None:
-            _write(self.dot, draw.dot(plan, figures), force=self.force)
+            _write(self.dot, draw.dot(plan, computed), force=self.force)
 
 
 def _refuse_existing(files: Sequence[Path | None], *, force: bool) -> None:

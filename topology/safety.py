@@ -1,8 +1,8 @@
 """Whether the interests of a file are acyclic and pairwise safe, with a witness if they are not.
 
-`judged` takes an `InterestFile` and gives a `SafetyVerdict`: a witness in words (an example of what
-can go wrong) and the least change that would remove it. No I/O. In the hypergraph, vertices are
-logs (declared sets have logs of their own), and an edge holds the logs that one interest meets.
+`judged` takes an `InterestFile` and gives a `SafetyVerdict` with a witness in words: an example of
+what can go wrong. What would remove it: `repairs.py`. No I/O. In the hypergraph, vertices are logs
+(declared sets have logs of their own), and an edge holds the logs that one interest meets.
 
     acyclic         alpha-acyclic: the interests themselves can be the collectors' bags, so no
                     collector does foreign work
@@ -18,11 +18,11 @@ that no single interest holds, while for each of its logs some interest holds al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
-from topology.interests import Interest, InterestFile
+from topology.interests import InterestFile
 from topology.planner.hypergraph import logs_met, residue
 
 Graph = dict[str, list[str]]
@@ -66,30 +66,28 @@ class SafetyVerdict:
     acyclic: bool
     pairwise_safe: bool
     witness: SafetyWitness | None
-    least_change: str | None
 
 
 def judged(interests: InterestFile) -> SafetyVerdict:
     """Give the verdict on an interest file."""
-    met = logs_met(interests)
-    edges = {name: frozenset(logs) for name, logs in met.items() if len(logs) > 1}
-    rest = residue(edges.values())
+    met = {name: frozenset(logs) for name, logs in logs_met(interests).items()}
+    witness = cycle(met)
+    safe = witness is None or witness.clique
+    return SafetyVerdict(acyclic=witness is None, pairwise_safe=safe, witness=witness)
+
+
+def cycle(edges: Mapping[str, frozenset[str]]) -> SafetyWitness | None:
+    """Find a witness among named edges; None if they are acyclic."""
+    rest = residue(edge for edge in edges.values() if len(edge) > 1)
     if not rest:
-        return SafetyVerdict(acyclic=True, pairwise_safe=True, witness=None, least_change=None)
+        return None
     vertices = sorted({vertex for edge in rest for vertex in edge})
     graph = _co_subscribed(rest)
     around = _triangle(graph, rest) or _chordless(graph, vertices)
     if around is not None:
-        witness = SafetyWitness(tuple(around), _holders(around, edges), clique=False)
-    else:
-        clique = _uncovered_clique(graph, rest, vertices)
-        witness = SafetyWitness(tuple(clique), _all_but(clique, edges), clique=True)
-    return SafetyVerdict(
-        acyclic=False,
-        pairwise_safe=around is None,
-        witness=witness,
-        least_change=_least_change(interests, witness),
-    )
+        return SafetyWitness(tuple(around), _holders(around, edges), clique=False)
+    clique = _uncovered_clique(graph, rest, vertices)
+    return SafetyWitness(tuple(clique), _all_but(clique, edges), clique=True)
 
 
 # -- witnesses ------------------------------------------------------------------------------
@@ -182,51 +180,3 @@ def _all_but(clique: Sequence[str], edges: Mapping[str, frozenset[str]]) -> tupl
     return tuple(
         next(name for name, edge in edges.items() if set(clique) - {log} <= edge) for log in clique
     )
-
-
-# -- the least change -----------------------------------------------------------------------
-
-
-def _least_change(interests: InterestFile, witness: SafetyWitness) -> str:
-    """Find a change of a single name that makes all acyclic; else one that removes the witness."""
-    for sentence, changed in _changes(interests, witness):
-        edges = (frozenset(logs) for logs in logs_met(changed).values() if len(logs) > 1)
-        if not residue(edges):
-            return f"{sentence}: then the interests are acyclic"
-    consumer = witness.consumers[0]
-    entry = next(entry for entry in interests.consumers if entry.name == consumer)
-    more = [log for log in witness.logs if not set(log.split("+")) & set(entry.interest)]
-    added = sorted({log.split("+")[0] for log in more})
-    return (
-        f"let {consumer} also take {' and '.join(added)}: this removes the cycle shown, "
-        f"but no change of a single name removes every cycle"
-    )
-
-
-def _changes(interests: InterestFile, witness: SafetyWitness) -> Iterator[tuple[str, InterestFile]]:
-    """List the changes of a single name of the witness, additions first: they lose nothing."""
-    consumers = list(dict.fromkeys(witness.consumers))
-    wanted = sorted({partition for log in witness.logs for partition in log.split("+")})
-    entries = {entry.name: entry for entry in interests.consumers}
-    for name in consumers:
-        for partition in wanted:
-            if partition not in entries[name].interest:
-                more = tuple(sorted({*entries[name].interest, partition}))
-                yield f"let {name} also take {partition}", _with(interests, name, more)
-    for log in witness.logs:
-        if "+" in log:
-            fewer = tuple(to for to in interests.destinations if "+".join(to) != log)
-            yield f"do not declare {log}", replace(interests, destinations=fewer)
-    for name in consumers:
-        for partition in entries[name].interest:
-            less = tuple(other for other in entries[name].interest if other != partition)
-            if less:
-                yield f"let {name} no longer take {partition}", _with(interests, name, less)
-
-
-def _with(interests: InterestFile, name: str, interest: tuple[str, ...]) -> InterestFile:
-    changed = tuple(
-        Interest(entry.name, interest, entry.weight) if entry.name == name else entry
-        for entry in interests.consumers
-    )
-    return replace(interests, consumers=changed)

@@ -111,7 +111,7 @@ class Objective:
     cost: float
     gap: float
     excess: float = 0.0
-    version: int = PRICING_FIRST
+    version: int = PRICING
 
 
 @dataclass(frozen=True)

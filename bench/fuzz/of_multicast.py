@@ -30,13 +30,16 @@ from multicast.announcements import (
 )
 from multicast.cli import send_receive, verify
 from multicast.control import (
+    PROCESS_BYTES,
     ControlState,
+    StatusPage,
     address_record,
     checkpoint_record,
     ends_record,
     genesis,
     markers_record,
     plan_record,
+    running_record,
 )
 from multicast.control.documents import Ended
 from multicast.cursor import Cursor
@@ -130,6 +133,7 @@ def _statements() -> list[tuple[bytes, bytes]]:
         ends_record(1, ends, attempt="1"),
         checkpoint_record(point),
         address_record(1, node.name, Address("127.0.0.1", 5000, _TOKEN)),
+        running_record(1, node.name, StatusPage("127.0.0.1", 6066, bytes(PROCESS_BYTES))),
     ]
 
 

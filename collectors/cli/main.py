@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.drivers import open_driver
@@ -20,10 +21,13 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.order import OrderStream
 from multicast.settings import Settings, settings
+from topology.measured_work import ENTRY_KINDS, CollectorCounts
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
+_WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
+_NUMBERS = ("records", "void", "lag")  # columns of `status`
 _READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 
 
@@ -95,27 +99,51 @@ def status(
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show for each collector of the running epoch how far it has ordered its logs."""
-    plan, rows = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    """Show for each collector of the running epoch how far it has ordered its logs.
+
+    "records", "void" and "lag" are read from the order itself. The entries appended, relayed, read
+    and dropped are those that the process which runs the collector has counted since it started;
+    "-" where it does not answer. "genuine" is the share of entries handled for an addressee.
+    """
+    plan, rows, counted = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    for row in rows:
+        row.update(_entries(counted.counts.get(row["collector"])))
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
-        typer.echo(json.dumps({**document, "collectors": rows}))
+        missing = list(counted.missing)
+        typer.echo(json.dumps({**document, "collectors": rows, "not_counted": missing}))
         return
-    table = Table(title=f"topic {plan.topic}, epoch {plan.epoch}")
-    for column in ("collector", "parent", "records", "void", "lag", "state"):
-        table.add_column(
-            column, justify="right" if column in ("records", "void", "lag") else "left"
-        )
+    title = f"topic {plan.topic}, epoch {plan.epoch}"
+    table = Table(title=title, box=None, pad_edge=False)
+    for column in ("collector", "parent", *_NUMBERS, *ENTRY_KINDS, "genuine", "state"):
+        is_text = column in ("collector", "parent", "state")
+        table.add_column(column, justify="left" if is_text else "right")
     for row in rows:
+        entries, share = row["entries"], row["genuineness"]
         table.add_row(
             row["collector"],
             row["parent"] or "",
-            str(row["records"]),
-            str(row["void"]),
-            str(row["lag"]),
+            *(str(row[column]) for column in _NUMBERS),
+            *("-" if entries is None else str(sum(entries[kind].values())) for kind in ENTRY_KINDS),
+            "-" if share is None else f"{share:.1%}",
             row["state"],
         )
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, _WIDTH_COLUMNS)
+    console.print(table)
+    for sentence in counted.missing:
+        sys.stderr.write(f"{sentence}\n")
+
+
+def _entries(counts: CollectorCounts | None) -> dict[str, Any]:
+    """Give the part of a collector's row that its process has counted."""
+    if counts is None:
+        return {"counted_at": None, "entries": None, "genuineness": None}
+    return {
+        "counted_at": counts.page,
+        "entries": {kind: dict(getattr(counts, kind)) for kind in ENTRY_KINDS},
+        "genuineness": counts.genuineness,
+    }
 
 
 @app.command()
@@ -127,7 +155,9 @@ def lag(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show for each log how many of its offsets are not ordered yet."""
-    plan, rows = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    plan, rows, _ = _describe_all(
+        settings(bootstrap=bootstrap, topic=topic, driver=driver), counted=False
+    )
     lags: dict[str, int] = {}
     for row in rows:
         lags.update(row["lag_by_log"])
@@ -141,12 +171,15 @@ def lag(
         typer.echo(f"{name} {behind}")
 
 
-def _describe_all(chosen: Settings) -> tuple[Plan, list[dict[str, Any]]]:
-    """Describe each collector of the running epoch."""
+def _describe_all(
+    chosen: Settings, *, counted: bool = True
+) -> tuple[Plan, list[dict[str, Any]], ReportedCounts]:
+    """Describe each collector of the running epoch; give what their processes have `counted`."""
     client = dict(chosen.client)
     with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (opened, state):
         plan = state.plan()
-        return plan, [describe(opened, state, plan, node.name) for node in plan.collectors]
+        rows = [describe(opened, state, plan, node.name) for node in plan.collectors]
+        return plan, rows, reported_counts(state) if counted else ReportedCounts({}, ())
 
 
 def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where an instance takes announcements, and what it writes of that to the control topic.
+"""Where an instance takes announcements and serves its status; both go to the control topic.
 
 Producers announce their messages to the address in the collector's newest `address` record.
 An instance without one writes a `running` record instead: `amcast topology apply` waits for either
@@ -33,17 +33,20 @@ class AdvertisedAddress:
     def advertise(self) -> None:
         """Write to the control topic where producers announce to, or that an instance is open.
 
-        Writes nothing where the topic says so already, nor over the record of a later epoch.
+        Both name the web pages of this process. Writes nothing where the topic says so already, nor
+        over the record of a later epoch.
         """
-        name, epoch = self._assignment.name, self._assignment.plan.epoch
+        name, epoch, page = self._assignment.name, self._assignment.plan.epoch, self._engine.page
         state = self._engine.control
         if self.address is None:
-            if state.running.get(name, 0) < epoch and not self.advertised:
-                self._engine.write_control(*running_record(epoch, name))
+            newest = state.running.get(name, 0)
+            is_new = newest < epoch or (newest == epoch and state.pages.get(name) != page)
+            if is_new and not self.advertised:
+                self._engine.write_control(*running_record(epoch, name, page))
         else:
             newest, address = state.addresses.get(name, (0, None))
             if newest <= epoch and address != self.address:
-                self._engine.write_control(*address_record(epoch, name, self.address))
+                self._engine.write_control(*address_record(epoch, name, self.address, page))
         self.advertised = True
 
     def decode(self, datagrams: Sequence[bytes]) -> list[Announcement]:

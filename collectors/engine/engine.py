@@ -26,7 +26,13 @@ from collectors.engine.skips import log_denied
 from collectors.engine.socket_loop import DatagramSink, SocketLoop
 from collectors.engine.stream_loop import StreamBatch, StreamLoop
 from multicast.announcements import Address
-from multicast.control import ControlReader, ControlState, control_partition, sentinel_topic
+from multicast.control import (
+    ControlReader,
+    ControlState,
+    StatusPage,
+    control_partition,
+    sentinel_topic,
+)
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
 
@@ -40,13 +46,21 @@ class Engine:
 
     The constructor reads the control topic to its end, and blocks for as long as that takes. It
     raises `UncoveredInterest` where no plan was ever applied. Announcements are taken at a free
-    port of the host `listen`; None takes none.
+    port of the host `listen`; None takes none. `page` is where the process serves its status.
 
     `control` is the newest snapshot of the control topic; it is replaced, never changed.
     """
 
-    def __init__(self, driver: Driver, topic: str, *, listen: str | None = None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        topic: str,
+        *,
+        listen: str | None = None,
+        page: StatusPage | None = None,
+    ) -> None:
         self.control: ControlState
+        self.page = page
         self._control_partition = control_partition(topic)
         self._instances: dict[Hosted, None] = {}
         self._lock = threading.Lock()  # of the instances

@@ -21,6 +21,7 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from collectors.engine.status import Snapshot
+from collectors.entry_counts import EntryCounts, entries_of
 from collectors.standby import PATIENCE_S, Standby
 from multicast.control import ControlState
 from multicast.topic_identity import refuse_other_topics
@@ -33,7 +34,8 @@ class CollectorInstance:
     earlier one if it was retained. Where the epoch before still runs, the instance stands ready
     until that has ended. Without `checkpoints` it reads its streams from the epoch's start: what to
     do after a `ProtocolViolation` that names a checkpoint. A `standby` begins to append when
-    something has waited for `patience_s` seconds.
+    something has waited for `patience_s` seconds. `entries` continues the counts of the
+    instances that this process ran before it.
 
     Raises `UsageError` where the plan has no such collector. Nothing happens before `Engine.add`.
     Once it is over, it calls `on_end`, from any thread, and sets `ended`; `error` then says what
@@ -50,6 +52,7 @@ class CollectorInstance:
         checkpoints: bool = True,
         standby: bool = False,
         patience_s: float = PATIENCE_S,
+        entries: EntryCounts | None = None,
     ) -> None:
         self.assignment = Assignment.of(engine.control, name, epoch)
         self.name = name
@@ -58,6 +61,7 @@ class CollectorInstance:
         self.is_open = False
         self.error: Exception | None = None
         self.ended = threading.Event()
+        self.entries = entries or EntryCounts()
         self.on_end: Callable[[], None] = _nothing
         self._engine = engine
         self._checkpoints = checkpoints
@@ -143,6 +147,7 @@ class CollectorInstance:
             epoch=self.plan.epoch,
             begun=begun,
             role="primary" if self.role.primary else "standby",
+            entries=entries_of(self.plan, self.name, self.entries),
             progress=self._runner.progress(self._starts) if begun else None,
         )
         return snapshot.to_json()
@@ -155,7 +160,7 @@ class CollectorInstance:
         self._starts = {self.plan.number(log): start for log, start in starts.items()}
         own, parent = self.assignment.open_streams(state, own_end, checkpoints=self._checkpoints)
         writer = int.from_bytes(os.urandom(8), "big")
-        core = Collector(own, parent, writer=writer, limits=self._limits)
+        core = Collector(own, parent, writer=writer, limits=self._limits, entries=self.entries)
         core.own_end(own_end)
         positions = self.assignment.freeze_positions(state)
         if positions is not None:

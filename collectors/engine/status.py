@@ -12,6 +12,7 @@ from typing import Any
 
 from collectors.collector import Collector
 from collectors.engine.assignment import Assignment
+from collectors.entry_counts import CollectorEntries
 from collectors.standby import Standby
 
 _log = logging.getLogger("amcast.collectors")
@@ -47,6 +48,7 @@ class Snapshot:
     epoch: int
     begun: bool
     role: str
+    entries: CollectorEntries  # of this process since its start
     progress: Progress | None
 
     def to_json(self) -> dict[str, Any]:

@@ -333,7 +333,16 @@ def receive(
             printer.leave(commits=group is not None)
         if ended:
             printer.end(late=start == "latest")
-    sys.stderr.write(f"received {printer.count}\n")
+    sys.stderr.write(f"received {printer.count}{_entries_of(consumer)}\n")
+
+
+def _entries_of(consumer: Consumer) -> str:
+    """Say how many order entries were read for the messages; nothing for a single log."""
+    entries = consumer.entries()
+    if entries.genuineness is None:
+        return ""
+    read, dropped = sum(entries.read.values()), sum(entries.dropped.values())
+    return f"; {read} order entries read, {dropped} dropped ({entries.genuineness:.1%} genuine)"
 
 
 class _Printer:

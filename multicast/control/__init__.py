@@ -20,6 +20,7 @@ from multicast.control.codecs import (
     plan_record,
     running_record,
 )
+from multicast.control.documents import PROCESS_BYTES, StatusPage
 from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
 from multicast.control.state import ControlState, genesis
@@ -34,9 +35,11 @@ from multicast.control.topics import (
 )
 
 __all__ = [
+    "PROCESS_BYTES",
     "SINGLE_LOG",
     "ControlReader",
     "ControlState",
+    "StatusPage",
     "address_record",
     "best_checkpoint",
     "checkpoint_record",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicast.announcements import Address
-from multicast.control.documents import Ended
+from multicast.control.documents import Ended, StatusPage
 from multicast.order import Checkpoint, digest_of
 from topology.tree import Plan
 
@@ -65,7 +65,9 @@ def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
     )
 
 
-def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes, bytes]:
+def address_record(
+    epoch: int, collector: str, address: Address, page: StatusPage | None = None
+) -> tuple[bytes, bytes]:
     """Make the statement of the address at which a collector's instance takes announcements."""
     return f"address/{collector}".encode(), _dump(
         {
@@ -73,13 +75,22 @@ def address_record(epoch: int, collector: str, address: Address) -> tuple[bytes,
             "host": address.host,
             "port": address.port,
             "token": address.token.hex(),
+            **_web(page),
         }
     )
 
 
-def running_record(epoch: int, collector: str) -> tuple[bytes, bytes]:
+def running_record(
+    epoch: int, collector: str, page: StatusPage | None = None
+) -> tuple[bytes, bytes]:
     """Make the statement that an instance of a collector has opened this epoch."""
-    return f"running/{collector}".encode(), _dump({"epoch": epoch})
+    return f"running/{collector}".encode(), _dump({"epoch": epoch, **_web(page)})
+
+
+def _web(page: StatusPage | None) -> dict[str, Any]:
+    if page is None:
+        return {}
+    return {"web": {"host": page.host, "port": page.port, "process": page.process.hex()}}
 
 
 def _dump(document: dict[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from multicast.announcements import TOKEN_BYTES, Address
 from multicast.order import Resumed
@@ -16,7 +16,8 @@ from topology.documents import NotReadable, octets, part, text, whole
 from topology.tree import Plan
 
 HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
-PORT_MAX = 65535  # of UDP: 16 bits
+PORT_MAX = 65535  # of UDP and TCP: 16 bits
+PROCESS_BYTES = 8  # of a process's random number: two are never equal by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,33 @@ class Ended:
     stopped: Mapping[str, int] = field(default_factory=dict)
 
 
+class StatusPage(NamedTuple):
+    """Where a process serves its web pages; `process` is its random number, which `/status` shows.
+
+    Only operators' commands read it. The address may be reachable from the process's machine only.
+    """
+
+    host: str
+    port: int
+    process: bytes
+
+
 def address_of(document: Mapping[str, Any]) -> Address:
     """Decode the address at which a collector takes announcements."""
+    host, port = _endpoint_of(document)
+    return Address(host, port, octets(part(document, "token"), TOKEN_BYTES))
+
+
+def page_of(document: Mapping[str, Any]) -> StatusPage | None:
+    """Decode the optional part "web" of an address or running statement; None: it has none."""
+    if "web" not in document:
+        return None
+    web = _object(document["web"])
+    host, port = _endpoint_of(web)
+    return StatusPage(host, port, octets(part(web, "process"), PROCESS_BYTES))
+
+
+def _endpoint_of(document: Mapping[str, Any]) -> tuple[str, int]:
     host = text(part(document, "host"))
     try:
         named = host.encode("idna")
@@ -41,8 +67,7 @@ def address_of(document: Mapping[str, Any]) -> Address:
         raise NotReadable("its host is neither a name nor an address") from None
     if not named or len(named) > HOST_BYTES_MAX or not named.decode().isprintable():
         raise NotReadable("its host is neither a name nor an address")
-    port = whole(part(document, "port"), PORT_MAX)
-    return Address(host, port, octets(part(document, "token"), TOKEN_BYTES))
+    return host, whole(part(document, "port"), PORT_MAX)
 
 
 def positions_of(document: object) -> dict[str, int]:

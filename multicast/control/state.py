@@ -23,6 +23,7 @@ only, and a rival statement between the two would become the first.
                                    their token; it influences nothing but speed
     running/NAME                   {"epoch": e}: an instance that takes no announcements has opened
                                    this epoch's collector; only operators' commands read it
+                                   Both may say where the instance's process serves its web pages
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -35,7 +36,14 @@ from typing import Any
 
 from multicast.announcements import Address
 from multicast.control.checkpoints import best_checkpoint
-from multicast.control.documents import Ended, address_of, ended_of, positions_of
+from multicast.control.documents import (
+    Ended,
+    StatusPage,
+    address_of,
+    ended_of,
+    page_of,
+    positions_of,
+)
 from multicast.control.sources import (
     first_epoch,
     last_epoch,
@@ -71,6 +79,7 @@ class ControlState:
     previous: bytes = b""
     addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # by name, with epoch
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
+    pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
@@ -89,6 +98,7 @@ class ControlState:
             recovered=dict(self.recovered),
             addresses=dict(self.addresses),
             running=dict(self.running),
+            pages=dict(self.pages),
             _retained=list(self._retained),
             _checkpoints=dict(self._checkpoints),
         )
@@ -115,9 +125,13 @@ class ControlState:
             self._checkpoints[key] = self._checkpoint(rest, document)
         elif kind == "address":
             epoch = whole(part(document, "epoch"), EPOCH_MAX)
-            self.addresses[rest] = epoch, address_of(document)
+            address, page = address_of(document), page_of(document)
+            self.addresses[rest] = epoch, address
+            self.pages[rest] = page
         elif kind == "running":
-            self.running[rest] = whole(part(document, "epoch"), EPOCH_MAX)
+            epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
+            self.running[rest] = epoch
+            self.pages[rest] = page
         elif kind == "plan":
             self._read_plan(value or b"", document)
         elif kind in ("markers", "ends"):

@@ -166,6 +166,14 @@ class Metrics:
         self.timers_posted = self._tally(
             "amcast_osn_timers_posted", "Time-to-cut records posted", "channel", "outcome"
         )
+        self.entries_read = self._tally(
+            "amcast_osn_entries_read", "Order entries read in a collector's stream",
+            "channel", "log",
+        )  # fmt: skip
+        self.entries_dropped = self._tally(
+            "amcast_osn_entries_dropped", "Of the entries read, those of logs that are not wanted",
+            "channel", "log",
+        )  # fmt: skip
         self.torn_tails = self._tally(
             "amcast_osn_ledger_torn_tails", "Torn tails of the ledger cut off at start", "channel"
         )

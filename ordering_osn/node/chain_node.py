@@ -29,6 +29,7 @@ from pathlib import Path
 
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
+from multicast.entries_read import ConsumerEntries
 from multicast.errors import AccessDenied, ClusterUnreachable, TimedOut, Trimmed, UsageError
 from ordering_osn.chain.chain import Action, Chain, Ignore, Refuse, Repost, Write
 from ordering_osn.ledger.ledger import Ledger, LedgerFull
@@ -84,6 +85,7 @@ class ChainNode:
         self.receipts = PendingReceipts(self._find)
         self._dependencies = dependencies
         self._chain: Chain | None = None
+        self._entries = ConsumerEntries({}, {})  # of the open consumer, as of the last look
         self._checkpoint = CheckpointFile(name, checkpoint)
         self._timer = CutTimer()
         self._records = OwnRecords(
@@ -170,6 +172,7 @@ class ChainNode:
         """Follow the log until the node stops, the log is lost, or it no longer holds our place."""
         try:
             with self._open_consumer() as consumer:
+                self._entries = ConsumerEntries({}, {})
                 self._follow(consumer)
         except Trimmed as error:
             self.status.waits_for(str(error))
@@ -264,6 +267,7 @@ class ChainNode:
         order = self.order
         if not order.due(now):
             return
+        self._count_entries(consumer.entries())
         trouble, stalled = order.trouble, order.stalled
         if order.look(consumer.progress(), now, by_collector=consumer.by_collector):
             self._records.probe()
@@ -271,6 +275,17 @@ class ChainNode:
             _log.warning("chain %s: %s", self.name, order.trouble or "its order moves again")
         if order.trouble != trouble:
             self.status.changed()
+
+    def _count_entries(self, entries: ConsumerEntries) -> None:
+        """Add to the metrics what the consumer has counted since the last look."""
+        metrics, before = self._dependencies.metrics, self._entries
+        self._entries = entries
+        for counter, counts, counted in (
+            (metrics.entries_read, entries.read, before.read),
+            (metrics.entries_dropped, entries.dropped, before.dropped),
+        ):
+            for log, count in counts.items():
+                counter.add(self.name, log, amount=float(count - counted.get(log, 0)))
 
     def _request_cut(self, chain: Chain) -> None:
         """Post a time-to-cut once transactions have waited long enough for the same block."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bench.micro.planner import (
-    TEAMS,
-    byzcast,
-    file_of,
-    layering,
-    measures,
-    one_root,
-    pairs,
-    rooted,
-    row,
-)
+from bench.baselines.trees import byzcast, flexcast, join_tree, one_root, poster, rooted
+from bench.micro.planner import TEAMS, file_of, measures, pairs, row
+from topology.planner.cost import Measure, TreeNode
+
+
+def cost(measure: Measure, tree: TreeNode | None) -> float:
+    assert tree is not None
+    return measure.cost(measure.priced(tree))
 
 
 def test_rooted_trees_are_counted_by_cayley():
@@ -22,21 +19,29 @@ def test_rooted_trees_are_counted_by_cayley():
 
 
 @pytest.mark.parametrize(
-    ("file", "root", "layers", "byzcasts"),
+    ("file", "root", "posters", "path", "byzcasts"),
     [
-        (file_of(TEAMS), 69, 33, 9),
-        (file_of({"X": ["A", "B"], "Y": ["B", "C"], "Z": ["C", "A"]}), 36, 40, 8),
-        (pairs(3), 99, 63, 11),
+        (file_of(TEAMS), 69, 33, 34, 9),
+        (file_of({"X": ["A", "B"], "Y": ["B", "C"], "Z": ["C", "A"]}), 36, 40, 40, 8),
+        (pairs(3), 99, 63, 63, 11),
     ],
 )
-def test_the_rivals_of_small_inputs_are_known_by_hand(file, root, layers, byzcasts):
+def test_the_rivals_of_small_inputs_are_known_by_hand(file, root, posters, path, byzcasts):
     (measure,) = measures(file)
-    assert one_root(measure) == root
-    assert layering(measure) == layers
+    assert cost(measure, one_root(measure)) == root
+    assert cost(measure, poster(measure)) == posters
+    assert cost(measure, flexcast(measure)) == path
     assert byzcast(measure)[0] == byzcasts
+
+
+def test_a_join_tree_exists_only_for_acyclic_interests_and_each_drop_is_one_log():
+    (measure,) = measures(file_of(TEAMS))
+    assert cost(measure, join_tree(measure)) == 34, "under A: 14 hops, and B and C drop one log"
+    (cyclic,) = measures(file_of({"X": ["A", "B"], "Y": ["B", "C"], "Z": ["C", "A"]}))
+    assert join_tree(cyclic) is None
 
 
 def test_a_row_says_what_the_plan_costs_and_that_it_is_proven():
     cells = row("poster", file_of(TEAMS))
     assert cells[0:3] == ["poster", "5 / 5 / 3", "acyclic"]
-    assert cells[4:9] == ["0", "3", "33", "69", "33"]
+    assert cells[4:12] == ["0", "3", "90%", "13", "2", "33", "69", "33"]

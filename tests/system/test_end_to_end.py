@@ -21,6 +21,7 @@ from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
 from multicast.subscription import Bounds
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
+from topology.tree import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
@@ -405,3 +406,26 @@ def test_the_planner_asks_the_cluster_for_the_running_epoch_and_its_rates(busy, 
     assert (plan["base_epoch"], plan["epoch"]) == (1, 2)
     assert plan["cluster_id"] == busy.plan.cluster_id
     assert set(plan["rates"]) >= {"P1", "P2+P3+P4"}
+
+
+def test_a_running_tree_that_stays_is_applied_without_a_new_epoch(busy, tmp_path):
+    file, out = tmp_path / "interests.toml", tmp_path / "next.json"
+    tables = "".join(
+        f'[[consumer]]\nname = "{entry.name}"\ninterest = {json.dumps(entry.interest)}\n'
+        for entry in busy.plan.consumers
+    )
+    file.write_text(
+        f'topic = "{busy.topic}"\npartitions = {json.dumps(busy.plan.partitions)}\n'
+        f'destinations = [["P1", "P3"], ["P2", "P3", "P4"]]\n{tables}'
+    )
+    done = amcast(
+        "topology", "plan", str(file), "--from-cluster", "--window", "0.1", "--margin", "100",
+        "--out", str(out), "-b", busy.bootstrap, "--detailed-exitcode",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the running tree stays" in done.stdout
+    assert "nothing moves" in done.stdout
+    assert Plan.parse(out.read_bytes()).epoch == 1
+    applied = amcast("topology", "apply", str(out), "-b", busy.bootstrap, "-o", "json")
+    assert applied.returncode == 0, applied.stderr
+    assert json.loads(applied.stdout)["changed"] is False

@@ -75,6 +75,16 @@ def test_check_says_what_is_wrong_and_what_would_help():
     assert document["acyclic"] is False
     assert document["witness"]["logs"] == ["P1", "P3", "P5"]
     assert document["least_change"].endswith("then the interests are acyclic")
+    assert document["advice"]["now"] == {"cost": 67.0, "foreign": 5.0}
+    assert document["advice"]["proposals"][0] == {
+        "kind": "interests",
+        "changes": ["let C4 no longer take P1"],
+        "names": 1,
+        "acyclic": True,
+        "loses": True,
+        "after": {"cost": 33.0, "foreign": 2.0},
+    }
+    assert one_document(run("check", POSTER, "-o", "json"))["advice"] is None
 
 
 @pytest.mark.slow
@@ -186,3 +196,131 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
     plan, drawn = tmp_path / "kept--out", tmp_path / "kept--svg"
     assert run("show", plan, "--svg", drawn).exit_code == 2
     assert run("show", plan, "--svg", drawn, "--force").exit_code == 0
+
+
+# -- explanations ---------------------------------------------------------------------------------
+
+
+def test_plan_names_those_because_of_whom_a_consumer_is_not_genuine():
+    assert "C1                 1  10      90%  C2 1" in run("plan", POSTER).stdout
+    work = one_document(run("plan", POSTER, "-o", "json"))["foreign_work"]
+    assert [entry["consumer"] for entry in work] == ["C1", "C3"]
+    assert work[0]["causes"] == [{"consumer": "C2", "entries": 1.0, "logs": ["P4"]}]
+    assert (work[0]["foreign"], work[0]["genuineness"]) == (1.0, 0.9)
+
+
+def test_explain_gives_five_lines_on_one_consumer(tmp_path):
+    out = tmp_path / "plan.json"
+    planned = run("plan", POSTER, "--explain", "C1", "--out", out)
+    assert planned.stdout == (
+        "C1 wants P1 P2 P3: 3 entries a round; reads K2\n"
+        "way of its logs: K2 (P1); K1 > K2 (P2 P3)\n"
+        "for nobody: 1 of 10 entries a round, 90% genuine: K2 drops 1 (P4)\n"
+        "because of: C2 1 (P4)\n"
+        "would help most: let C1 also take P4: then 0 for nobody, and the plan costs 25 (now 33) "
+        "in the same tree\n"
+    )
+    assert run("show", out, "--explain", "C1").stdout == planned.stdout
+    genuine = run("show", out, "--explain", "C2").stdout.splitlines()
+    assert len(genuine) == 5
+    assert genuine[3:] == [
+        "because of: nobody",
+        "would help most: nothing, it has no foreign work",
+    ]
+    document = one_document(run("show", out, "--explain", "C1", "-o", "json"))
+    assert document == one_document(run("plan", POSTER, "--explain", "C1", "-o", "json"))
+    assert document["remedy"]["change"] == "let C1 also take P4"
+    assert document["work"] == [{"worker": "K2", "does": "drops", "logs": ["P4"], "entries": 1.0}]
+
+
+def test_a_consumer_of_one_log_is_explained_in_five_lines(tmp_path):
+    single = tmp_path / "single.toml"
+    single.write_text(Path(POSTER).read_text() + '[[consumer]]\nname = "C4"\ninterest = ["P1"]\n')
+    lines = run("plan", single, "--explain", "C4").stdout.splitlines()
+    assert lines[1] == "it reads this log without a collector, because one log is its own order"
+    assert len(lines) == 5
+
+
+def test_an_unknown_consumer_is_one_sentence_and_exit_code_2(tmp_path):
+    out = tmp_path / "plan.json"
+    run("plan", POSTER, "--out", out)
+    for file, words in ((POSTER, ["plan", POSTER]), (out, ["show", out])):
+        result = run(*words, "--explain", "C9")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == f"amcast: {file} names no consumer C9; it names C1 C2 C3\n"
+
+
+# -- the running tree -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """The poster's plan runs; what the brokers would answer is set by `rates`."""
+    out = tmp_path / "running.json"
+    rates = dict.fromkeys(("P1", "P2", "P3", "P4", "P5"), 100.0)
+    run("plan", POSTER, "--out", out, "--cluster-id", "here")
+    running = Plan.parse(out.read_bytes())
+    monkeypatch.setattr("topology.cli._ask_cluster", lambda *_: (running, dict(rates), "here", 5))
+    return rates
+
+
+def test_a_running_tree_stays_if_rates_drift_and_its_plan_is_printed_as_it_was_applied(
+    cluster, tmp_path
+):
+    cluster.update(P1=107.0, P4=93.0)
+    out = tmp_path / "next.json"
+    result = run("plan", POSTER, "--from-cluster", "--out", out, "--detailed-exitcode")
+    assert result.exit_code == 0
+    assert (
+        "the running tree stays: the planner finds the same one\n\nnothing moves" in result.stdout
+    )
+    assert out.read_bytes() == (tmp_path / "running.json").read_bytes()
+    numbered = one_document(
+        run("plan", POSTER, "--from-cluster", "--base-epoch", "4", "-o", "json")
+    )
+    assert (numbered["epoch"], numbered["rates"]["P1"]) == (5, 107.0)
+
+
+def test_a_rate_that_rises_moves_the_tree_unless_the_margin_forbids_it(cluster):
+    cluster.update(P4=500.0)
+    result = run("plan", POSTER, "--from-cluster", "--detailed-exitcode")
+    assert result.exit_code == 6
+    assert (
+        "the new plan is taken: a new plan must cost at least 5% less (--margin)" in result.stdout
+    )
+    document = one_document(run("plan", POSTER, "--from-cluster", "-o", "json"))
+    choice = document["choice"]
+    assert (document["epoch"], choice["kept"], choice["margin"]) == (2, False, 0.05)
+    assert choice["gain"] == pytest.approx(1 - choice["new"]["cost"] / choice["running"]["cost"])
+    assert choice["moves"]["logs"]
+    words = ["plan", POSTER, "--from-cluster", "--margin", "90"]
+    kept = run(*words, "--detailed-exitcode")
+    assert kept.exit_code == 0
+    assert "the running tree stays: a new plan must cost at least 90% less" in kept.stdout
+    assert "the new plan would move" in kept.stdout
+    assert one_document(run(*words, "-o", "json"))["epoch"] == 1
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_interest_that_the_running_tree_cannot_serve_moves_it_whatever_the_margin():
+    result = run("plan", CYCLIC, "--from-cluster", "--margin", "100", "--detailed-exitcode")
+    assert result.exit_code == 6
+    reason = "because no collector of it orders all logs of consumer C4"
+    assert f"the running tree cannot stay, {reason}" in result.stdout
+
+
+def test_against_a_plan_any_gain_counts_unless_a_margin_is_given(tmp_path):
+    out, other = tmp_path / "plan.json", tmp_path / "other.toml"
+    run("plan", POSTER, "--out", out)
+    other.write_text(Path(POSTER).read_text() + "\n[rates]\nP4 = 1.3\n")
+    words = ["plan", other, "--against", out, "-o", "json"]
+    choice = one_document(run(*words))["choice"]
+    assert (choice["margin"], choice["kept"]) == (0.0, choice["gain"] == 0)
+    assert one_document(run(*words, "--margin", "99"))["choice"]["kept"]
+
+
+def test_a_margin_without_a_running_tree_is_refused():
+    result = run("plan", POSTER, "--margin", "5")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "give --from-cluster or --against" in result.stderr
+    assert run("plan", POSTER, "--margin", "101").exit_code == 2

@@ -52,23 +52,26 @@ def least(phi: float, needed: list[tuple[int, float]]) -> float:
         relayed = (bag & ~touched[served]).bit_count()
         return hops + phi * (relayed + dropped + discarded)
 
-    def divided(below: int, left: int, served: int, children: tuple[int, ...]):
+    def divided(below: int, left: int, served: int, children: tuple[int, ...], spent: float):
+        if spent >= best[below]:
+            return  # what is missing costs nothing less
         if left:
             low, others = left & -left, left & (left - 1)
             for more in subsets(others):
                 if low | more != below:
-                    yield from divided(below, others ^ more, served, (*children, low | more))
+                    rest, child = others ^ more, low | more
+                    divided(below, rest, served, (*children, child), spent + best[child])
             return
         bag = touched[below]
         for child in children:
             bag &= ~(touched[child] & ~boundary[child])
         dropped = sum(bag.bit_count() - boundary[child].bit_count() for child in children)
-        yield collector(below, served, bag, dropped) + sum(best[child] for child in children)
+        best[below] = min(best[below], spent + collector(below, served, bag, dropped))
 
     for below in range(1, everyone + 1):
-        best[below] = min(
-            cost for served in subsets(below) for cost in divided(below, below ^ served, served, ())
-        )
+        best[below] = float("inf")
+        for served in subsets(below):
+            divided(below, below ^ served, served, (), 0.0)
     return best[everyone]
 
 
@@ -235,7 +238,7 @@ def test_the_heuristic_is_near_the_optimum_and_no_worse_than_one_root_or_the_gre
         made = measure.cost(measure.priced(constructed(measure)))
         everyone = measure.component.everyone
         single = TreeNode(everyone, everyone, ())
-        assert exact <= made <= 1.25 * exact
+        assert exact <= made <= 1.005 * exact
         assert made <= measure.cost(measure.priced(single))
         assert made <= measure.cost(measure.priced(greedy(measure)))
 
@@ -252,16 +255,16 @@ def star(count: int) -> dict[str, list[str]]:
     }
 
 
-def test_a_chain_of_32_is_planned_exactly_and_its_tree_is_not_a_chain():
+def test_a_chain_of_32_is_planned_exactly_and_beats_its_join_tree():
     solution = solve(interests(chain(32)))
-    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (2406, 0)
+    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (738, 0)
     check(solution.plan)
 
 
-@pytest.mark.slow
-def test_a_star_is_planned_exactly():
-    solution = solve(interests(star(8)))
-    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (600, 0)
+def test_fifty_sliding_windows_cost_what_their_join_tree_costs():
+    windows = {f"C{n:02}": [f"P{n + k:02}" for k in range(4)] for n in range(50)}
+    solution = solve(interests(windows))
+    assert (solution.plan.objective.cost, solution.plan.objective.gap) == (976, 0)
     check(solution.plan)
 
 
@@ -271,14 +274,10 @@ def test_nested_interests_are_planned_exactly():
     check(solution.plan)
 
 
-def test_all_pairs_of_eight_chains_share_a_root_that_holds_only_what_is_shared():
+def test_all_pairs_of_eight_chains_cost_less_than_under_a_root_of_all_that_is_shared():
     names = "ABCDEFGH"
-    pairs = list(combinations(names, 2))
-    solution = solve(interests({name: [name] for name in names}, pairs))
-    assert solution.plan.objective.gap == 0
-    root = solution.plan.collectors[0]
-    assert set(root.bag) == {"+".join(pair) for pair in pairs}
-    assert len(solution.plan.collectors) == 9
+    solution = solve(interests({name: [name] for name in names}, list(combinations(names, 2))))
+    assert solution.plan.objective.cost <= 1289, "a root and a child for each chain: 1800"
     check(solution.plan)
 
 
@@ -314,9 +313,3 @@ def test_hosts_are_given_in_parts_too_large_for_every_choice():
 
 def parts(file: InterestFile) -> dict[str, object]:
     return {name: getattr(file, name) for name in file.__dataclass_fields__}
-
-
-def test_the_optimum_may_need_a_bag_that_is_no_interest_and_no_union_of_interests():
-    solution = solve(interests({"W": "ab", "X": "ac", "Y": "abd", "Z": "acd"}))
-    assert solution.plan.objective.cost == 56, "63 with unions of interests over shared logs only"
-    assert ("a", "d") in {node.bag for node in solution.plan.collectors}

@@ -18,7 +18,7 @@ def test_the_posters_example_is_acyclic():
     assert (verdict.acyclic, verdict.pairwise_safe, verdict.witness) == (True, True, None)
 
 
-def test_the_posters_example_with_a_cycle_names_it_and_what_would_remove_it():
+def test_the_posters_example_with_a_cycle_names_it():
     verdict = judged(interests({**POSTER, "C4": ["P1", "P5"]}))
     assert not verdict.acyclic
     assert not verdict.pairwise_safe
@@ -27,13 +27,11 @@ def test_the_posters_example_with_a_cycle_names_it_and_what_would_remove_it():
         "C1 takes P1 and P3, C3 takes P3 and P5, C4 takes P5 and P1: decided pair by pair, "
         "they may deliver P1 before P3, P3 before P5, P5 before P1"
     )
-    assert verdict.least_change.endswith("then the interests are acyclic")
 
 
 def test_the_triangle_of_pairs_is_unsafe():
     verdict = judged(interests({"X": "AB", "Y": "BC", "Z": "CA"}))
     assert (verdict.acyclic, verdict.pairwise_safe) == (False, False)
-    assert verdict.least_change == "let X also take C: then the interests are acyclic"
 
 
 def test_a_square_is_a_cycle_without_a_chord():
@@ -56,13 +54,6 @@ def test_a_declared_set_can_close_a_cycle_over_partitions_that_have_none():
     assert judged(interests(apart)).acyclic
     verdict = judged(interests(apart, [("P1", "P2"), ("P2", "P3"), ("P1", "P3")]))
     assert verdict.witness.logs == ("P1+P2", "P1+P3", "P2+P3")
-
-
-def test_a_change_that_is_not_enough_says_so():
-    two = {"X": "AB", "Y": "BC", "Z": "CA", "U": "DE", "V": "EF", "W": "FD"}
-    assert (
-        "but no change of a single name removes every cycle" in judged(interests(two)).least_change
-    )
 
 
 # -- oracles --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 from topology.interests import InterestFile
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.hypergraph import declared_logs
-from topology.tree import PRICING, CollectorSpec, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Objective, Plan, Subscription
 
 
 def assembled(
@@ -70,7 +70,7 @@ def assembled(
             Subscription(entry.name, entry.interest, reading.get(entry.name), entry.weight)
             for entry in interests.consumers
         ),
-        objective=Objective(float(hops), float(foreign), float(cost), gap, float(excess), PRICING),
+        objective=Objective(float(hops), float(foreign), float(cost), gap, float(excess)),
         phi=float(phi),
         rates=dict(interests.rates),
         limits=_limits(interests),

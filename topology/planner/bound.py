@@ -1,14 +1,144 @@
 """A proven lower bound of the cost of any tree, for components too large for the exact search.
 
-Each consumer's logs pass at least one collector.
+1. Given the tree, the cost is a sum of terms that are linear in the rates of the logs. So the least
+   cost is superadditive in the rates: if they are divided among several problems, the sum of the
+   least costs of these is a lower bound. Here rates are rounded down to multiples of one unit, for
+   what is left over only the hop is counted that each log needs, and the logs of a large component
+   are divided into areas. A demand without a log in an area costs nothing there; demands that
+   become equal in an area remain separate, because the tree may have them at different collectors.
+2. Each area is solved to a bound by `light.py` (small bags, exactly) and `prices.py` (the others).
+3. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
+   at the least weight. Limits only raise costs and are ignored; with hosts each hop costs as much
+   as the cheapest link.
+
+Budgets are steps, so the same input gives the same bound. The linear program is solved by CBC.
 """
 
 from __future__ import annotations
 
-from topology.planner.cost import Measure
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from topology.planner.cost import Measure, bits
+from topology.planner.integer_program import maximised
+from topology.planner.light import (
+    Budget,
+    Exhausted,
+    LightCollectors,
+    Restricted,
+    least_boundaries,
+)
+from topology.planner.prices import DemandPrices
+
+# About 10 s of CPU for 50 interests, most of it for the level that is reached last. Each level
+# needs some seven times the steps of the one before, and its bound is some 8 % higher.
+STEPS_MAX = 4_000_000
+AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
+UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
+# Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
+ROUNDS, ROUNDS_IN_ALL = 4, 60
+FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
+FINE = 1 << 12  # prices are multiples of 1 / FINE
 
 
-def bounded(measure: Measure) -> int:
-    """Give a lower bound of the price of any tree of the component, as an integer of `measure`."""
-    hops = sum(weight * load for weight, load in zip(measure.weight, measure.loads, strict=True))
-    return hops * measure.cheapest_hop() * measure.scale.phi.denominator * measure.tie_work
+def bounded(measure: Measure, *, steps: int = STEPS_MAX) -> int:
+    """Give a lower bound of the price of any tree of the component, as an integer of `measure`.
+
+    Blocks; starts solver processes and waits for their end. `steps` bounds the search of all areas.
+    """
+    whole = math.gcd(*measure.rate)
+    most = max(UNITS_MAX, 4 * len(measure.rate))
+    unit = max(whole, sum(measure.rate) // most)
+    units = [rate // unit for rate in measure.rate]
+    hop = measure.cheapest_hop() * measure.scale.phi.denominator
+    total = Fraction()
+    for weight, logs in zip(measure.weight, measure.needs, strict=True):
+        left_over = sum(measure.rate[n] - units[n] * unit for n in bits(logs))
+        total += weight * left_over * hop
+    areas = list(_areas(measure, units))
+    for area in areas:
+        for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop):
+            share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
+            rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
+            total += Fraction(_part_bound(part, share, rounds) * unit, FINE)
+    return max(0, int(total)) * measure.tie_work
+
+
+def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
+    """Divide the logs into areas with few demands; each grows by the log that adds the fewest."""
+    left = dict.fromkeys(number for number, rate in enumerate(units) if rate)
+    while left:
+        area: list[int] = []
+        demands = 0
+        around = {min(left): 0}
+        while around:
+            number = min(around, key=lambda n: ((measure.readers[n] & ~demands).bit_count(), n))
+            joined = demands | measure.readers[number]
+            if area and joined.bit_count() > AREA_DEMANDS_MAX:
+                break
+            area.append(number)
+            del left[number], around[number]
+            for demand in bits(joined & ~demands):
+                around.update((n, 0) for n in bits(measure.needs[demand]) if n in left)
+            demands = joined
+        yield area
+
+
+def _parts(measure: Measure, logs: Sequence[tuple[int, int]], hop: int) -> Iterator[Restricted]:
+    """Split the problem of some logs, given by readers and rate, into connected parts."""
+    groups: list[tuple[int, list[tuple[int, int]]]] = []
+    for readers, rate in logs:
+        joined, members = readers, [(readers, rate)]
+        apart = []
+        for demands, others in groups:
+            if demands & joined:
+                joined, members = joined | demands, [*others, *members]
+            else:
+                apart.append((demands, others))
+        groups = [*apart, (joined, members)]
+    one = measure.scale.weights
+    discard = measure.scale.phi.numerator * measure.scale.hops
+    for demands, members in groups:
+        place = {demand: number for number, demand in enumerate(bits(demands))}
+        weights = tuple(measure.weight[demand] for demand in place)
+        masks = tuple(
+            sum(1 << place[demand] for demand in bits(mask))
+            for mask, rate in members
+            for _ in range(rate)
+        )
+        drop = discard * min((one, *weights))
+        yield Restricted(masks, weights, hop * FINE, drop * FINE, discard * FINE)
+
+
+def _part_bound(part: Restricted, steps: int, rounds: int) -> int:
+    """Raise the level of the light collectors as long as the budget allows; then prove a bound."""
+    trivial = sum(part.leaf(demand) for demand in range(len(part.weight)))
+    if len(part.weight) == 1 or part.drop == 0:
+        return trivial
+    budget, light, level = Budget(steps), None, 0
+    stride = max(1, len(part.readers) // 32)
+    while light is None or level < len(part.readers):
+        level += stride
+        try:
+            light = LightCollectors(part, level, budget)
+        except Exhausted:
+            break
+    if light is None:
+        return trivial
+    floors = _floors(part, light.level, Budget(steps // 2))
+    return max(trivial, DemandPrices(light, floors).best(maximised, rounds=rounds))
+
+
+def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
+    """Find the least boundary of a set of each size, up to the level that the budget allows."""
+    floors: list[int] = []
+    while level < len(part.readers):
+        try:
+            floors = least_boundaries(part, level, budget)
+        except Exhausted:
+            break
+        if max(floors) <= level:
+            break  # all are exact
+        level += max(1, len(part.readers) // 32)
+    return floors

@@ -130,6 +130,14 @@ class Measure:
         """Give the least cost of a hop, in units of 1 / `scale.hops`."""
         return min(cell for row in (*self._link, *self._entry) for cell in row)
 
+    def typical_hops(self) -> list[int]:
+        """List costs to take for all hops before collectors have hosts: the least, and the mean.
+
+        In units of 1 / `scale.hops`.
+        """
+        cells = [cell for row in self._link for cell in row]
+        return sorted({self.cheapest_hop(), sum(cells) // len(cells)})
+
     @property
     def plain(self) -> bool:
         """Whether there are no limits and no hosts."""

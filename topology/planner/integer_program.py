@@ -29,7 +29,7 @@ import math
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,23 @@ def solved(
     return Answer(status, objective * unit, picked)
 
 
+def maximised(
+    count: int, objective: Mapping[int, float], rows: Sequence[tuple[Mapping[int, float], float]]
+) -> list[float] | None:
+    """Maximise a linear program over `count` free variables; None if the solver did not finish.
+
+    Each row is the coefficients by variable, and the greatest sum. The answer is floating point:
+    who needs a proof must check it.
+    """
+    problem = pulp.LpProblem("prices", pulp.LpMinimize)
+    variables = [problem.add_variable(f"x{number}") for number in range(count)]
+    problem.setObjective(pulp.LpAffineExpression((variables[n], -c) for n, c in objective.items()))
+    for row, limit in rows:
+        problem += pulp.LpAffineExpression((variables[n], c) for n, c in row.items()) <= limit
+    status, _, answers = _run(problem, solver="cbc", time_limit_s=None)
+    return [answers[x.name] for x in variables] if status == "optimal" else None
+
+
 def _limit_counts(
     problem: Any, columns: Sequence[tuple[int, Choice, Any]], limits: PlanLimits
 ) -> None:
@@ -109,6 +126,78 @@ def _limit_counts(
         for host in sorted({choice.host for _, choice, _ in columns} - {NOWHERE}):
             there = pulp.lpSum(z for _, choice, z in columns if choice.host == host)
             problem += there <= limits.collectors_per_host_max, f"collectors_on_host_{host}"
+
+
+# -- programs that others make --------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LinearProgram:
+    """Columns from 0 to 1 with their costs, and rows of (column, coefficient) pairs.
+
+    A row is (whether its sum must equal the limit, or else must not exceed it; pairs; limit).
+    """
+
+    costs: list[int] = field(default_factory=list)
+    rows: list[tuple[bool, list[tuple[int, int]], int]] = field(default_factory=list)
+
+    def column(self, cost: int) -> int:
+        """Add a column, and give its number."""
+        self.costs.append(cost)
+        return len(self.costs) - 1
+
+    def equal(self, pairs: list[tuple[int, int]], limit: int) -> None:
+        """Add the row: sum = limit."""
+        self.rows.append((True, pairs, limit))
+
+    def at_most(self, pairs: list[tuple[int, int]], limit: int) -> None:
+        """Add the row: sum <= limit."""
+        self.rows.append((False, pairs, limit))
+
+
+def minimised(
+    program: LinearProgram, *, whole: Sequence[int] = (), time_limit_s: float | None = None
+) -> list[float] | None:
+    """Give the values of the columns of an optimum, in which those of `whole` are whole numbers.
+
+    None if CBC did not finish in time, or found that there is no answer. Blocks as `solved` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="amcast-cbc-") as directory:
+        model, answer = Path(directory) / "model.mps", Path(directory) / "model.sol"
+        model.write_text("\n".join(_mps(program, whole)) + "\n", encoding="ascii")
+        if not _cbc_ran(model, answer, TIME_LIMIT_S if time_limit_s is None else time_limit_s):
+            return None
+        verdict, *lines = answer.read_text(encoding="ascii").split("\n")
+    if not verdict.startswith("Optimal"):
+        return None
+    values = [0.0] * len(program.costs)
+    for line in lines:
+        words = line.split()  # number, name, value, reduced cost
+        if len(words) == 4 and words[1].startswith("x"):
+            values[int(words[1][1:])] = float(words[2])
+    return values
+
+
+def _mps(program: LinearProgram, whole: Sequence[int]) -> list[str]:
+    """Write a program in the free MPS format: its columns are x0, x1, ..., its rows r0, r1, ..."""
+    unit = max(program.costs, default=1) / COEFFICIENT_MAX or 1.0
+    cells: list[list[str]] = [[] for _ in program.costs]
+    for number, (_, pairs, _) in enumerate(program.rows):
+        for column, coefficient in pairs:
+            cells[column].append(f" x{column} r{number} {coefficient}")
+    lines = ["NAME model FREE", "ROWS", " N cost"]
+    lines += [f" {'E' if equal else 'L'} r{n}" for n, (equal, _, _) in enumerate(program.rows)]
+    lines.append("COLUMNS")
+    for column, cost in enumerate(program.costs):
+        lines += [f" x{column} cost {cost / unit!r}", *cells[column]]
+    lines.append("RHS")
+    lines += [f" RHS r{n} {limit}" for n, (_, _, limit) in enumerate(program.rows) if limit]
+    lines.append("BOUNDS")
+    binary = set(whole)
+    for column in range(len(program.costs)):
+        bound = f" BV BND x{column}" if column in binary else f" UP BND x{column} 1"
+        lines.append(bound)
+    return [*lines, "ENDATA"]
 
 
 # -- solvers --------------------------------------------------------------------------------
@@ -130,27 +219,32 @@ def _run_cbc(problem: Any, seconds: float) -> tuple[str, float, Mapping[str, flo
     with tempfile.TemporaryDirectory(prefix="amcast-cbc-") as directory:
         model, answer = Path(directory) / "model.mps", Path(directory) / "model.sol"
         variables, names, rows, _ = problem.writeMPS(str(model), rename=True)
-        command = [reader.path, str(model)]
-        command += ["-randomSeed", str(SEED), "-randomCbcSeed", str(SEED)]
-        command += ["-ratioGap", "0", "-allowableGap", "0", "-timeMode", "elapsed"]
-        command += ["-sec", f"{max(1.0, seconds):.0f}", "-solve"]
-        command += ["-printingOptions", "all", "-solution", str(answer)]
-        try:
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=seconds + GRACE_S,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return "unfinished", math.inf, {}  # too slow, killed, or not made for this machine
-        if not answer.exists():
+        if not _cbc_ran(model, answer, seconds):
             return "unfinished", math.inf, {}
         status, values, *_ = reader.readsol_MPS(str(answer), problem, variables, names, rows)
         verdict = answer.read_text(encoding="ascii").split("\n", 1)[0]
     return _verdict(problem, status, values, finished=verdict.startswith("Optimal"))
+
+
+def _cbc_ran(model: Path, answer: Path, seconds: float) -> bool:
+    """Run CBC on a model file; whether it wrote its answer to a file."""
+    command = [pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).path, str(model)]
+    command += ["-randomSeed", str(SEED), "-randomCbcSeed", str(SEED)]
+    command += ["-ratioGap", "0", "-allowableGap", "0", "-timeMode", "elapsed"]
+    command += ["-sec", f"{max(1.0, seconds):.0f}", "-solve"]
+    command += ["-printingOptions", "all", "-solution", str(answer)]
+    try:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds + GRACE_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False  # too slow, killed, or not made for this machine
+    return answer.exists()
 
 
 def _run_highs(problem: Any, seconds: float) -> tuple[str, float, Mapping[str, float]]:

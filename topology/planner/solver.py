@@ -6,7 +6,9 @@ limits decide the method, and no clock does, so the same input gives the same pl
     every choice    up to seven demands (fewer with hosts): dynamic programming over all trees; the
                     integer program over the same choices (`exact.Choice`), if few, confirms it
     every bag       more demands over few classes of logs: dynamic programming over all bags
-    heuristic       all others: the best of several constructions, and a proven lower bound
+    least join tree acyclic interests: one collector for each demand, by a linear program
+    heuristic       all others, and acyclic ones too: the best of several constructions, and a
+                    proven lower bound; the cheaper tree of the two is taken
 
 Only the integer program (`integer_program.py`) handles limits that couple collectors: on their
 number, in all and per host.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import bounded
+from topology.planner.bound import STEPS_MAX, bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     BAG_STEPS_MAX,
@@ -36,6 +38,7 @@ from topology.planner.exact import (
 from topology.planner.heuristic import constructed
 from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import solved
+from topology.planner.join_tree import PHI_MIN, least_join_tree
 from topology.tree import PHI_DEFAULT, Plan
 
 # The price of a foreign message in hops. With 10 a tree may have up to ten hops more to avoid one
@@ -45,6 +48,7 @@ PHI = {"genuine": PHI_DEFAULT, "latency": 0.1, "balance": PHI_DEFAULT}
 # out: they take CBC long, and the search is exact without them.
 CHOICES_MAX = 6_000
 BALANCE_STEPS_MAX = 8  # halvings: the interval of possible loads shrinks to 1/256
+BALANCE_EFFORT = 0.1  # of each step's search: with it they take as long as the last search
 TOLERANCE = 1e-6  # relative; the program's prices are floating point, the search's are exact
 
 
@@ -78,8 +82,8 @@ def plan(
     `prefer` is "genuine" (phi 10), "latency" (phi 0.1) or "balance" (first the least load on the
     busiest collector, then phi 10). `phi` overrides the price of foreign work; `effort` multiplies
     all step budgets. The same input gives the same plan, byte for byte, unless `time_limit_s` stops
-    the integer program early. Raises `Infeasible` if a limit cannot be kept. Blocks; starts solver
-    processes and waits for their end.
+    a solver early. Raises `Infeasible` if a limit cannot be kept. Blocks; starts solver processes
+    and waits for their end.
     """
     return solve(
         interests,
@@ -119,7 +123,7 @@ def solve(
     for number, part in enumerate(parts, start=1):
         interested = len(part.measure.component.demands)
         show(f"part {number} of {len(parts)}: {interested} interests", _gap(parts[: number - 1]))
-        _solve_part(part, effort=effort)
+        _solve_part(part, effort=effort, time_limit_s=time_limit_s)
         show(f"part {number} of {len(parts)}: {part.how}", _gap(parts[:number]))
     _confirm(parts, interests, solver=solver, time_limit_s=time_limit_s)
     show("done", _gap(parts))
@@ -196,7 +200,7 @@ def _refuse_heavy(measure: Measure) -> None:
             )
 
 
-def _solve_part(part: _Part, *, effort: float) -> None:
+def _solve_part(part: _Part, *, effort: float, time_limit_s: float | None) -> None:
     """Find the best tree of one component, and its bound."""
     measure = part.measure
     demands = len(measure.component.demands)
@@ -227,8 +231,13 @@ def _solve_part(part: _Part, *, effort: float) -> None:
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
             f"the limits, or search longer with --effort"
         )
-    part.price, part.bound = measure.priced(part.tree), bounded(measure)
+    part.price = measure.priced(part.tree)
+    part.bound = bounded(measure, steps=int(STEPS_MAX * effort))
     part.how = "heuristic"
+    if plain and measure.scale.phi >= PHI_MIN:
+        joined = least_join_tree(measure, time_limit_s=time_limit_s)
+        if joined is not None and measure.priced(joined) < part.price:
+            part.tree, part.price, part.how = joined, measure.priced(joined), "least join tree"
 
 
 def _demands_max(measure: Measure) -> int:
@@ -278,14 +287,15 @@ def _lightest(part: _Part) -> int | None:
     The interval begins at the load of the heaviest interest, and ends at that of the first tree.
     """
     measure = part.measure
-    tree = constructed(measure, load_max=part.load_max)
+    tree = constructed(measure, load_max=part.load_max, effort=BALANCE_EFFORT)
     if tree is None:
         return None
     low, high = max(measure.loads), measure.heaviest(tree)
     for _ in range(BALANCE_STEPS_MAX):
-        tree = constructed(measure, load_max=(low + high) // 2)
+        middle = (low + high) // 2
+        tree = constructed(measure, load_max=middle, effort=BALANCE_EFFORT)
         if tree is None:
-            low = (low + high) // 2 + 1
+            low = middle + 1
         else:
             high = min(high, measure.heaviest(tree))
         if low >= high:

@@ -1,0 +1,32 @@
+"""Prints the planner's lower bound of one input: `python -m bench.micro.bounds local1 4000000`.
+
+The input is `local1`, `scattered0`, `scattered1` or `large`; the number is the budget of steps. The
+bound depends on these only. The seconds are CPU time of this process and of the solvers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bench.micro.planner import local, measures, scattered
+from topology.planner.bound import STEPS_MAX, bounded
+
+INPUTS = {
+    "local1": lambda: local(1),
+    "scattered0": lambda: scattered(0),
+    "scattered1": lambda: scattered(1),
+    "large": lambda: local(0, 1000, 1000),
+}
+
+
+def main(name: str, steps: int) -> None:
+    """Print the sum of the bounds of all parts, and the CPU seconds."""
+    bound = sum(measure.cost(bounded(measure, steps=steps)) for measure in measures(INPUTS[name]()))
+    used = os.times()
+    seconds = used.user + used.system + used.children_user + used.children_system
+    sys.stdout.write(f"{name} steps {steps} bound {bound:g} CPU {seconds:.0f} s\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else STEPS_MAX)

@@ -1,0 +1,134 @@
+"""Asks the processes that run a topic's collectors what they have counted, at their `/status`.
+
+The control topic names the page of the process that last began to act for a collector. Each page
+is read once. A page that does not answer costs `_PAGE_S`, and the collectors on it stay uncounted:
+that is a sentence, never an error. A page is served by default to its own machine only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+from collectors.reconfiguration.drain import some
+from multicast.control import ControlState, StatusPage
+from topology.measured_work import CollectorCounts
+
+_PAGE_S = 3.0  # a page takes milliseconds; people wait for it
+_PAGES_AT_ONCE = 16  # threads; so many processes answer, or time out, in one `_PAGE_S`
+# A collector with a hundred logs takes some 10 kB of a page, and a process runs hundreds of them.
+_PAGE_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCounts:
+    """The counts of the newest plan's collectors by name; in sentences, which are missing."""
+
+    counts: Mapping[str, CollectorCounts]
+    missing: tuple[str, ...]
+
+
+def reported_counts(state: ControlState) -> ReportedCounts:
+    """Read the pages of all collectors of the newest plan; blocks for seconds at most.
+
+    If several processes run a collector, the one that acts is taken.
+    """
+    plan = state.plan()
+    pages = {node.name: state.pages.get(node.name) for node in plan.collectors}
+    answers = _read_all({page: None for page in pages.values() if page is not None})
+    counts: dict[str, CollectorCounts] = {}
+    missing: dict[str, list[str]] = {}
+    for name, page in pages.items():
+        epoch = state.first_epoch(plan.epoch, name)
+        preferred = [page] if page in answers else []
+        others = [other for other in answers if other != page]
+        described = _choose(answers, [*preferred, *others], name, epoch)
+        if described is not None:
+            counts[name] = described
+        else:
+            missing.setdefault(_why(page, answers), []).append(name)
+    return ReportedCounts(
+        counts, tuple(f"not counted: {some(names)}: {why}" for why, names in missing.items())
+    )
+
+
+def _why(page: StatusPage | None, answers: Mapping[StatusPage, Any]) -> str:
+    if page is None:
+        return "no process has said where its status page is"
+    answer = answers[page]
+    return answer if isinstance(answer, str) else f"{_url(page)} does not run it"
+
+
+def _url(page: StatusPage) -> str:
+    host = f"[{page.host}]" if ":" in page.host else page.host
+    return f"http://{host}:{page.port}/status"
+
+
+def _read_all(pages: Iterable[StatusPage]) -> dict[StatusPage, Sequence[Any] | str]:
+    """Read the descriptions of collectors on each page; a sentence where that fails."""
+    listed = list(pages)
+    with ThreadPoolExecutor(_PAGES_AT_ONCE) as threads:
+        return dict(zip(listed, threads.map(_read, listed), strict=True))
+
+
+def _read(page: StatusPage) -> Sequence[Any] | str:
+    connection = HTTPConnection(page.host, page.port, timeout=_PAGE_S)
+    try:
+        connection.request("GET", "/status")
+        raw = connection.getresponse().read(_PAGE_BYTES_MAX)
+        document = json.loads(raw)
+        process, nodes = document["process"], document["nodes"]
+    except (OSError, HTTPException) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "no answer"
+        return f"{_url(page)} cannot be read ({why})"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{_url(page)} is not the status of collectors"
+    finally:
+        connection.close()
+    if process != page.process.hex():
+        return f"{_url(page)} is of another process"
+    return nodes if isinstance(nodes, list) else f"{_url(page)} is not the status of collectors"
+
+
+def _choose(
+    answers: Mapping[StatusPage, Sequence[Any] | str],
+    pages: Sequence[StatusPage | None],
+    name: str,
+    epoch: int,
+) -> CollectorCounts | None:
+    """Take the description of the instance that acts; else the first one on these pages."""
+    chosen: CollectorCounts | None = None
+    for page in pages:
+        assert page is not None
+        nodes = answers[page]
+        for node in () if isinstance(nodes, str) else nodes:
+            if not isinstance(node, dict) or (node.get("node"), node.get("epoch")) != (name, epoch):
+                continue
+            entries = node.get("entries")
+            if not isinstance(entries, dict):
+                continue
+            acting = node.get("acting") is True
+            if chosen is None or acting:
+                chosen = CollectorCounts(
+                    page=_url(page),
+                    process=page.process.hex(),
+                    acting=acting,
+                    appended=_by_log(entries, "appended"),
+                    relayed=_by_log(entries, "relayed"),
+                    read=_by_log(entries, "read"),
+                    dropped=_by_log(entries, "dropped"),
+                )
+            if acting:
+                return chosen
+    return chosen
+
+
+def _by_log(entries: Mapping[str, Any], kind: str) -> dict[str, int]:
+    counts = entries.get(kind)
+    if not isinstance(counts, dict):
+        return {}
+    return {str(log): count for log, count in counts.items() if isinstance(count, int)}

@@ -1,0 +1,249 @@
+"""Foreign work on a real broker: what a plan predicts, and what its collectors have counted."""
+
+import json
+import urllib.request
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from collectors.reconfiguration import rates
+from collectors.reconfiguration.apply import apply
+from multicast import Consumer, Producer
+from multicast.drivers.kafka_python import Admin
+from tests.helpers.plans import priced, with_foreign_work
+from tests.helpers.system import PATIENCE_S, System, amcast, until
+from topology.cli import app as topology_cli
+from topology.work import collector_work, consumer_work
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
+KINDS = ("appended", "relayed", "read", "dropped")
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, with_foreign_work(), tmp_path) as made:
+        yield made
+
+
+def multicast(system, sent=SENT):
+    """Send, and wait until all of it is ordered by its logs' tops."""
+    with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
+        receipts = [producer.multicast_all([b"m"] * count, to={log}) for log, count in sent.items()]
+        for receipt in receipts:
+            receipt.accepted(PATIENCE_S)
+            receipt.ordered(PATIENCE_S)
+
+
+def of(logs, sent):
+    return {log: sent.get(log, 0) for log in logs}
+
+
+def predicted(plan, sent):
+    """Give by collector what the plan has it append, relay, read and drop of these entries."""
+    return {
+        node.name: dict(
+            zip(
+                KINDS,
+                (of(logs, sent) for logs in (work.appends, work.relays, work.reads, work.drops)),
+                strict=True,
+            )
+        )
+        for node in plan.collectors
+        for work in [collector_work(plan, node)]
+    }
+
+
+def status(system):
+    done = amcast("collectors", "status", *system.common(), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def counted(system):
+    """Give what `collectors status` shows: by collector, by kind, by log."""
+    document = status(system)
+    assert document["not_counted"] == []
+    return {row["collector"]: row["entries"] for row in document["collectors"]}
+
+
+def page(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        return answer.read()
+
+
+def drained(system, wanted):
+    """Wait until the collectors have counted this much, and give what they have counted."""
+    seen = {}
+
+    def enough():
+        seen.update(counted(system))
+        return all(
+            sum(seen[name][kind].values()) >= sum(wanted[name][kind].values())
+            for name in wanted
+            for kind in KINDS
+        )
+
+    until(enough, "the counts of all that was sent", pause=0.2)
+    return seen
+
+
+def row_of(output, name):
+    """Give the numbers in a line of the table."""
+    (line,) = [line for line in output.splitlines() if line.startswith(f"{name} ")]
+    return [int(word) for word in line.removeprefix(name).split()]
+
+
+def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(system, monkeypatch):
+    # Init: all collectors in one process.
+    system.order()
+    multicast(system)
+    wanted = predicted(system.plan, SENT)
+
+    # Test and check: the command and the pages of the process say the same, log by log.
+    assert drained(system, wanted) == wanted
+    rows = {row["collector"]: row for row in status(system)["collectors"]}
+    assert rows["K0"]["genuineness"] == 0.0
+    kept = SENT["P1"] + SENT["P2"] + SENT["P4"]
+    assert rows["K1"]["genuineness"] == pytest.approx(kept / (kept + SENT["P3"]))
+    url = rows["K0"]["counted_at"]
+    nodes = json.loads(page(url))["nodes"]
+    assert {node["node"]: node["entries"] for node in nodes} == wanted
+    metrics = page(url.replace("/status", "/metrics")).decode().splitlines()
+    for name, kinds in wanted.items():
+        for kind, logs in kinds.items():
+            for log, count in logs.items():
+                labels = f'collector="{name}",epoch="1",log="{log}"'
+                assert f"amcast_collectors_entries_{kind}{{{labels}}} {count}" in metrics
+    table = amcast("collectors", "status", *system.common()).stdout
+    (line,) = [line for line in table.splitlines() if line.startswith("K3 ")]
+    assert line.split()[5:9] == [str(sum(wanted["K3"][kind].values())) for kind in KINDS]
+
+    # The same over a window of `topology plan --from-cluster`.
+    more = {"P1": 30, "P2": 50, "P3": 70, "P4": 110, "P5": 130}
+    both = Counter(SENT) + Counter(more)
+
+    def send_and_drain(_):
+        multicast(system, more)
+        drained(system, predicted(system.plan, both))
+
+    monkeypatch.setattr(rates, "wait_window", send_and_drain)
+    file = system.folder / "interests.toml"
+    file.write_text(
+        f'topic = "{system.topic}"\npartitions = ["P1", "P2", "P3", "P4", "P5", "P6"]\n'
+        '[[consumer]]\nname = "C1"\ninterest = ["P1", "P2"]\n'
+    )
+    flags = ["plan", str(file), "--from-cluster", "-b", system.bootstrap]
+    done = CliRunner().invoke(topology_cli, flags)
+    assert done.exit_code == 0, done.output
+    window = predicted(system.plan, more)
+    sums = Counter()
+    for name, kinds in window.items():
+        relayed, dropped = (sum(kinds[kind].values()) for kind in ("relayed", "dropped"))
+        assert row_of(done.output, name) == [relayed, relayed, dropped, dropped]
+        sums.update(relayed=relayed, dropped=dropped)
+    total = [sums["relayed"], sums["relayed"], sums["dropped"], sums["dropped"]]
+    assert row_of(done.output, "all measured") == total
+    assert min(total) > 0
+    entries = [consumer_work(system.plan, entry).drops for entry in system.plan.consumers]
+    dropped = sum(more.get(log, 0) for logs in entries for log in logs)
+    assert f"consumers drop {dropped} as predicted; not measured" in done.output
+
+
+def test_consumers_count_what_their_collectors_streams_hold(system):
+    system.order()
+    multicast(system)
+    for entry in system.plan.consumers:
+        work = consumer_work(system.plan, entry)
+        with Consumer(topic=system.topic, name=entry.name, driver=system.driver) as consumer:
+            for _ in consumer.until_end(timeout=PATIENCE_S):
+                pass
+            # The order ends perhaps with entries that this consumer drops: it reads on for them.
+            last = sum(of(work.reads, SENT).values())
+            until(lambda c=consumer, n=last: c.poll(0.05) or _read(c) >= n, "the end of the order")
+            entries = consumer.entries()
+            assert (dict(entries.read), dict(entries.dropped)) == (
+                of(work.reads, SENT),
+                of(work.drops, SENT),
+            )
+
+    # The command says it in one line. It stops at the end of C1's logs: then P4 may go on.
+    line = amcast("receive", *system.common(), "-n", "C1", "--until-end").stderr.splitlines()[-1]
+    wanted = SENT["P1"] + SENT["P2"]
+    dropped = int(line.split()[-4])
+    read, share = wanted + dropped, wanted / (wanted + dropped)
+    assert dropped <= SENT["P4"]
+    entries = f"{read} order entries read, {dropped} dropped ({share:.1%} genuine)"
+    assert line == f"received {wanted}; {entries}"
+
+
+def _read(consumer):
+    return sum(consumer.entries().read.values())
+
+
+def test_after_a_kill_the_new_process_counts_what_comes_after(system):
+    # Init: a process for each collector, everything drained; K1's is killed.
+    processes = system.collectors()
+    processes.wait_healthy()
+    multicast(system)
+    first = predicted(system.plan, SENT)
+    assert drained(system, first) == first
+    processes.kill("K1")
+
+    # Check: the command goes on, and says whom it cannot ask.
+    document = status(system)
+    (sentence,) = document["not_counted"]
+    assert sentence.startswith("not counted: K1: http://127.0.0.1:")
+    rows = {row["collector"]: row for row in document["collectors"]}
+    assert (rows["K1"]["entries"], rows["K1"]["genuineness"]) == (None, None)
+    assert {name: rows[name]["entries"] for name in ("K0", "K2", "K3")} == {
+        name: first[name] for name in ("K0", "K2", "K3")
+    }
+
+    # Test: the next process reads both streams again.
+    processes.start("K1")
+    until(lambda: status(system)["not_counted"] == [], "an address of the new process", pause=0.2)
+    # Nothing is counted again but what K0 ordered after K1's last record, all of P3: nothing of
+    # that was relayed, so no record says that the process before had read it.
+    again = counted(system)["K1"]
+    dropped = again["dropped"]["P3"]
+    assert 0 <= dropped <= SENT["P3"]
+    assert again == {**predicted(system.plan, {})["K1"], **_only_dropped(dropped)}
+    more = {"P1": 7, "P2": 5, "P3": 3, "P4": 2, "P5": 1}
+    multicast(system, more)
+    second = predicted(system.plan, Counter(SENT) + Counter(more))
+    second["K1"] = predicted(system.plan, more)["K1"]
+    for kind in ("read", "dropped"):
+        second["K1"][kind]["P3"] += dropped
+    assert drained(system, second) == second
+
+
+def _only_dropped(count):
+    return {"read": {"P1": 0, "P2": 0, "P3": count}, "dropped": {"P3": count}}
+
+
+def test_after_a_change_of_the_plan_counts_are_those_of_the_new_plan(system):
+    # Init: in the new plan C2 reads K0, which so relays less, and K2 is gone.
+    system.order()
+    multicast(system)
+    before = predicted(system.plan, SENT)
+    assert drained(system, before) == before
+    old = system.plan
+    consumers = tuple(
+        replace(entry, interest=("P2", "P3"), collector="K0") if entry.name == "C2" else entry
+        for entry in old.consumers
+    )
+    nodes = tuple(node for node in old.collectors if node.name != "K2")
+    new = priced(replace(old, epoch=2, base_epoch=1, collectors=nodes, consumers=consumers))
+
+    # Test.
+    with Admin(system.bootstrap) as admin:
+        system.plan = apply(system.driver, admin, new, timeout_s=PATIENCE_S).plan
+    multicast(system)
+
+    # Check: the counts begin anew with the collectors of the new epoch, and K0 relays only P1.
+    after = predicted(system.plan, SENT)
+    assert drained(system, after) == after
+    assert after["K0"]["relayed"] == {"P1": SENT["P1"]}

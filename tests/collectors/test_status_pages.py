@@ -1,0 +1,166 @@
+"""Whose counts are taken, and what is said where a page cannot be read."""
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from collectors.reconfiguration import status_pages
+from collectors.reconfiguration.status_pages import reported_counts
+from multicast.announcements import Address
+from multicast.control import StatusPage, address_record, running_record
+from multicast.drivers.protocol import Record
+from tests.helpers.in_memory_cluster import InMemoryCluster
+from topology.measured_work import CollectorCounts, measured_work
+
+PROCESS = bytes(range(8))
+COLLECTORS = {"K1": (("P1", "P2"), None), "K2": (("P2", "P3"), "K1")}
+CONSUMERS = {"C1": (("P1",), "K1"), "C2": (("P2", "P3"), "K2")}
+
+
+@pytest.fixture
+def state():
+    cluster = InMemoryCluster()
+    cluster.plan(("P1", "P2", "P3"), COLLECTORS, CONSUMERS)
+    return cluster.control()
+
+
+@pytest.fixture
+def serve():
+    """Give a function that serves one answer to every request, and gives its page."""
+    servers = []
+
+    def started(answer, process=PROCESS):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        servers.append((server, thread))
+        return StatusPage("127.0.0.1", server.server_port, process)
+
+    yield started
+    for server, thread in servers:
+        server.shutdown()
+        thread.join(60)
+        server.server_close()
+
+
+def node(name, *, acting=True, appended=1, epoch=1):
+    entries = {"appended": {"P2": appended}, "relayed": {}, "read": {}, "dropped": {}}
+    return {"node": name, "epoch": epoch, "acting": acting, "entries": entries}
+
+
+def document(*nodes, process=PROCESS):
+    return json.dumps({"process": process.hex(), "nodes": nodes}).encode()
+
+
+def runs_at(state, name, page):
+    key, value = running_record(1, name, page)
+    state.read(Record(state.epoch, value, key))
+
+
+def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(state):
+    page = StatusPage("127.0.0.1", 6066, PROCESS)
+    for record in (running_record(1, "K1", page), running_record(1, "K1")):
+        before = state.copy()
+        state.read(Record(0, record[1], record[0]))
+        assert state.running == {"K1": 1}
+        assert state.pages == {"K1": page if record[1].count(b"6066") else None}
+        assert before.pages != state.pages  # a copy reads on by itself
+    key, value = address_record(1, "K2", Address("h", 1, bytes(8)), page)
+    token = state.void
+    state.read(Record(0, value, key))
+    assert (state.pages["K2"], state.void) == (page, token)
+
+
+@pytest.mark.parametrize(
+    "web",
+    [1, None, {}, {"host": "h"}, {"host": "h", "port": 70000, "process": PROCESS.hex()},
+     {"host": "", "port": 1, "process": PROCESS.hex()},
+     {"host": "h", "port": 1, "process": "xy"}],
+)  # fmt: skip
+def test_a_malformed_page_voids_its_statement(state, web):
+    value = json.dumps({"schema_version": 1, "epoch": 1, "web": web}).encode()
+    state.read(Record(0, value, b"running/K1"))
+    assert (state.void, state.running, state.pages) == (1, {}, {})
+
+
+def test_the_instance_that_acts_is_taken_wherever_it_is(state, serve):
+    # Init: K1's newest address is of a process that has become a standby; the other one acts.
+    other = bytes(8)
+    standby = serve(document(node("K1", acting=False, appended=5), node("K2", epoch=9)))
+    acting = serve(document(node("K1", appended=7), node("K2"), process=other), other)
+    runs_at(state, "K1", standby)
+    runs_at(state, "K2", acting)
+
+    counted = reported_counts(state)
+    assert counted.missing == ()
+    assert counted.counts["K1"].appended == {"P2": 7}
+    assert (counted.counts["K1"].acting, counted.counts["K1"].process) == (True, other.hex())
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (document(node("K1"), process=bytes(8)), "is of another process"),
+        (document(node("K3")), "does not run it"),
+        (document(node("K1", epoch=2)), "does not run it"),
+        (document({"node": "K1", "epoch": 1, "entries": 3}, 7), "does not run it"),
+        (b"[]", "is not the status of collectors"),
+        (b"{", "is not the status of collectors"),
+        (json.dumps({"process": PROCESS.hex(), "nodes": 3}).encode(), "is not the status of"),
+        (b"[" * 100_000, "is not the status of collectors"),
+    ],
+)
+def test_a_page_that_says_something_else_is_a_sentence(state, serve, answer, why):
+    page = serve(answer)
+    runs_at(state, "K1", page)
+    first, second = reported_counts(state).missing
+    assert first.startswith(f"not counted: K1: http://127.0.0.1:{page.port}/status {why}")
+    assert second == "not counted: K2: no process has said where its status page is"
+
+
+def test_a_page_that_does_not_answer_is_a_sentence(state, monkeypatch):
+    monkeypatch.setattr(status_pages, "_PAGE_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        for name, opened in (("K1", silent), ("K2", closed)):
+            runs_at(state, name, StatusPage("127.0.0.1", opened.getsockname()[1], PROCESS))
+        first, second = reported_counts(state).missing
+    assert first.endswith("/status cannot be read (timed out)")
+    assert second.endswith("/status cannot be read (Connection refused)")
+
+
+def counts(process, relayed, dropped):
+    return CollectorCounts(
+        page="", process=process, acting=True, appended={"P1": relayed},
+        relayed={"P1": relayed}, read={"P1": dropped}, dropped={"P1": dropped},
+    )  # fmt: skip
+
+
+def test_a_collector_whose_process_changed_in_the_window_is_not_measured(state):
+    plan = state.plan()
+    before = {"K1": counts("a", 5, 0), "K2": counts("a", 1, 2)}
+    after = {"K1": counts("b", 9, 0), "K2": counts("a", 4, 7)}
+    growth = {"P1": 10, "P2": 20, "P3": 40}
+    work = measured_work(plan, growth, before, after, seconds=1.0, missing=["x"])
+    first, second = work.collectors
+    # C1 reads P1 alone: the plan serves it by no collector, so K1 relays all that it orders.
+    assert (first.relayed_predicted, first.relayed_measured) == (20, None)
+    assert (second.dropped_predicted, second.dropped_measured) == (10, 5)
+    assert (second.relayed_predicted, second.relayed_measured) == (0, 3)
+    total = work.total
+    assert (total.relayed_predicted, total.relayed_measured) == (0, 3)
+    assert work.missing == ("x", "not counted: K1: another process took it over meanwhile")
+    late = measured_work(plan, growth, {}, after, seconds=1.0, missing=[])
+    assert late.missing[0] == "not counted: K1: it was not counted before the window"

@@ -1,0 +1,140 @@
+"""The moves of the annealing: what they are said to cost, and what they cost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.topology.test_optimal import random_file
+from topology.interests import InterestFile, PlanLimits
+from topology.planner import heuristic
+from topology.planner.annealing import FAR_OFF
+from topology.planner.cost import Measure
+from topology.planner.exact import SearchState, best_choices, choices
+from topology.planner.heuristic import Annealing, constructed, greedy
+from topology.planner.hypergraph import reduced
+
+LIMITS = {
+    "none": PlanLimits(),
+    "levels": PlanLimits(levels_max=4),
+    "load": PlanLimits(collector_rate_wanted=15.0),
+}
+
+
+def measures(file: InterestFile, limits: PlanLimits, phi: float = 10.0) -> list[Measure]:
+    problem = reduced(replace(file, limits=limits))
+    return [
+        Measure(part, rates=problem.rates, weights=problem.weights, phi=phi, limits=limits)
+        for part in problem.components
+    ]
+
+
+def searches(seed: int, limits: PlanLimits, phi: float = 10.0, count: int = 9) -> list[Annealing]:
+    made = []
+    for measure in measures(random_file(seed, logs=12, count=count), limits, phi):
+        search = Annealing(measure, load_max=None, hop=1)
+        search.insert_all(range(len(measure.weight)))
+        made.append(search)
+    return made
+
+
+def cost(search: Annealing) -> int:
+    measure = search.measure
+    return measure.priced(search.result()) // measure.tie_work
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("phi", [10.0, 0.1])
+@pytest.mark.parametrize("seed", range(4))
+def test_each_place_changes_the_price_by_what_was_said(seed, phi, limits):
+    dice = random.Random(seed)
+    for search in searches(seed, limits, phi):
+        tree = search.tree
+        before = cost(search), tree.price()
+        for _ in range(40):
+            lifted = tree.lifted(dice.getrandbits(40))
+            if lifted is None:
+                continue
+            node, old = lifted
+            prices, nodes, _, was = tree.places(node, FAR_OFF, old)
+            chosen = dice.choice([n for n, price in enumerate(prices) if price < FAR_OFF // 2])
+            tree.put(node, 4 * nodes[chosen >> 2] + (chosen & 3))
+            after = cost(search), tree.price()
+            assert after[0] - before[0] == after[1] - before[1] == prices[chosen] - was
+            before = after
+
+
+def test_places_that_are_left_out_cost_more_than_the_slack():
+    (search,) = searches(1, PlanLimits(), count=20)
+    tree, dice, less = search.tree, random.Random(1), 0
+    for _ in range(60):
+        lifted = tree.lifted(dice.getrandbits(40))
+        if lifted is None:
+            continue
+        node, old = lifted
+        every, all_nodes, limit, was = tree.places(node, FAR_OFF // 4, old)
+        few, nodes, limit, same = tree.places(node, 500, old)
+        assert (min(few), same) == (min(every), was)
+        cheap = {4 * all_nodes[n >> 2] + (n & 3) for n, p in enumerate(every) if p <= limit}
+        assert cheap == {4 * nodes[n >> 2] + (n & 3) for n, p in enumerate(few) if p <= limit}
+        less += len(few) < len(every)
+        tree.put(node, old)
+    assert less > 20, "places were left out"
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_windows_gain_in_the_whole_tree_what_they_gain_and_keep_the_levels(limits, monkeypatch):
+    monkeypatch.setattr(heuristic, "WINDOW_ITEMS", 8)
+    for search in searches(3, limits, count=30):
+        tree = search.tree
+        for number in range(0, len(search.items), 3):
+            top, inside = search.window(number)
+            small, keys = search.cut_out(top, inside)
+            before = cost(search), tree.price(), small.price()
+            search.anneal(small, 200, heuristic.MILD)
+            search.put_back(top, inside, small, keys)
+            gains = [
+                old - new
+                for old, new in zip(
+                    before, (cost(search), tree.price(), small.price()), strict=True
+                )
+            ]
+            assert gains[0] == gains[1] == gains[2] >= 0
+        if limits.levels_max is not None:
+            tree.count_levels(tree.root)
+            assert tree.levels[tree.root] <= limits.levels_max
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_annealed_tree_of_six_interests_is_the_best_of_all(seed, limits, phi):
+    for measure in measures(random_file(seed + 100, logs=10, count=6), limits, phi):
+        root = SearchState(measure.component.everyone, -1, measure.levels_max)
+        exact = best_choices(choices(measure))[root][0]
+        made = constructed(measure, effort=0.2)
+        assert made is not None
+        assert measure.cost(measure.priced(made)) == measure.cost(exact)
+
+
+@pytest.mark.slow
+def test_windows_alone_improve_on_the_spanning_tree(monkeypatch):
+    monkeypatch.setattr(heuristic, "WHOLE_DEMANDS_MAX", 5)
+    (measure,) = measures(random_file(5, logs=40, count=30, size=(3, 6)), PlanLimits())
+    made, spanning = constructed(measure, effort=0.1), greedy(measure)
+    assert made is not None
+    assert spanning is not None
+    assert measure.priced(made) < 0.95 * measure.priced(spanning)
+    assert made == constructed(measure, effort=0.1)
+
+
+@pytest.mark.slow
+def test_the_least_possible_load_is_kept():
+    for measure in measures(random_file(2, logs=14, count=10), PlanLimits()):
+        tightest = max(measure.loads)
+        made = constructed(measure, load_max=tightest * 2, effort=0.2)
+        assert made is not None
+        assert measure.heaviest(made) <= tightest * 2

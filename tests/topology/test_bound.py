@@ -1,0 +1,177 @@
+"""The lower bound against every tree: never above the least cost, and equal where it must be."""
+
+import random
+from functools import cache
+
+import pytest
+
+from tests.topology.test_optimal import random_file
+from topology.interests import Hosts
+from topology.planner import bound
+from topology.planner.cost import Measure, bits
+from topology.planner.exact import SearchState, best_choices, choices
+from topology.planner.hypergraph import reduced
+from topology.planner.integer_program import maximised
+from topology.planner.light import Budget, LightCollectors, Restricted, least_boundaries
+from topology.planner.prices import DemandPrices
+
+STEPS = 10_000_000
+
+
+def random_part(seed):
+    """A connected problem of 2 to 5 demands; weights below one and phi of 10, 1 and 0.1 too."""
+    dice = random.Random(seed)
+    while True:
+        count, logs = dice.randint(2, 5), dice.randint(2, 8)
+        largest = dice.choice((3, count))
+        readers = [dice.randrange(1, 1 << count) for _ in range(logs)]
+        readers = [mask for mask in readers if mask.bit_count() <= largest]
+        rates = [dice.randint(1, 3) if seed % 2 else 1 for _ in readers]
+        weight = [dice.randint(1, 4) if seed % 3 else 1 for _ in range(count)]
+        one = dice.choice((1, 2, 3)) if seed % 3 else 1
+        discard, hop = dice.choice(((10, 1), (1, 1), (1, 10)))
+        joined = 1
+        for _ in range(count):
+            for mask in readers:
+                joined |= mask if mask & joined else 0
+        if joined == (1 << count) - 1:
+            units = tuple(m for m, rate in zip(readers, rates, strict=True) for _ in range(rate))
+            drop = discard * min(one, *weight)
+            return Restricted(units, tuple(weight), hop, drop, discard), discard * one
+
+
+def divisions(demands):
+    """List the ways to divide a set of demands among children."""
+    if not demands:
+        yield ()
+        return
+    first, rest = demands & -demands, demands & (demands - 1)
+    some = rest
+    while True:
+        for others in divisions(rest & ~some):
+            yield (first | some, *others)
+        if not some:
+            return
+        some = (some - 1) & rest
+
+
+def least_cost(part, drop):
+    """Search all trees, by the definition of the cost; entries that are dropped cost `drop`."""
+
+    def touched(demands):
+        return {n for n, mask in enumerate(part.readers) if mask & demands}
+
+    def inner(demands):
+        return {n for n in touched(demands) if not part.readers[n] & ~demands}
+
+    def price(below, served, children):
+        bag = touched(below).difference(*(inner(child) for child in children))
+        wanted = touched(served)
+        cost = drop * len(bag - wanted)
+        cost += sum(drop * len(bag - (touched(child) - inner(child))) for child in children)
+        for demand in bits(served):
+            cost += part.discard * part.weight[demand] * len(bag - touched(1 << demand))
+        for number in bag:
+            cost += part.hop * sum(part.weight[d] for d in bits(part.readers[number] & below))
+        return cost
+
+    @cache
+    def least(below):
+        costs = []
+        served = below
+        while True:
+            costs.extend(
+                price(below, served, children) + sum(map(least, children))
+                for children in divisions(below & ~served)
+                if below not in children
+            )
+            if not served:
+                return min(costs)
+            served = (served - 1) & below
+
+    return least(part.everyone)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(24))
+def test_no_prices_at_any_level_prove_more_than_the_least_cost(seed, level):
+    part, drop = random_part(seed)
+    dice = random.Random(seed)
+    least = least_cost(part, drop)
+
+    light = LightCollectors(part, level, Budget(STEPS))
+    floors = least_boundaries(part, level + 2, Budget(STEPS))
+    prices = DemandPrices(light, floors)
+    any_prices = [
+        [dice.randint(-20, 60) for _ in part.weight],
+        [dice.randint(0, 9) * len(mask) for mask in map(list, map(bits, part.needs))],
+        prices.served,
+    ]
+
+    for some in any_prices:
+        assert prices.proven(some).bound <= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_the_prices_of_the_linear_program_prove_a_good_bound_and_no_more_than_the_least(seed):
+    part, drop = random_part(seed)
+    part = Restricted(
+        part.readers, part.weight, part.hop * 100, part.drop * 100, part.discard * 100
+    )
+
+    prices = DemandPrices(LightCollectors(part, 3, Budget(STEPS)))
+    bound = prices.best(maximised, rounds=3)
+
+    assert bound <= 100 * least_cost(part, drop)
+    assert bound >= prices.proven(prices.served).bound
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_if_every_bag_is_light_the_bound_is_the_least_cost(seed):
+    part, drop = random_part(seed)
+    prices = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
+
+    least = prices.values_of_light_trees()[part.everyone]
+
+    assert least <= least_cost(part, drop)
+    assert drop != part.drop or least == least_cost(part, drop)
+
+
+@pytest.mark.parametrize("level", [0, 2, 4, 20])
+@pytest.mark.parametrize("seed", range(24))
+def test_no_set_of_a_size_has_a_smaller_boundary_than_the_least(seed, level):
+    part, _ = random_part(seed)
+    rates = {}
+    for demands in range(1, part.everyone):
+        crossing = sum(1 for mask in part.readers if mask & demands and mask & ~demands)
+        rates.setdefault(demands.bit_count(), []).append(crossing)
+
+    least = least_boundaries(part, level, Budget(STEPS))
+
+    assert all(least[size] <= min(some) for size, some in rates.items())
+    assert least[1] == min(level + 1, *rates[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts, phi, monkeypatch):
+    file = random_file(seed, logs=6, count=4)
+    leaders = dict.fromkeys(file.partitions, "b")
+    where = Hosts(("a", "b"), ((1.0, 5.0), (5.0, 2.0)), leaders) if hosts else None
+    problem = reduced(file)
+    for part in problem.components:
+        measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=phi, hosts=where)
+        root = SearchState(part.everyone, -1, None)
+        least = best_choices(choices(measure))[root][0]
+        for demands, units, steps in (
+            (64, 512, STEPS),
+            (2, 512, STEPS),
+            (64, 9, STEPS),
+            (3, 30, 60),
+        ):
+            monkeypatch.setattr(bound, "AREA_DEMANDS_MAX", demands)
+            monkeypatch.setattr(bound, "UNITS_MAX", units)
+            assert 0 < bound.bounded(measure, steps=steps) <= least

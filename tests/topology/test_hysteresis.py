@@ -1,0 +1,195 @@
+"""Whether a new plan replaces the running tree: drift does not, a real change does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.micro.planner import acyclic, local
+from tests.topology.test_plan import POSTER, interests
+from topology.changes import differences, with_kept_names, with_running_logs
+from topology.check import check, figures
+from topology.hysteresis import MARGIN_DEFAULT, weighed
+from topology.interests import Interest, InterestFile, PlanLimits
+from topology.planner.solver import solve
+from topology.tree import PRICING_FIRST, Plan
+
+INPUTS = {
+    "poster": interests(POSTER),
+    "poster with a cycle": interests({**POSTER, "C4": ["P1", "P5"]}),
+    "local": local(2, 16, 9, 6),
+    "acyclic": acyclic(0, 16, 8),
+}
+
+
+def planned(file: InterestFile, running: Plan | None = None, *, effort: float = 1.0) -> Plan:
+    if running is None:
+        return solve(file, effort=effort).plan
+    made = solve(with_running_logs(file, running), base_epoch=running.epoch, effort=effort).plan
+    return with_kept_names(running, made)
+
+
+def weigh(running: Plan, file: InterestFile, margin: float = MARGIN_DEFAULT):
+    return weighed(running, planned(file, running), margin=margin)
+
+
+def at_rates(file: InterestFile, rate: float = 100.0, **others: float) -> InterestFile:
+    return replace(file, rates={**dict.fromkeys(file.partitions, rate), **others})
+
+
+RUNNING = {name: planned(at_rates(file)) for name, file in INPUTS.items()}
+FACTORS = st.floats(0.9, 1.1)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_rates_and_weights_that_drift_by_a_tenth_leave_the_tree_alone(name, data):
+    file = INPUTS[name]
+    drifted = replace(
+        file,
+        rates={log: 100 * data.draw(FACTORS) for log in file.partitions},
+        consumers=tuple(replace(entry, weight=data.draw(FACTORS)) for entry in file.consumers),
+    )
+    choice = weigh(RUNNING[name], drifted)
+    assert choice.kept
+    assert choice.chosen is RUNNING[name]
+    assert choice.gain < MARGIN_DEFAULT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [local(1), acyclic(0)], ids=["local", "acyclic"])
+def test_a_drift_of_many_consumers_rates_leaves_the_tree_alone(file):
+    """The gains themselves: `python -m bench.micro.hysteresis`."""
+    running = planned(at_rates(file), effort=0.1)
+    factors = [0.9, 1.1, 1.0, 0.95, 1.05, 1.1, 0.9]
+    rates = {log: 100 * factors[n % len(factors)] for n, log in enumerate(file.partitions)}
+    new = planned(replace(file, rates=rates), running, effort=0.1)
+    assert weighed(running, new, margin=MARGIN_DEFAULT).chosen is running
+
+
+@pytest.mark.parametrize("log", ["P2", "P4"])
+def test_a_rate_five_times_as_high_turns_the_posters_tree_over(log):
+    running = RUNNING["poster"]
+    choice = weigh(running, at_rates(INPUTS["poster"], **{log: 500.0}))
+    assert not choice.kept
+    assert choice.gain > MARGIN_DEFAULT
+    assert choice.new.cost == pytest.approx((1 - choice.gain) * choice.running.cost)
+    assert (choice.chosen.epoch, choice.chosen.base_epoch) == (2, 1)
+    assert choice.moves.logs
+    check(choice.chosen)
+
+
+def test_an_interest_that_the_tree_cannot_serve_is_planned_whatever_the_margin():
+    running = RUNNING["poster"]
+    more = interests({**POSTER, "C4": ["P1", "P5"]})
+    choice = weigh(running, at_rates(more), margin=1.0)
+    assert (choice.kept, choice.tree, choice.running, choice.gain) == (False, None, None, None)
+    assert choice.why_not == "no collector of it orders all logs of consumer C4"
+    assert choice.chosen.subscription("C4") is not None
+
+
+def test_a_new_set_that_a_consumer_meets_is_planned_whatever_the_margin():
+    more = at_rates(interests(POSTER, [["P1", "P2"]]))
+    choice = weigh(RUNNING["poster"], more, margin=1.0)
+    assert not choice.kept
+    assert "does not order P1+P2" in choice.why_not
+
+
+def test_a_limit_that_the_running_tree_breaks_is_planned_whatever_the_margin():
+    running = planned(interests({"C1": ["P1", "P2"], "C2": ["P2", "P3"], "C3": ["P3", "P4"]}))
+    file = replace(interests({"C1": ["P1", "P2"], "C2": ["P2", "P3"], "C3": ["P3", "P4"]}),
+                   limits=PlanLimits(levels_max=1))  # fmt: skip
+    assert any(node.parent for node in running.collectors)
+    choice = weigh(running, file, margin=1.0)
+    assert not choice.kept
+    assert "levels_max" in choice.why_not
+
+
+def test_a_new_consumer_that_the_tree_serves_joins_it():
+    running = RUNNING["poster"]
+    choice = weigh(running, at_rates(interests({**POSTER, "C4": ["P1", "P2", "P3"]})))
+    assert choice.kept
+    assert differences(running, choice.chosen) == ("consumer C4 is new",)
+    assert choice.chosen.subscription("C4").collector == running.subscription("C1").collector
+    assert (choice.chosen.epoch, choice.chosen.base_epoch) == (2, 1)
+    check(choice.chosen)
+
+
+def test_a_consumer_that_is_gone_leaves_the_tree_only_if_that_gains_enough():
+    running = RUNNING["poster"]
+    fewer = interests({name: POSTER[name] for name in ("C1", "C2")})
+    fewer = at_rates(replace(fewer, partitions=running.partitions))
+    stays = weigh(running, fewer, margin=0.9)
+    assert stays.kept
+    assert differences(running, stays.chosen) == ("consumer C3 is gone",)
+    goes = weigh(running, fewer)
+    assert (goes.kept, goes.moves.gone) == (False, ("K3",))
+    # What is left behind works for nobody: K3 relays its three logs, and drops one of K1's.
+    assert goes.running.foreign - goes.new.foreign == pytest.approx(400)
+
+
+def test_the_margin_is_what_a_new_plan_must_gain():
+    file = at_rates(INPUTS["poster"], P4=500.0)
+    gain = weigh(RUNNING["poster"], file).gain
+    assert not weigh(RUNNING["poster"], file, margin=gain - 0.01).kept
+    assert weigh(RUNNING["poster"], file, margin=gain + 0.01).kept
+
+
+def test_without_a_margin_an_equal_plan_changes_nothing():
+    running = RUNNING["poster"]
+    choice = weigh(running, at_rates(INPUTS["poster"]), margin=0.0)
+    assert (choice.kept, choice.same, choice.gain) == (True, True, 0.0)
+    assert choice.chosen is running
+
+
+def test_rates_of_zero_change_nothing():
+    running = RUNNING["poster"]
+    choice = weigh(running, at_rates(INPUTS["poster"], rate=0.0))
+    assert choice.kept
+    assert (choice.gain, choice.running.cost, choice.new.cost) == (0.0, 0.0, 0.0)
+    assert choice.chosen is running
+
+
+def test_what_is_shown_of_a_tree_that_stays_has_the_new_rates():
+    file = at_rates(INPUTS["poster"], rate=110.0)
+    choice = weigh(RUNNING["poster"], file)
+    assert choice.chosen.rates["P1"] == 100
+    assert choice.shown.rates["P1"] == 110
+    assert choice.shown.objective.cost == pytest.approx(1.1 * RUNNING["poster"].objective.cost)
+    assert choice.shown.collectors == RUNNING["poster"].collectors
+    check(choice.shown)
+
+
+def test_a_running_plan_of_the_first_objective_is_compared_by_its_tree():
+    running = RUNNING["poster"]
+    old = replace(running, objective=replace(running.objective, foreign=1.0, version=PRICING_FIRST))
+    choice = weigh(old, at_rates(INPUTS["poster"]))
+    assert choice.chosen is old
+    assert choice.running.cost == figures(running).cost
+
+
+def test_streams_and_names_of_a_tree_that_stays_are_those_that_run():
+    running = RUNNING["poster"]
+    other = replace(
+        running,
+        collectors=tuple(
+            replace(node, stream=node.stream + 7, stream_first=40) for node in running.collectors
+        ),
+    )
+    file = at_rates(interests({**POSTER, "C4": ["P1", "P2", "P3"]}))
+    choice = weigh(other, file)
+    assert [node.stream for node in choice.chosen.collectors] == [7, 8, 9]
+    # `apply` fills in where each stream begins in the new epoch.
+    assert {node.stream_first for node in choice.chosen.collectors} == {0}
+
+
+def test_an_interest_of_one_log_reads_without_a_collector():
+    file = at_rates(interests(POSTER))
+    file = replace(file, consumers=(*file.consumers, Interest("C4", ("P1",))))
+    choice = weigh(RUNNING["poster"], file)
+    assert choice.kept
+    assert choice.chosen.subscription("C4").collector is None

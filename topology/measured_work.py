@@ -1,0 +1,122 @@
+"""Foreign work that a plan predicts, against what its running collectors have counted.
+
+In go the counts of two moments and how far each log grew between them; out come both figures for
+each collector. Predicted is the growth of the logs that the plan has the collector relay or drop
+(`topology/work.py`), measured the difference of its own counts. An *entry* is one offset that the
+order names. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from topology.tree import Plan
+from topology.work import collector_work, consumer_work
+
+ENTRY_KINDS = ("appended", "relayed", "read", "dropped")  # what a collector counts, in this order
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorCounts:
+    """Entries by log that one process counted for a collector since the process started.
+
+    `process` identifies the process, `page` is where it said so. `relayed` is a part of `appended`,
+    `dropped` one of `read`.
+    """
+
+    page: str
+    process: str
+    acting: bool
+    appended: Mapping[str, int]
+    relayed: Mapping[str, int]
+    read: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+    @property
+    def handled(self) -> int:
+        """Entries appended, and those that were read only to drop them."""
+        return sum(self.appended.values()) + sum(self.dropped.values())
+
+    @property
+    def genuineness(self) -> float | None:
+        """Entries handled for an addressee / entries handled; None if none was handled."""
+        wanted = sum(self.appended.values()) - sum(self.relayed.values())
+        return wanted / self.handled if self.handled else None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRow:
+    """Foreign entries of one collector or consumer in the window; None: not measured."""
+
+    name: str
+    relayed_predicted: int
+    relayed_measured: int | None
+    dropped_predicted: int
+    dropped_measured: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWork:
+    """Predicted and measured foreign work of a running plan over a window of `seconds`.
+
+    `consumers` have no measured figures: they do not report to the cluster. `missing` says in
+    sentences which collectors are not measured, and why.
+    """
+
+    seconds: float
+    collectors: tuple[WorkRow, ...]
+    consumers: tuple[WorkRow, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def total(self) -> WorkRow:
+        """The sum over the collectors that are measured, so that both figures are of the same."""
+        rows = [row for row in self.collectors if row.relayed_measured is not None]
+        return WorkRow(
+            "all measured",
+            sum(row.relayed_predicted for row in rows),
+            sum(row.relayed_measured or 0 for row in rows),
+            sum(row.dropped_predicted for row in rows),
+            sum(row.dropped_measured or 0 for row in rows),
+        )
+
+
+def measured_work(
+    plan: Plan,
+    growth: Mapping[str, int],
+    before: Mapping[str, CollectorCounts],
+    after: Mapping[str, CollectorCounts],
+    *,
+    seconds: float,
+    missing: Sequence[str],
+) -> MeasuredWork:
+    """Compare over a window: `growth` is by log name, the counts at its ends by collector."""
+    sentences = list(missing)
+    collectors = []
+    for node in plan.collectors:
+        work = collector_work(plan, node)
+        first, last = before.get(node.name), after.get(node.name)
+        relayed = dropped = None
+        if first is not None and last is not None and first.process == last.process:
+            relayed = sum(last.relayed.values()) - sum(first.relayed.values())
+            dropped = sum(last.dropped.values()) - sum(first.dropped.values())
+        elif first is not None and last is not None:
+            sentences.append(f"not counted: {node.name}: another process took it over meanwhile")
+        elif last is not None:
+            sentences.append(f"not counted: {node.name}: it was not counted before the window")
+        collectors.append(
+            WorkRow(
+                node.name, _sum(growth, work.relays), relayed, _sum(growth, work.drops), dropped
+            )
+        )
+    consumers = [
+        WorkRow(entry.name, 0, None, _sum(growth, consumer_work(plan, entry).drops), None)
+        for entry in plan.consumers
+        if entry.collector is not None
+    ]
+    return MeasuredWork(seconds, tuple(collectors), tuple(consumers), tuple(sentences))
+
+
+def _sum(growth: Mapping[str, int], logs: frozenset[str]) -> int:
+    return sum(growth.get(log, 0) for log in sorted(logs))

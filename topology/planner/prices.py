@@ -1,0 +1,356 @@
+"""Prices of demands: what proves a lower bound where collectors are heavy.
+
+`LightCollectors` lists all collectors with bags up to a level exactly. The others are heavy: their
+bags have a rate of `level + 1` at least. A heavy collector with c parts (children, and demands that
+it serves) costs at least
+
+    drop * ((c - 1) * bag + what it relays)     of this tree's total, and a sum over its parts
+
+because the total of a tree can be written so: foreign work is the sum, over the collectors, of
+(parts - 1) times the bag and of what is relayed, plus a sum over the demands, which is fixed. (A
+collector's bag is what its set of demands touches, without the inner logs of its children.)
+
+Let each demand have any price u(d), and let A(k) be an excess for sets of k demands. If
+
+    value(S) - drop * inner(S) >= u(S) - A(|S|)
+
+for the children of a heavy collector, the sum of its parts gives the same inequality for the set
+that it orders, with A(|S|) from the least of all numbers of parts and sizes. So a single pass over
+sizes computes the smallest A for which the inequality holds for all trees: for a set in the list
+from its light collectors, whose children have smaller sets, or from a heavy one; for all other sets
+from a heavy collector. For the set of all demands the inequality is the bound.
+
+Any prices give a valid bound. Good ones come from a linear program, which a solver may solve
+inexactly: the pass is in integers and proves the bound whatever the solver says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from topology.planner.cost import bits
+from topology.planner.light import NEVER, Family, LightCollectors
+
+SERVED = 4  # a collector that serves this many demands or more may relay nothing
+SOLVED_MAX = 4  # programs for one proof; the violated rows of each are added to the next
+ROWS_PER_SIZE = 4  # the most violated sets of each size become rows of the program
+SLACK = 1e-6  # of the linear program, in units of `drop`
+
+Row = tuple[dict[int, float], float]  # coefficients by variable; their sum is at most the number
+Solver = Callable[[int, dict[int, float], Sequence[Row]], Sequence[float] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """A lower bound of a set's value: `fixed`, and a heavy collector's excess for each of `heavy`.
+
+    `value` is the sum for the prices at hand.
+    """
+
+    value: int
+    heavy: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A proven bound, and what limits it: the worths by set, and the excess of heavy collectors."""
+
+    bound: int
+    worths: dict[int, Worth]
+    excess: list[int]
+    root: Worth | None
+
+
+class DemandPrices:
+    """Finds prices for the demands of one part, and proves bounds with them."""
+
+    def __init__(self, light: LightCollectors, floors: Sequence[int] = ()) -> None:
+        """Take the light collectors, and the least rate of a boundary by the size of the set."""
+        self.light, self.part = light, light.part
+        part = self.part
+        self.count = len(part.weight)
+        self.bag = light.level + 1  # of a heavy collector, at least
+        self.floors = [max(self.bag, rate) for rate in floors or [0] * (self.count + 1)]
+        self.loads = [logs.bit_count() for logs in part.needs]
+        self.served = [self._served(demand) for demand in range(self.count)]
+        self.fixed = part.drop * len(part.readers)
+        # One hop of a boundary that is too large for the list, by the size of the set.
+        self.outer = [part.hop * min(part.weight) * rate for rate in self.floors]
+        self.inner = [part.drop * light.inner[demands] for demands in light.sets]
+
+    def _served(self, demand: int) -> int:
+        """Give what a demand that a heavy collector serves adds to its cost, without its part."""
+        part, load, weight = self.part, self.loads[demand], self.part.weight[demand]
+        more = (part.discard * weight - part.drop) * max(0, self.bag - load)
+        return part.hop * weight * load - part.drop * load + more
+
+    def relayed(self, size: int, served: int) -> int:
+        """Give the least rate that a heavy collector of a set relays if it serves so many."""
+        return 0 if served >= SERVED else max(0, self.floors[size] - served * max(self.loads))
+
+    def joined(self, size: int, last: int) -> int:
+        """Give the least bag of a heavy collector with some parts of `size` demands in all.
+
+        The last part has `last` demands. Boundaries of parts, and of several together, are within
+        the bag.
+        """
+        return max(self.floors[size], self.floors[last], self.floors[size - last])
+
+    # -- the proof ------------------------------------------------------------------------------
+
+    def proven(self, prices: Sequence[int]) -> Proof:
+        """Prove a bound with these prices, in exact integers."""
+        light, part = self.light, self.part
+        drop, low = part.drop, -NEVER
+        served = max(price - self.served[d] for d, price in enumerate(prices))
+        child = [low] * (self.count + 1)  # A(k)
+        several = [low] * (self.count + 1)  # of two or more children
+        excess = [low] * (self.count + 1)  # of a heavy collector
+        open_ = [[low] * (SERVED + 1) for _ in range(self.count + 1)]  # by demands served so far
+        open_[1][1] = served
+        worths: dict[int, Worth] = {}
+        groups: dict[Family, Worth] = {}
+        root: Worth | None = None
+        place = 0
+        for size in range(1, self.count + 1):
+            if size > 1:
+                several[size] = max(
+                    max(child[size - k], several[size - k]) + child[k] - drop * self.joined(size, k)
+                    for k in range(1, size)
+                )
+                before = [max(child[size - 1], several[size - 1]), *open_[size - 1][1:]]
+                before_last = max(before[-2:])
+                for number in range(1, SERVED + 1):
+                    best = before_last if number == SERVED else before[number - 1]
+                    open_[size][number] = best + served - drop * self.joined(size, 1)
+                excess[size] = several[size] - drop * self.relayed(size, 0)
+                for number in range(1, SERVED + 1):
+                    here = open_[size][number] - drop * self.relayed(size, number)
+                    excess[size] = max(excess[size], here)
+                child[size] = excess[size] - self.outer[size]
+            while place < len(light.sets) and light.sets[place].bit_count() == size:
+                demands, inner = light.sets[place], self.inner[place]
+                worth = self._lightest(demands, worths, groups)
+                place += 1
+                if demands == part.everyone:
+                    root = worth
+                    continue
+                total = sum(prices[d] for d in bits(demands))
+                heavy = total - excess[size] + light.passing[demands] + inner
+                if size > 1 and heavy < worth.value:
+                    worth = Worth(heavy, (demands,))
+                if worth.value < NEVER:
+                    worths[demands] = worth
+                    child[size] = max(child[size], total - worth.value + inner)
+        bound = sum(prices) - excess[self.count] + self.fixed
+        return Proof(bound if root is None else min(bound, root.value), worths, excess, root)
+
+    def values_of_light_trees(self) -> dict[int, int]:
+        """Give the least value of each listed set over all trees with light collectors only."""
+        worths: dict[int, Worth] = {}
+        groups: dict[Family, Worth] = {}
+        for demands in self.light.sets:
+            worth = self._lightest(demands, worths, groups)
+            if worth.value < NEVER:
+                worths[demands] = worth
+        return {demands: worth.value for demands, worth in worths.items()}
+
+    def _lightest(
+        self, demands: int, worths: dict[int, Worth], groups: dict[Family, Worth]
+    ) -> Worth:
+        """Find the least value of a set under a light collector, from those of smaller sets."""
+        never = Worth(NEVER)
+        for family, rows in self.light.families.get(demands, {}).items():
+            best, chosen = NEVER, (never, never)
+            for some, last in rows:
+                first = groups[some] if isinstance(some, Family) else worths.get(some, never)
+                second = worths.get(last, never)
+                if first.value + second.value < best:
+                    best, chosen = first.value + second.value, (first, second)
+            groups[family] = Worth(min(best, NEVER), chosen[0].heavy + chosen[1].heavy)
+        heavy: tuple[int, ...] = ()
+        best = NEVER
+        for key, price in self.light.options[demands]:
+            if key is None:
+                if price < best:
+                    best, heavy = price, ()
+                continue
+            below = groups[key] if isinstance(key, Family) else worths.get(key, never)
+            if price + below.value < best:
+                best, heavy = price + below.value, below.heavy
+        if demands & (demands - 1) == 0:
+            best = min(best, self.part.leaf(demands.bit_length() - 1))
+        return Worth(best + self.light.credit(demands) if best < NEVER else NEVER, heavy)
+
+    # -- the linear program -----------------------------------------------------------------------
+
+    def best(self, solve: Solver, *, rounds: int) -> int:
+        """Look for the prices with the greatest bound; `solve` maximises a linear program."""
+        program = _Program(self)
+        high = [price + part for price, part in zip(self.served, self._shares(), strict=True)]
+        proof = self.proven(high)
+        bound = proof.bound
+        for _ in range(rounds):
+            answer = program.improved(solve)
+            if answer is None:
+                break
+            proof = self.proven(answer)
+            bound = max(bound, proof.bound)
+            if not program.add_rows(answer, proof):
+                break
+        return bound
+
+    def _shares(self) -> list[int]:
+        """Give the first prices: as if one heavy collector served everyone."""
+        return [self.part.drop * self.bag for _ in range(self.count)]
+
+
+class _Program:
+    """The linear program for the prices: a row for each step of the proof, in units of `drop`.
+
+    Variables: the prices, A(k) of children, the excess of a served demand, of several children, of
+    collectors in the making, of heavy collectors, and the bound.
+    """
+
+    def __init__(self, owner: DemandPrices) -> None:
+        self.owner = owner
+        self.unit = float(owner.part.drop)
+        self.names: dict[tuple[str, int, int], int] = {}
+        self.rows: list[Row] = []
+        self.taken: set[tuple[int, tuple[int, ...]]] = set()
+        self._structure()
+        self.pure = owner.values_of_light_trees()
+        self.pure.pop(owner.part.everyone, None)
+        for demands in self.pure:
+            if demands.bit_count() <= 2:
+                self._pure_row(demands)
+
+    def _of(self, name: str, size: int = 0, number: int = 0) -> int:
+        return self.names.setdefault((name, size, number), len(self.names))
+
+    def _row(self, limit: float, *terms: tuple[int, float]) -> None:
+        row: dict[int, float] = {}
+        for variable, factor in terms:
+            row[variable] = row.get(variable, 0.0) + factor
+        self.rows.append((row, limit))
+
+    def _structure(self) -> None:
+        """Write the recursion of `DemandPrices.proven` over sizes."""
+        owner, count = self.owner, self.owner.count
+        for demand in range(count):
+            self._of("price", demand)
+        served = self._of("served")
+        for demand, price in enumerate(owner.served):
+            self._row(price / self.unit, (self._of("price", demand), 1), (served, -1))
+        self._row(0.0, (served, 1), (self._of("open", 1, 1), -1))
+        for size in range(2, count + 1):
+            several, excess = self._of("several", size), self._of("excess", size)
+            for k in range(1, size):
+                rest, bag = size - k, float(owner.joined(size, k))
+                if k <= rest:
+                    pair = (self._of("child", rest), 1.0), (self._of("child", k), 1.0)
+                    self._row(bag, *pair, (several, -1))
+                if rest >= 2:
+                    pair = (self._of("several", rest), 1.0), (self._of("child", k), 1.0)
+                    self._row(bag, *pair, (several, -1))
+            self._row(float(owner.relayed(size, 0)), (several, 1), (excess, -1))
+            self._serving(size, served, excess)
+            if size < count:
+                self._row(self._least_passing(size), (excess, 1), (self._of("child", size), -1))
+        prices = [(self._of("price", demand), -1.0) for demand in range(count)]
+        fixed = owner.fixed / self.unit
+        self._row(fixed, (self._of("bound"), 1), (self._of("excess", count), 1), *prices)
+
+    def _serving(self, size: int, served: int, excess: int) -> None:
+        """Write how a heavy collector serves one demand more than before."""
+        bag = float(self.owner.joined(size, 1))
+        for number in range(1, SERVED + 1):
+            here = self._of("open", size, number)
+            states = [("open", number - 1)] if number > 1 else [("child", 0), ("several", 0)]
+            states += [("open", SERVED)] if number == SERVED else []
+            for name, state in states:
+                if name == "child" or size - 1 >= (2 if name == "several" else state):
+                    before = self._of(name, size - 1, state)
+                    self._row(bag, (before, 1), (served, 1), (here, -1))
+            self._row(float(self.owner.relayed(size, number)), (here, 1), (excess, -1))
+
+    def _least_passing(self, size: int) -> float:
+        light = self.owner.light
+        here = [light.passing[d] for d in light.sets if d.bit_count() == size]
+        return min([self.owner.outer[size], *here]) / self.unit
+
+    def _pure_row(self, demands: int) -> None:
+        """Add that a set under light collectors is worth at least its price less its excess."""
+        light, size = self.owner.light, demands.bit_count()
+        self.taken.add((demands, ()))
+        limit = self.pure[demands] / self.unit - light.inner[demands]
+        prices = [(self._of("price", d), 1.0) for d in bits(demands)]
+        self._row(limit, *prices, (self._of("child", size), -1))
+
+    def improved(self, solve: Solver) -> list[int] | None:
+        """Solve the program until no listed set violates it; give the prices, or None."""
+        light = self.owner.light
+        values: Sequence[float] = ()
+        for _ in range(SOLVED_MAX):
+            answer = solve(len(self.names), {self._of("bound"): 1.0}, self.rows)
+            if answer is None:
+                return None
+            values = answer
+            worst: dict[int, list[tuple[float, int]]] = {}
+            for demands, value in self.pure.items():
+                size = demands.bit_count()
+                total = sum(values[self._of("price", d)] for d in bits(demands))
+                limit = value / self.unit - light.inner[demands]
+                over = total - values[self._of("child", size)] - limit
+                if over > SLACK and (demands, ()) not in self.taken:
+                    worst.setdefault(size, []).append((-over, demands))
+            if not worst:
+                break
+            for rows in worst.values():
+                for _, demands in sorted(rows)[: 16 * ROWS_PER_SIZE]:
+                    self._pure_row(demands)
+        return [round(values[self._of("price", d)] * self.unit) for d in range(self.owner.count)]
+
+    def add_rows(self, prices: Sequence[int], proof: Proof) -> bool:
+        """Add rows for sets with heavy collectors below light ones; whether there were new ones."""
+        owner, light, added = self.owner, self.owner.light, False
+        by_size: dict[int, list[tuple[int, int]]] = {}
+        for demands, worth in proof.worths.items():
+            if worth.heavy and worth.heavy != (demands,):
+                total = sum(prices[d] for d in bits(demands))
+                total += owner.part.drop * light.inner[demands]
+                by_size.setdefault(demands.bit_count(), []).append((worth.value - total, demands))
+        for size, rows in by_size.items():
+            for _, demands in sorted(rows)[:ROWS_PER_SIZE]:
+                row = {self._of("price", d): 1.0 for d in bits(demands)}
+                row[self._of("child", size)] = -1.0
+                worth = proof.worths[demands]
+                limit = float(-light.inner[demands])
+                added |= self._mixed_row(demands, worth, (row, limit), self._known(prices, proof))
+        if proof.root is not None and proof.root.heavy:
+            everyone, row = owner.part.everyone, {self._of("bound"): 1.0}
+            known = self._known(prices, proof)
+            added |= self._mixed_row(everyone, proof.root, (row, 0.0), known)
+        return added
+
+    @staticmethod
+    def _known(prices: Sequence[int], proof: Proof) -> Callable[[int], int]:
+        """Give the function that tells what a set under a heavy collector was worth."""
+        return lambda demands: (
+            sum(prices[d] for d in bits(demands)) - proof.excess[demands.bit_count()]
+        )
+
+    def _mixed_row(self, demands: int, worth: Worth, row: Row, known: Callable[[int], int]) -> bool:
+        """Add that a set under light collectors with heavy ones below is worth what these are."""
+        if (demands, worth.heavy) in self.taken:
+            return False
+        self.taken.add((demands, worth.heavy))
+        terms, limit = list(row[0].items()), row[1]
+        fixed = worth.value
+        for other in worth.heavy:
+            fixed -= known(other)
+            terms.extend((self._of("price", d), -1.0) for d in bits(other))
+            terms.append((self._of("excess", other.bit_count()), 1.0))
+        self._row(limit + fixed / self.unit, *terms)
+        return True

@@ -9,7 +9,7 @@ Other packages import from here; only `certificates.py` imports `cryptography`.
 
 from ordering_osn.identity.certificates import fingerprint
 from ordering_osn.identity.errors import BadSignature, MalformedMsp, UntrustedIdentity
-from ordering_osn.identity.msp import Identity, Msp, Msps, expires_at
+from ordering_osn.identity.msp import Identity, Msp, Msps, expires_at, verify_as
 from ordering_osn.identity.signing import SigningIdentity
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "UntrustedIdentity",
     "expires_at",
     "fingerprint",
+    "verify_as",
 ]

@@ -45,6 +45,7 @@ CREATOR_BYTES_MAX = 16 * 1024  # a certificate has about 1 kB; a longer creator 
 # Cached certificates, and identities for each config: some kB each. A client beyond that costs the
 # reading and checking of its certificate with each envelope again.
 _IDENTITIES_KEPT_MAX = 4096
+_FAMILY_SHA2 = "SHA2"
 _TYPE_X509 = 0  # MSPConfig.type of X.509; 1 is Idemix
 _CHAIN_HASHES = {
     "": "sha256",
@@ -64,6 +65,19 @@ def expires_at(creator: bytes) -> datetime | None:
         return _certified(creator)[1].not_after
     except UntrustedIdentity:
         return None
+
+
+def verify_as(creator: bytes, message: bytes, signature: bytes) -> None:
+    """Raise unless the creator's certificate has the key that signed `message` (SHA-256, low S).
+
+    Needs no channel, and says nothing of whether any trusts the certificate. Raises `BadSignature`,
+    or `UntrustedIdentity` where the creator cannot be read.
+    """
+    msp_id, certificate = _certified(creator)
+    try:
+        certificate.verifier(_FAMILY_SHA2)(message, signature)
+    except Unreadable as error:
+        raise BadSignature(f"{certificate.name} of {msp_id}: {error}") from error
 
 
 def _certified(creator: bytes) -> tuple[str, Certificate]:

@@ -1,0 +1,311 @@
+"""A bundle: envelopes for several chains, one for each, that all count or none.
+
+    part       the envelope for one chain; its channel header names that chain
+    content    what the submitter signs: the chains with the SHA-256 of each envelope, a nonce, the
+               expiry and the submitter's identity
+    bundle ID  SHA-256 of the content's bytes
+
+The signature covers the envelopes by their hashes. So the content, without any envelope, proves
+which envelopes belong together.
+
+Invariant of every `Bundle`: its bytes are its only encoding; its chains are sorted and distinct;
+each envelope has the hash that the content says, and names its chain.
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multicast.errors import AmcastError
+from ordering_osn.chain.bundles.parts import read_part
+from ordering_osn.chain.bundles.wire_format import (
+    BadWireFormat,
+    Value,
+    bytes_field,
+    fields,
+    message_field,
+    number_field,
+    octets,
+    text,
+    text_field,
+    whole,
+)
+from ordering_osn.chain.envelopes import Signer
+from ordering_osn.chain.transactions import EnvelopeFacts
+from ordering_osn.identity import BadSignature, UntrustedIdentity, verify_as
+from ordering_osn.protos import Status
+
+# A bundle for one chain is an ordinary transaction. The blocks of a bundle for n chains hold
+# n * (n - 1) hashes of siblings: 129 kB for 64.
+CHAINS_MIN = 2
+CHAINS_MAX = 64
+# Kafka's default for a record is about the same, so a larger envelope could not be ordered alone.
+PART_BYTES_MAX = 1 << 20
+# Eight of the largest parts, or 64 of 128 KiB. Brokers must allow it (`message.max.bytes`).
+ENVELOPES_BYTES_MAX = 8 * PART_BYTES_MAX
+CHAIN_NAME_BYTES_MAX = 249  # Fabric's longest channel ID, and Kafka's longest topic name
+# Below 16 bytes, two nonces might be equal by chance; Fabric's clients take 24.
+NONCE_BYTES_MIN = 16
+NONCE_BYTES_MAX = 64
+SUBMITTER_BYTES_MAX = 16 * 1024  # as of any creator (`msp.CREATOR_BYTES_MAX`)
+SIGNATURE_BYTES_MAX = 256  # ECDSA's on P-521, the longest that Fabric knows, has 139
+EXPIRY_LIMIT = 1 << 63  # offsets are below
+DIGEST_BYTES = 32  # of SHA-256
+# 64 names and hashes, nonce, submitter, signature and lengths: less than 40 KiB.
+BUNDLE_BYTES_MAX = ENVELOPES_BYTES_MAX + 64 * 1024
+
+_BAD, _TOO_LARGE = int(Status.BAD_REQUEST), int(Status.REQUEST_ENTITY_TOO_LARGE)
+
+
+class BadBundle(AmcastError):
+    """A bundle cannot be accepted by anyone: one status, one sentence, the part's chain or ""."""
+
+    def __init__(self, info: str, *, status: int = _BAD, chain: str = "") -> None:
+        super().__init__(info)
+        self.status = status
+        self.info = info
+        self.chain = chain
+
+
+@dataclass(frozen=True, slots=True)
+class BundlePart:
+    """The envelope for one chain, and what ordering reads of it."""
+
+    chain: str
+    envelope: bytes
+    facts: EnvelopeFacts
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the envelope."""
+        return hashlib.sha256(self.envelope).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that is well formed. Its signature is not verified: see `check_signature`.
+
+    `expiry`: the last offset of the set's log at which it may count; 0 where it does not expire.
+    """
+
+    content: bytes
+    signature: bytes
+    parts: tuple[BundlePart, ...]
+    nonce: bytes
+    expiry: int
+    submitter: bytes
+
+    @property
+    def id(self) -> bytes:
+        """The bundle ID, 32 bytes."""
+        return hashlib.sha256(self.content).digest()
+
+    @property
+    def chains(self) -> tuple[str, ...]:
+        """The destination set, sorted."""
+        return tuple(part.chain for part in self.parts)
+
+    @property
+    def signed(self) -> tuple[bytes, bytes, bytes]:
+        """What a policy judges, as the fields of `policies.SignedData`."""
+        return self.content, self.submitter, self.signature
+
+
+def make_bundle(envelopes: Mapping[str, bytes], *, signer: Signer, expiry: int = 0) -> Bundle:
+    """Make and sign a bundle of serialized envelopes by chain, with a fresh nonce.
+
+    Raises `BadBundle` where `read_bundle` would refuse it, before anything is signed.
+    """
+    names = sorted(envelopes)
+    for name in names:
+        if not name.isprintable():  # halves of surrogate pairs, too, which UTF-8 cannot encode
+            raise BadBundle(f"{name!r} is not the name of a chain")
+    entries = [(name, hashlib.sha256(envelopes[name]).digest()) for name in names]
+    content = _encode_content(entries, signer.nonce(), expiry, signer.creator)
+    ordered = [envelopes[name] for name in names]
+    read_bundle(_encode(content, b"unsigned", ordered))
+    return read_bundle(_encode(content, signer.sign(content), ordered))
+
+
+def encode_bundle(bundle: Bundle) -> bytes:
+    """Serialize a bundle; `read_bundle` gives an equal one."""
+    return _encode(bundle.content, bundle.signature, [part.envelope for part in bundle.parts])
+
+
+def read_bundle(raw: bytes | memoryview) -> Bundle:
+    """Read a bundle that anybody may have written; raises `BadBundle`.
+
+    Verifies everything but the signature. Bounded: reads `BUNDLE_BYTES_MAX` bytes at most.
+    """
+    try:
+        return _read(raw)
+    except BadWireFormat as error:
+        raise BadBundle(str(error)) from error
+
+
+def check_signature(bundle: Bundle) -> None:
+    """Raise `BadBundle` (403) unless the submitter signed the content.
+
+    Says nothing of the submitter's rights: each chain's policy Writers decides them, and verifies
+    the signature itself (`Bundle.signed`). For readers that have no channel's config.
+    """
+    data, creator, signature = bundle.signed
+    try:
+        verify_as(creator, data, signature)
+    except (BadSignature, UntrustedIdentity) as error:
+        raise BadBundle(
+            f"the submitter did not sign this bundle: {error}", status=int(Status.FORBIDDEN)
+        ) from error
+
+
+# -- the encoding ----------------------------------------------------------------------------------
+
+
+def _encode(content: bytes, signature: bytes, envelopes: list[bytes]) -> bytes:
+    head = bytes_field(1, content) + bytes_field(2, signature)
+    return b"".join((head, *(message_field(3, envelope) for envelope in envelopes)))
+
+
+def _encode_content(
+    entries: list[tuple[str, bytes]], nonce: bytes, expiry: int, submitter: bytes
+) -> bytes:
+    if not 0 <= expiry < EXPIRY_LIMIT:
+        raise BadBundle(f"the expiry {expiry} is not an offset")
+    parts = (
+        message_field(1, text_field(1, chain) + bytes_field(2, digest)) for chain, digest in entries
+    )
+    tail = (bytes_field(2, nonce), number_field(3, expiry), bytes_field(4, submitter))
+    return b"".join((*parts, *tail))
+
+
+def _read(raw: bytes | memoryview) -> Bundle:
+    if len(raw) > BUNDLE_BYTES_MAX:
+        raise BadBundle(
+            f"the bundle has {len(raw)} bytes, more than {BUNDLE_BYTES_MAX}", status=_TOO_LARGE
+        )
+    content = signature = memoryview(b"")
+    envelopes: list[bytes] = []
+    for number, value in fields(raw, "the bundle"):
+        if number == 1:
+            content = octets(value, "the bundle's content")
+        elif number == 2:
+            signature = octets(value, "the bundle's signature")
+        elif number == 3:
+            if len(envelopes) == CHAINS_MAX:
+                raise BadBundle(f"the bundle has more than {CHAINS_MAX} envelopes")
+            envelopes.append(bytes(octets(value, "an envelope")))
+        else:
+            raise BadBundle(f"the bundle has an unknown field {number}")
+    if not 1 <= len(signature) <= SIGNATURE_BYTES_MAX:
+        raise BadBundle(
+            f"the bundle's signature has {len(signature)} bytes, not 1 to {SIGNATURE_BYTES_MAX}"
+        )
+    entries, nonce, expiry, submitter = _read_content(content)
+    if len(entries) != len(envelopes):
+        raise BadBundle(
+            f"the bundle names {len(entries)} chains and has {len(envelopes)} envelopes"
+        )
+    _check_chains([chain for chain, _ in entries])
+    parts = tuple(
+        _part(chain, digest, envelope)
+        for (chain, digest), envelope in zip(entries, envelopes, strict=True)
+    )
+    _check_sizes(parts)
+    bundle = Bundle(bytes(content), bytes(signature), parts, nonce, expiry, submitter)
+    canonical_content = _encode_content(entries, nonce, expiry, submitter)
+    if content != canonical_content or encode_bundle(bundle) != raw:
+        raise BadBundle("the bundle is not in its only encoding (docs/multichain.md)")
+    return bundle
+
+
+def _read_content(raw: memoryview) -> tuple[list[tuple[str, bytes]], bytes, int, bytes]:
+    entries: list[tuple[str, bytes]] = []
+    nonce = submitter = memoryview(b"")
+    expiry = 0
+    for number, value in fields(raw, "the bundle's content"):
+        if number == 1:
+            if len(entries) == CHAINS_MAX:
+                raise BadBundle(f"the bundle names more than {CHAINS_MAX} chains")
+            entries.append(_read_entry(value))
+        elif number == 2:
+            nonce = octets(value, "the bundle's nonce")
+        elif number == 3:
+            expiry = whole(value, "the bundle's expiry")
+        elif number == 4:
+            submitter = octets(value, "the bundle's submitter")
+        else:
+            raise BadBundle(f"the bundle's content has an unknown field {number}")
+    if not NONCE_BYTES_MIN <= len(nonce) <= NONCE_BYTES_MAX:
+        raise BadBundle(
+            f"the nonce has {len(nonce)} bytes, not {NONCE_BYTES_MIN} to {NONCE_BYTES_MAX}"
+        )
+    if not 1 <= len(submitter) <= SUBMITTER_BYTES_MAX:
+        raise BadBundle(
+            f"the submitter's identity has {len(submitter)} bytes, not 1 to {SUBMITTER_BYTES_MAX}"
+        )
+    return entries, bytes(nonce), expiry, bytes(submitter)
+
+
+def _read_entry(value: Value) -> tuple[str, bytes]:
+    chain, digest = "", memoryview(b"")
+    for number, inner in fields(octets(value, "a part"), "a part of the bundle's content"):
+        if number == 1:
+            chain = text(inner, "the name of a part's chain")
+        elif number == 2:
+            digest = octets(inner, "the hash of a part")
+        else:
+            raise BadBundle(f"a part of the bundle's content has an unknown field {number}")
+    return chain, bytes(digest)
+
+
+def _check_chains(chains: list[str]) -> None:
+    if len(chains) < CHAINS_MIN:
+        raise BadBundle(
+            f"the bundle names {len(chains)} chains, not {CHAINS_MIN} to {CHAINS_MAX}: a "
+            f"transaction for one chain is sent by Broadcast"
+        )
+    for before, chain in zip(["", *chains], chains, strict=False):
+        if not 1 <= len(chain.encode()) <= CHAIN_NAME_BYTES_MAX:
+            raise BadBundle(
+                f"a chain's name has {len(chain.encode())} bytes, not 1 to {CHAIN_NAME_BYTES_MAX}"
+            )
+        if before == chain:
+            raise BadBundle(f"the bundle names chain {chain!r} twice", chain=chain)
+        if before > chain:
+            raise BadBundle("the bundle's chains are not sorted by name", chain=chain)
+
+
+def _part(chain: str, digest: bytes, envelope: bytes) -> BundlePart:
+    if len(envelope) > PART_BYTES_MAX:
+        raise BadBundle(
+            f"the part for chain {chain!r} has {len(envelope)} bytes, more than {PART_BYTES_MAX}",
+            status=_TOO_LARGE,
+            chain=chain,
+        )
+    if hashlib.sha256(envelope).digest() != digest:
+        raise BadBundle(
+            f"the part for chain {chain!r} is not the envelope that the submitter signed for",
+            chain=chain,
+        )
+    try:
+        facts = read_part(envelope)
+    except BadWireFormat as error:
+        raise BadBundle(f"the part for chain {chain!r}: {error}", chain=chain) from error
+    if facts.channel != chain:
+        raise BadBundle(
+            f"the part for chain {chain!r} is an envelope for channel {facts.channel[:80]!r}",
+            chain=chain,
+        )
+    return BundlePart(chain, envelope, facts)
+
+
+def _check_sizes(parts: tuple[BundlePart, ...]) -> None:
+    size = sum(len(part.envelope) for part in parts)
+    if size > ENVELOPES_BYTES_MAX:
+        raise BadBundle(
+            f"the bundle's envelopes have {size} bytes, more than {ENVELOPES_BYTES_MAX}",
+            status=_TOO_LARGE,
+        )

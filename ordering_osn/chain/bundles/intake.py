@@ -1,0 +1,140 @@
+"""What a node does with the bundles that it took in, until the log says what became of them.
+
+Outcomes of the rule go in (of all records of the logs that the node reads, in any interleaving of
+the logs); what to do next comes out.
+
+    open      taken in and not settled. The node holds the bundle, to post it again
+    judging   the node's turn: to judge it at the present configs, stamp it, wait until the markers
+              of the stamps stand in the log, and post it
+    posted    a record is under way, or in the log and not read yet
+
+A record's fate is not the bundle's. After NO_MARKER, STALE or AHEAD the same bundle may count
+later, by this node's next record or another node's: a node that gives up says what became of its
+records, and no more. After EXPIRED it cannot count later; it may have counted before, if the window
+has forgotten it since.
+
+Invariant: a bundle is posted at most `posts_max` times; the open bundles have `bytes_max` bytes.
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from multicast.errors import AmcastError
+from ordering_osn.chain.bundles.bundle import Bundle
+from ordering_osn.chain.bundles.rule import BundleCounts, BundleVoid, Outcome, VoidReason
+
+# Each further post needs a config of one of the set's chains that came just between. Configs come
+# seldom, so five in a row say that something is wrong.
+POSTS_MAX = 5
+# 32 of the largest bundles, or tens of thousands of usual ones, are open at once.
+OPEN_BYTES_MAX = 256 << 20
+
+
+class IntakeFull(AmcastError):
+    """The node holds as many open bundles as it may; try again later."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeBundle:
+    """Judge, stamp and post the bundle; then call `posted`, or `forget` where it is not posted."""
+
+    bundle: Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class BundleSettled:
+    """Answer whoever waits for this bundle. `reason` is None where it counts.
+
+    `gives_up`: not final; the node does not post it again, but it may still count.
+    """
+
+    bundle_id: bytes
+    reason: VoidReason | None
+    chain: str = ""
+    gives_up: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    bundle: Bundle
+    size: int
+    judging: bool = True
+    posts: int = 0
+
+
+class BundleIntake:
+    """The open bundles of one node. For one thread."""
+
+    def __init__(self, *, posts_max: int = POSTS_MAX, bytes_max: int = OPEN_BYTES_MAX) -> None:
+        self._open: dict[bytes, _Open] = {}
+        self._posts_max = posts_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def take_in(self, bundle: Bundle) -> JudgeBundle | None:
+        """Take in a client's bundle; None where it is open already, and both wait for one answer.
+
+        Raises `IntakeFull`.
+        """
+        bundle_id = bundle.id
+        if bundle_id in self._open:
+            return None
+        size = len(bundle.content) + sum(len(part.envelope) for part in bundle.parts)
+        if self._bytes + size > self._bytes_max:
+            raise IntakeFull(f"this node holds {len(self._open)} bundles that are not decided yet")
+        self._open[bundle_id] = _Open(bundle, size)
+        self._bytes += size
+        return JudgeBundle(bundle)
+
+    def posted(self, bundle_id: bytes) -> None:
+        """Note that a record of the bundle is under way. Call this BEFORE the log is read on."""
+        entry = self._open.get(bundle_id)
+        if entry is not None:
+            entry.judging = False
+            entry.posts += 1
+
+    def forget(self, bundle_id: bytes) -> None:
+        """Drop a bundle that was refused, or that could not be posted: the caller answers."""
+        entry = self._open.pop(bundle_id, None)
+        if entry is not None:
+            self._bytes -= entry.size
+
+    def read(self, outcome: Outcome) -> JudgeBundle | BundleSettled | None:
+        """Take the outcome of the next record; None where it asks nothing of this node."""
+        if isinstance(outcome, BundleCounts):
+            return self._settle(outcome.bundle.id, None)
+        if not isinstance(outcome, BundleVoid):
+            return None
+        entry = self._open.get(outcome.bundle_id)
+        if entry is None:
+            return None
+        if outcome.reason is VoidReason.DUPLICATE:
+            return self._settle(outcome.bundle_id, None)
+        if not outcome.reason.may_count_later:
+            return self._settle(outcome.bundle_id, outcome.reason, outcome.chain)
+        if entry.judging:  # another node's record, or a second copy of one of ours
+            return None
+        if entry.posts >= self._posts_max:
+            return self._settle(outcome.bundle_id, outcome.reason, outcome.chain, gives_up=True)
+        entry.judging = True
+        return JudgeBundle(entry.bundle)
+
+    def _settle(
+        self,
+        bundle_id: bytes,
+        reason: VoidReason | None,
+        chain: str = "",
+        *,
+        gives_up: bool = False,
+    ) -> BundleSettled | None:
+        if bundle_id not in self._open:
+            return None
+        self.forget(bundle_id)
+        return BundleSettled(bundle_id, reason, chain, gives_up)

@@ -1,0 +1,162 @@
+"""The rule's state as bytes: canonical (equal states give equal bytes), and read back strictly.
+
+    whole   everything: for a file, or to hand a state over
+    head    everything but the window: for the metadata of a chain's blocks. The window's IDs are
+            those of the newest bundles of the set in the chain's own blocks
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from ordering_osn.chain.bundles.bundle import (
+    CHAIN_NAME_BYTES_MAX,
+    CHAINS_MAX,
+    CHAINS_MIN,
+    DIGEST_BYTES,
+    EXPIRY_LIMIT,
+)
+from ordering_osn.chain.bundles.log_records import ConfigMarker, marker_body, read_marker_body
+from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, RuleState
+from ordering_osn.chain.bundles.wire_format import (
+    BadWireFormat,
+    bytes_field,
+    fields,
+    message_field,
+    number_field,
+    octets,
+    text,
+    whole,
+)
+
+_VERSION = 1  # of the rule: a state of another version was made by other rules
+# 64 chains, twice with the longest name, and numbers.
+_HEAD_BYTES_MAX = 64 * 1024
+
+
+class BadState(ValueError):
+    """The bytes are not a state of this rule; the text says why."""
+
+
+def encode_state(state: RuleState) -> bytes:
+    """Serialize a whole state, or a head (`BundleRule.head`)."""
+    head = number_field(1, _VERSION)
+    chains = (message_field(2, chain.encode()) for chain in state.chains)
+    markers = (message_field(4, marker_body(marker)) for marker in state.markers)
+    return b"".join(
+        (
+            head,
+            *chains,
+            number_field(3, state.offset_next),
+            *markers,
+            number_field(5, state.counted),
+            number_field(6, state.window_max),
+            bytes_field(7, b"".join(state.window)),
+        )
+    )
+
+
+def read_state(raw: bytes, *, window_max: int = BUNDLE_WINDOW_MAX) -> RuleState:
+    """Read a whole state; raises `BadState`, for a head, too.
+
+    `window_max` is this node's: another one would let the same bundle count at some nodes only.
+    """
+    state = _read(raw, window_max)
+    if len(state.window) != min(state.counted, window_max):
+        raise BadState(f"{state.counted} bundles counted, but the window has {len(state.window)}")
+    return state
+
+
+def read_head(
+    raw: bytes, newest: Sequence[bytes], *, window_max: int = BUNDLE_WINDOW_MAX
+) -> RuleState:
+    """Read a head and complete it; raises `BadState`.
+
+    `newest`: the IDs of the set's bundles in the chain's blocks, up to the one with this head,
+    oldest first (`metadata.newest_ids`). The last `window_max` of them are used; fewer are refused
+    where more counted.
+    """
+    state = _read(raw, window_max)
+    if state.window:
+        raise BadState("a head has no window")
+    size = min(state.counted, window_max)
+    if len(newest) < size:
+        raise BadState(f"the blocks hold {len(newest)} bundles of this set; {size} are needed")
+    window = tuple(newest[len(newest) - size :])
+    _check_window(window)
+    return replace(state, window=window)
+
+
+def state_chains(raw: bytes | memoryview) -> tuple[str, ...]:
+    """Give the chains that a state names, and read nothing else; raises `BadWireFormat`."""
+    chains: list[str] = []
+    for number, value in fields(raw, "the state"):
+        if number == 2 and len(chains) < CHAINS_MAX:
+            chains.append(text(value, "the name of a chain"))
+    return tuple(chains)
+
+
+def _read(raw: bytes, window_max: int) -> RuleState:
+    bytes_max = _HEAD_BYTES_MAX + DIGEST_BYTES * window_max
+    if len(raw) > bytes_max:
+        raise BadState(f"the state has {len(raw)} bytes, more than {bytes_max}")
+    try:
+        state = _decode(raw)
+    except BadWireFormat as error:
+        raise BadState(str(error)) from error
+    if encode_state(state) != raw:
+        raise BadState("the state is not in its only encoding")
+    if state.window_max != window_max:
+        raise BadState(f"the state was made with a window of {state.window_max}, not {window_max}")
+    if not CHAINS_MIN <= len(state.chains) <= CHAINS_MAX or not _ascending(state.chains):
+        raise BadState("the state's chains are not those of a set")
+    if any(not 1 <= len(chain.encode()) <= CHAIN_NAME_BYTES_MAX for chain in state.chains):
+        raise BadState("the state has a chain's name of a wrong length")
+    marked = tuple(marker.chain for marker in state.markers)
+    if not _ascending(marked) or any(chain not in state.chains for chain in marked):
+        raise BadState("the state's markers are not those of its chains")
+    if state.counted and len(marked) != len(state.chains):
+        raise BadState("bundles counted, although a chain has no marker")
+    if not state.counted <= state.offset_next < EXPIRY_LIMIT:
+        raise BadState(f"{state.counted} bundles counted before offset {state.offset_next}")
+    _check_window(state.window)
+    return state
+
+
+def _check_window(window: tuple[bytes, ...]) -> None:
+    if any(len(name) != DIGEST_BYTES for name in window):
+        raise BadState("the window has an ID of a wrong length")
+    if len(dict.fromkeys(window)) != len(window):
+        raise BadState("the window has an ID twice")
+
+
+def _ascending(names: tuple[str, ...]) -> bool:
+    return all(before < name for before, name in pairwise(names))
+
+
+def _decode(raw: bytes) -> RuleState:
+    chains: list[str] = []
+    markers: list[ConfigMarker] = []
+    numbers = dict.fromkeys((1, 3, 5, 6), 0)
+    window = memoryview(b"")
+    for number, value in fields(raw, "the state"):
+        if number == 2 and len(chains) < CHAINS_MAX:
+            chains.append(text(value, "the name of a chain"))
+        elif number == 4 and len(markers) < CHAINS_MAX:
+            markers.append(read_marker_body(octets(value, "a marker")))
+        elif number in numbers:
+            numbers[number] = whole(value, "a number of the state")
+        elif number == 7:
+            window = octets(value, "the window")
+        else:
+            raise BadWireFormat(f"the state has one field {number} too many")
+    if numbers[1] != _VERSION:
+        raise BadWireFormat(f"the state has version {numbers[1]}, not {_VERSION}")
+    ids = tuple(
+        bytes(window[begin : begin + DIGEST_BYTES]) for begin in range(0, len(window), DIGEST_BYTES)
+    )
+    return RuleState(tuple(chains), numbers[3], tuple(markers), numbers[5], ids, numbers[6])

@@ -1,0 +1,191 @@
+"""Protobuf's wire format, read and written without a protobuf library.
+
+Whether a bundle counts must be the same at every node. Libraries, and versions of one library,
+differ in what they accept at the edges (unknown fields, text that is not UTF-8, long varints); this
+module does not change with them.
+
+    fields      all fields of a message of ours, in the order of the bytes. The caller encodes what
+                it read and compares: a message of ours has exactly one encoding
+    known_once  the known fields of a message that others made, each at most once; others skipped.
+                It accepts less than libraries do, and what it accepts, they read alike
+
+Views (`memoryview`) of the caller's bytes come out, no copies. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+NUMBER, OCTETS = 0, 2  # protobuf's wire types: a varint; a length and bytes
+_FIXED64, _FIXED32 = 1, 5  # in messages of others only; 3 and 4 are groups, which are refused
+_FIELD_NUMBER_MAX = (1 << 29) - 1  # protobuf's
+_VARINT_BYTES_MAX = 10  # 64 bits in groups of 7
+NUMBER_LIMIT = 1 << 64  # all numbers are below
+_ONE_BYTE = [bytes((number,)) for number in range(0x80)]
+
+Value = int | memoryview
+
+
+class BadWireFormat(ValueError):
+    """The bytes are not the message they should be; the text is one sentence."""
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    """Encode a number from 0 to 2^64 - 1 in as few bytes as possible."""
+    if 0 <= number < 0x80:
+        return _ONE_BYTE[number]
+    assert 0 <= number < NUMBER_LIMIT
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def number_field(field: int, number: int) -> bytes:
+    """Encode a field that holds a number. 0, the default, is left out."""
+    return varint(field << 3 | NUMBER) + varint(number) if number else b""
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """Encode a field that holds bytes. Empty bytes, the default, are left out."""
+    return message_field(field, value) if value else b""
+
+
+def text_field(field: int, value: str) -> bytes:
+    """Encode a field that holds a text. An empty one, the default, is left out."""
+    return bytes_field(field, value.encode())
+
+
+def message_field(field: int, value: bytes) -> bytes:
+    """Encode a message, or one of several values, inside another message; written if empty, too."""
+    return b"".join((varint(field << 3 | OCTETS), varint(len(value)), value))
+
+
+def numbers_field(field: int, numbers: tuple[int, ...]) -> bytes:
+    """Encode a field that holds several numbers, packed."""
+    return bytes_field(field, b"".join(map(varint, numbers)))
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def fields(raw: bytes | memoryview, what: str) -> Iterator[tuple[int, Value]]:
+    """Give number and value of each field; raises `BadWireFormat`, which names `what`.
+
+    Only the kinds of field that our messages have: numbers (int) and bytes (memoryview).
+    """
+    view = memoryview(raw)
+    position, end = 0, len(view)
+    while position < end:
+        field, kind, value, position = _field(view, position, what)
+        if kind not in (NUMBER, OCTETS):
+            raise BadWireFormat(f"{what} has a field of wire type {kind}, which it cannot have")
+        yield field, value
+
+
+def octets(value: Value, what: str) -> memoryview:
+    """Give the bytes of a field; raises `BadWireFormat` for a number."""
+    if isinstance(value, int):
+        raise BadWireFormat(f"{what} is a number, not bytes")
+    return value
+
+
+def whole(value: Value, what: str) -> int:
+    """Give the number of a field; raises `BadWireFormat` for bytes."""
+    if not isinstance(value, int):
+        raise BadWireFormat(f"{what} is not a number")
+    return value
+
+
+def text(value: Value, what: str) -> str:
+    """Give the text of a field; raises `BadWireFormat` unless it is UTF-8."""
+    try:
+        return str(octets(value, what), "utf-8")
+    except UnicodeDecodeError as error:
+        raise BadWireFormat(f"{what} is not UTF-8") from error
+
+
+def numbers(value: Value, what: str, *, count_max: int) -> tuple[int, ...]:
+    """Give the packed numbers of a field; raises `BadWireFormat` for more than `count_max`."""
+    view = octets(value, what)
+    read: list[int] = []
+    position = 0
+    while position < len(view):
+        if len(read) == count_max:
+            raise BadWireFormat(f"{what} are more than {count_max}")
+        number, position = _varint(view, position, what)
+        read.append(number)
+    return tuple(read)
+
+
+def known_once(raw: bytes | memoryview, known: Mapping[int, int], what: str) -> dict[int, Value]:
+    """Give the known fields that the message has, by number; raises `BadWireFormat`.
+
+    `known`: the wire type of each, `NUMBER` or `OCTETS`. A known field that occurs twice or has
+    another wire type is refused, and so is any group. Unknown fields are skipped.
+    """
+    view = memoryview(raw)
+    position, end = 0, len(view)
+    read: dict[int, Value] = {}
+    while position < end:
+        field, kind, value, position = _field(view, position, what)
+        if field not in known:
+            continue
+        if kind != known[field]:
+            raise BadWireFormat(f"field {field} of {what} has wire type {kind}")
+        if field in read:
+            raise BadWireFormat(f"{what} has field {field} twice")
+        read[field] = value
+    return read
+
+
+def _field(view: memoryview, position: int, what: str) -> tuple[int, int, Value, int]:
+    """Read the field that begins at `position`: its number, wire type and value, and its end.
+
+    The value is 0 for the wire types of fixed length.
+    """
+    tag = view[position]
+    if tag < 0x80:  # without a call: each bundle has some 40 fields
+        position += 1
+    else:
+        tag, position = _varint(view, position, what)
+    field, kind = tag >> 3, tag & 7
+    if not 1 <= field <= _FIELD_NUMBER_MAX:
+        raise BadWireFormat(f"{what} has a field number {field}")
+    if kind == OCTETS:
+        length, position = _varint(view, position, what)
+        end = position + length
+        if end > len(view):
+            raise BadWireFormat(f"{what} ends within a field")
+        return field, kind, view[position:end], end
+    if kind == NUMBER:
+        number, position = _varint(view, position, what)
+        return field, kind, number, position
+    if kind not in (_FIXED32, _FIXED64):
+        raise BadWireFormat(f"{what} has a field of wire type {kind}")
+    end = position + (4 if kind == _FIXED32 else 8)
+    if end > len(view):
+        raise BadWireFormat(f"{what} ends within a field")
+    return field, kind, 0, end
+
+
+def _varint(view: memoryview, position: int, what: str) -> tuple[int, int]:
+    if position < len(view) and (first := view[position]) < 0x80:  # as almost always
+        return first, position + 1
+    number = 0
+    for index in range(_VARINT_BYTES_MAX):
+        if position >= len(view):
+            raise BadWireFormat(f"{what} ends within a number")
+        byte = view[position]
+        position += 1
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if number >= NUMBER_LIMIT:
+                break
+            return number, position
+    raise BadWireFormat(f"{what} has a number of more than 64 bits")

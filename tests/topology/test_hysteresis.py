@@ -25,7 +25,7 @@ INPUTS = {
 }
 
 
-def planned(file: InterestFile, running: Plan | None = None, *, effort: float = 1.0) -> Plan:
+def planned(file: InterestFile, running: Plan | None = None, *, effort: float = 0.1) -> Plan:
     if running is None:
         return solve(file, effort=effort).plan
     made = solve(with_running_logs(file, running), base_epoch=running.epoch, effort=effort).plan

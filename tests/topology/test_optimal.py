@@ -284,7 +284,7 @@ def test_all_pairs_of_eight_chains_cost_less_than_under_a_root_of_all_that_is_sh
 @pytest.mark.slow
 def test_a_large_cyclic_part_gets_a_gap_and_the_same_plan_twice():
     file = random_file(1, logs=40, count=30, size=(3, 6))
-    first, second = solve(file), solve(file)
+    first, second = solve(file, effort=0.1), solve(file, effort=0.1)
     assert first.plan.canonical() == second.plan.canonical()
     assert 0 < first.plan.objective.gap < 1
     assert first.bound <= first.plan.objective.cost
@@ -293,12 +293,12 @@ def test_a_large_cyclic_part_gets_a_gap_and_the_same_plan_twice():
 
 def test_limits_are_kept_in_parts_too_large_for_every_choice():
     file = random_file(2, logs=14, count=10, size=(3, 4))
-    one_root = solve(file, phi=0.01).plan
+    one_root = solve(file, phi=0.01, effort=0.1).plan
     assert len(one_root.collectors) == 1
-    genuine = solve(file).plan
+    genuine = solve(file, effort=0.1).plan
     loads = [sum(file.rate(log) for log in node.bag) for node in genuine.collectors]
     limits = type(file.limits)(collector_rate_max=1.1 * max(loads), levels_max=4)
-    limited = solve(type(file)(**{**parts(file), "limits": limits}), phi=0.01).plan
+    limited = solve(type(file)(**{**parts(file), "limits": limits}), phi=0.01, effort=0.1).plan
     check(limited)
     assert limited.objective.cost > one_root.objective.cost
 
@@ -306,7 +306,7 @@ def test_limits_are_kept_in_parts_too_large_for_every_choice():
 def test_hosts_are_given_in_parts_too_large_for_every_choice():
     file = random_file(2, logs=14, count=10, size=(3, 4))
     hosts = Hosts(("a", "b"), ((1.0, 5.0), (5.0, 1.0)), dict.fromkeys(file.partitions, "b"))
-    plan = solve(type(file)(**{**parts(file), "hosts": hosts})).plan
+    plan = solve(type(file)(**{**parts(file), "hosts": hosts}), effort=0.1).plan
     check(plan)
     assert {node.host for node in plan.collectors} == {"b"}
 

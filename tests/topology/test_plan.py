@@ -199,7 +199,7 @@ sys.stdout.buffer.write(plan(from_document({
     "topic": "A",
     "partitions": names,
     "consumer": [{"name": f"C{n}", "interest": dice.sample(names, 4)} for n in range(28)],
-})).canonical())
+}), effort=0.1).canonical())
 """
 
 

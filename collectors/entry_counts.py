@@ -144,13 +144,13 @@ class EntryCounts:
 class CollectorEntries:
     """Entries that one process has handled for a collector since it started, by log name.
 
-    `relayed` are those of `appended` in logs that no consumer which reads the collector wants, and
-    `dropped` those of `read` in logs outside its bag: both are foreign work. A log that the plan
-    gives no such work is left out.
+    `passed_on` are those of `appended` in logs that no consumer which reads the collector wants,
+    and `dropped` those of `read` in logs outside its bag: both are foreign work. A log that the
+    plan gives no such work is left out.
     """
 
     appended: Mapping[str, int]
-    relayed: Mapping[str, int]
+    passed_on: Mapping[str, int]
     read: Mapping[str, int]
     dropped: Mapping[str, int]
 
@@ -165,7 +165,7 @@ def entries_of(plan: Plan, name: str, counts: EntryCounts) -> CollectorEntries:
     read = {plan.logs[log].name: count for log, count in sorted(counts.read().items())}
     return CollectorEntries(
         appended=appended,
-        relayed={log: count for log, count in appended.items() if log in work.relays},
+        passed_on={log: count for log, count in appended.items() if log in work.passes_on},
         read=read,
         dropped={log: count for log, count in read.items() if log in work.drops},
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 _ENTRIES = {
     "appended": "Order entries appended by this process to the collector's stream",
-    "relayed": "Of the entries appended, those that no consumer of the collector wants",
+    "passed_on": "Of the entries appended, those that no consumer of the collector wants",
     "read": "Order entries read by this process in the stream of the collector's parent",
     "dropped": "Of the entries read, those of logs outside the collector's bag",
 }

@@ -117,7 +117,7 @@ def _foreign(figures: TreeFigures) -> dict[str, float]:
 
 
 def _foreign_at(figures: TreeFigures) -> dict[str, float]:
-    return {share.collector: share.relayed + share.dropped for share in figures.collectors}
+    return {share.collector: share.passed_on + share.dropped for share in figures.collectors}
 
 
 def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[FigureChange]:

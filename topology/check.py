@@ -57,20 +57,20 @@ class Share:
 class CollectorShare:
     """The rates of the entries that one collector handles.
 
-    `load` of the entries that it appends; of these `relayed` are wanted by none of the consumers
+    `load` of the entries that it appends; of these `passed_on` are wanted by none of the consumers
     that read it. `dropped` of the entries of its parent's stream that it does not take over.
     """
 
     collector: str
     load: float
-    relayed: float
+    passed_on: float
     dropped: float
 
     @property
     def genuineness(self) -> float:
         """The part of the entries handled which a consumer that reads it wants, 0 to 1."""
         handled = self.load + self.dropped
-        return 1.0 if not handled else (self.load - self.relayed) / handled
+        return 1.0 if not handled else (self.load - self.passed_on) / handled
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ def figures(plan: Plan) -> TreeFigures:
     hops = math.fsum(w * share.hops for w, share in zip(weight, shares, strict=True))
     foreign = math.fsum(
         (
-            *(share.relayed + share.dropped for share in collectors),
+            *(share.passed_on + share.dropped for share in collectors),
             *(w * share.foreign for w, share in zip(weight, shares, strict=True)),
         )
     )
-    own = math.fsum((*(s.load - s.relayed for s in collectors), *(s.own for s in shares)))
+    own = math.fsum((*(s.load - s.passed_on for s in collectors), *(s.own for s in shares)))
     handled = math.fsum(
         (*(s.load + s.dropped for s in collectors), *(s.own + s.foreign for s in shares))
     )
@@ -148,7 +148,7 @@ def _collector_share(plan: Plan, node: CollectorSpec) -> CollectorShare:
     return CollectorShare(
         collector=node.name,
         load=math.fsum(_rate(plan, log) for log in node.bag),
-        relayed=math.fsum(_rate(plan, log) for log in node.bag if log not in wanted),
+        passed_on=math.fsum(_rate(plan, log) for log in node.bag if log not in wanted),
         dropped=math.fsum(_rate(plan, log) for log in set(above) - set(node.bag)),
     )
 

@@ -50,7 +50,7 @@ def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
     place = f" on {node.host}" if node.host else ""
     readers = served(plan, node.name)
     share = next(share for share in figures.collectors if share.collector == node.name)
-    foreign = share.relayed + share.dropped
+    foreign = share.passed_on + share.dropped
     return (
         f"{node.name}{place}: {len(node.bag)} logs, {share.load:g}/s"
         f"{f', {foreign:g}/s foreign' if foreign else ''}"

@@ -5,7 +5,7 @@ change that would help it most. Both look at the tree as it is; nothing is plann
 Rates are those of the plan: messages/s, or one message per log and round if the plan has none.
 
     its collectors   the one that it reads, and those above it up to the highest top of its logs
-    foreign          entries that one of these relays or drops, or that the consumer drops
+    foreign          entries that one of these passes on or drops, or that the consumer drops
     cause            another consumer whose interest puts the log where it is foreign
 
 Why a log is in a bag: because consumers that read this collector want it; else because consumers
@@ -43,7 +43,7 @@ class ForeignCause:
 
 @dataclass(frozen=True, slots=True)
 class ForeignWork:
-    """The foreign logs of one worker: `worker` relays or drops (`does`) the entries of `logs`."""
+    """The foreign logs of one worker: `worker` passes on or drops (`does`) entries of `logs`."""
 
     worker: str
     does: str
@@ -53,7 +53,7 @@ class ForeignWork:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What one consumer wants, by which way it gets it, and what is handled for nobody on it.
+    """What one consumer wants, by which way it gets it, and what foreign work is done on it.
 
     `wanted` and `handled` are rates of entries: of its logs, and of all that it and its collectors
     handle. `ways` lists the collectors from a top down to its own, each with the logs that take
@@ -71,7 +71,7 @@ class Explanation:
 
     @property
     def foreign(self) -> float:
-        """The rate of the entries that it and its collectors handle for nobody."""
+        """The rate of the entries that it and its collectors handle without a use for them."""
         return sum(work.entries for work in self.work)
 
     @property
@@ -90,8 +90,8 @@ class Remedy:
     """A single change in words, and its effect in the same tree with the smallest bags.
 
     `loses`: some consumer gets fewer messages, or a set can no longer be addressed. `foreign` is
-    what the consumer and its collectors then handle for nobody, `cost` that of the plan. Another
-    tree may be cheaper still.
+    what the consumer and its collectors then handle as foreign work, `cost` that of the plan.
+    Another tree may be cheaper still.
     """
 
     change: str
@@ -192,7 +192,7 @@ class _Account:
         yield self._foreign(self.entry.name, "drops", drops, self.collectors[0])
         for node in self.collectors:
             work = self.tree.work[node.name]
-            yield self._foreign(node.name, "relays", work.relays, node)
+            yield self._foreign(node.name, "passes on", work.passes_on, node)
             if node.parent is not None:
                 above = self.plan.collector(node.parent)
                 yield self._foreign(node.name, "drops", work.drops, above)

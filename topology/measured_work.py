@@ -1,7 +1,7 @@
 """Foreign work that a plan predicts, against what its running collectors have counted.
 
 In go the counts of two moments and how far each log grew between them; out come both figures for
-each collector. Predicted is the growth of the logs that the plan has the collector relay or drop
+each collector. Predicted is the growth of the logs that the plan has the collector pass on or drop
 (`topology/work.py`), measured the difference of its own counts. An *entry* is one offset that the
 order names. No I/O.
 """
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from topology.tree import Plan
 from topology.work import collector_work, consumer_work
 
-ENTRY_KINDS = ("appended", "relayed", "read", "dropped")  # what a collector counts, in this order
+ENTRY_KINDS = ("appended", "passed_on", "read", "dropped")  # what a collector counts, in this order
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorCounts:
     """Entries by log that one process counted for a collector since the process started.
 
-    `process` identifies the process, `page` is where it said so. `relayed` is a part of `appended`,
-    `dropped` one of `read`.
+    `process` identifies the process, `page` is where it said so. `passed_on` is a part of
+    `appended`, `dropped` one of `read`.
     """
 
     page: str
     process: str
     acting: bool
     appended: Mapping[str, int]
-    relayed: Mapping[str, int]
+    passed_on: Mapping[str, int]
     read: Mapping[str, int]
     dropped: Mapping[str, int]
 
@@ -41,7 +41,7 @@ class CollectorCounts:
     @property
     def genuineness(self) -> float | None:
         """Entries handled for an addressee / entries handled; None if none was handled."""
-        wanted = sum(self.appended.values()) - sum(self.relayed.values())
+        wanted = sum(self.appended.values()) - sum(self.passed_on.values())
         return wanted / self.handled if self.handled else None
 
 
@@ -50,8 +50,8 @@ class WorkRow:
     """Foreign entries of one collector or consumer in the window; None: not measured."""
 
     name: str
-    relayed_predicted: int
-    relayed_measured: int | None
+    passed_on_predicted: int
+    passed_on_measured: int | None
     dropped_predicted: int
     dropped_measured: int | None
 
@@ -72,11 +72,11 @@ class MeasuredWork:
     @property
     def total(self) -> WorkRow:
         """The sum over the collectors that are measured, so that both figures are of the same."""
-        rows = [row for row in self.collectors if row.relayed_measured is not None]
+        rows = [row for row in self.collectors if row.passed_on_measured is not None]
         return WorkRow(
             "all measured",
-            sum(row.relayed_predicted for row in rows),
-            sum(row.relayed_measured or 0 for row in rows),
+            sum(row.passed_on_predicted for row in rows),
+            sum(row.passed_on_measured or 0 for row in rows),
             sum(row.dropped_predicted for row in rows),
             sum(row.dropped_measured or 0 for row in rows),
         )
@@ -97,9 +97,9 @@ def measured_work(
     for node in plan.collectors:
         work = collector_work(plan, node)
         first, last = before.get(node.name), after.get(node.name)
-        relayed = dropped = None
+        passed_on = dropped = None
         if first is not None and last is not None and first.process == last.process:
-            relayed = sum(last.relayed.values()) - sum(first.relayed.values())
+            passed_on = sum(last.passed_on.values()) - sum(first.passed_on.values())
             dropped = sum(last.dropped.values()) - sum(first.dropped.values())
         elif first is not None and last is not None:
             sentences.append(f"not counted: {node.name}: another process took it over meanwhile")
@@ -107,7 +107,11 @@ def measured_work(
             sentences.append(f"not counted: {node.name}: it was not counted before the window")
         collectors.append(
             WorkRow(
-                node.name, _sum(growth, work.relays), relayed, _sum(growth, work.drops), dropped
+                node.name,
+                _sum(growth, work.passes_on),
+                passed_on,
+                _sum(growth, work.drops),
+                dropped,
             )
         )
     consumers = [

@@ -114,7 +114,7 @@ def foreign_work(work: MeasuredWork) -> None:
     show(f"foreign work of the running plan in {work.seconds:.1f} s, in entries")
     rows = [*work.collectors, work.total] if work.collectors else []
     table(
-        ("collector", "relayed: predicted", "measured", "dropped: predicted", "measured"),
+        ("collector", "passed on: predicted", "measured", "dropped: predicted", "measured"),
         [_work_row(row) for row in rows],
     )
     dropped = sum(row.dropped_predicted for row in work.consumers)
@@ -129,8 +129,8 @@ def foreign_work(work: MeasuredWork) -> None:
 
 def _work_row(row: WorkRow) -> tuple[str, ...]:
     figures = (
-        row.relayed_predicted,
-        row.relayed_measured,
+        row.passed_on_predicted,
+        row.passed_on_measured,
         row.dropped_predicted,
         row.dropped_measured,
     )
@@ -175,7 +175,7 @@ def verdict(interests: InterestFile, safety: SafetyVerdict, advice: Advice | Non
     """Print whether the interests are acyclic and pairwise safe, and if not, why and what helps."""
     count = len(interests.consumers)
     if safety.witness is None:
-        show(f"acyclic: the interests of {count} consumers can be their own collectors (genuine)")
+        show(f"acyclic: the interests of {count} consumers can be the bags of collectors")
         show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
         return
     show("not acyclic: some collector must know logs that not all of its readers take")
@@ -265,9 +265,9 @@ def causes(plan: Plan, explanations: Sequence[Explanation]) -> None:
         )
         for explanation in explanations
     ]
-    show(f"What a consumer and the collectors on its logs' way handle for nobody, in {unit}:")
+    show(f"Foreign work of consumers and of the collectors on their logs' way, in {unit}:")
     show("")
-    table(("consumer", "for nobody", "of", "genuine", "because of"), rows, words=("because of",))
+    table(("consumer", "foreign", "of", "genuine", "because of"), rows, words=("because of",))
     show("")
 
 
@@ -286,10 +286,10 @@ def explanation(plan: Plan, explained: Explanation, remedy: Remedy | None) -> No
         show(f"way of its logs: {'; '.join(ways)}")
     work = [f"{w.worker} {w.does} {w.entries:g} ({shortened(w.logs)})" for w in explained.work]
     show(
-        f"for nobody: {explained.foreign:g} of {explained.handled:g} {unit}, "
+        f"foreign: {explained.foreign:g} of {explained.handled:g} {unit}, "
         f"{explained.genuineness:.0%} genuine{': ' if work else ''}{'; '.join(work)}"
     )
-    show(f"because of: {_causes(explained, logs=True) or 'nobody'}")
+    show(f"because of: {_causes(explained, logs=True) or 'no other consumer'}")
     if remedy is None:
         missing = (
             "no single change of what others take helps"
@@ -300,7 +300,7 @@ def explanation(plan: Plan, explained: Explanation, remedy: Remedy | None) -> No
         return
     loss = " (messages are lost)" if remedy.loses else ""
     show(
-        f"would help most: {remedy.change}{loss}: then {remedy.foreign:g} for nobody, and the plan "
+        f"would help most: {remedy.change}{loss}: then {remedy.foreign:g} foreign, and the plan "
         f"costs {remedy.cost:g} (now {remedy.cost_before:g}) in the same tree"
     )
 
@@ -333,7 +333,7 @@ def _causes(explained: Explanation, *, logs: bool = False) -> str:
         for cause in explained.causes[:CAUSES_SHOWN_MAX]
     ]
     if explained.leftover > ROUNDING * explained.foreign:
-        shown.append(f"nobody any more {explained.leftover:.3g}")
+        shown.append(f"no longer needed {explained.leftover:.3g}")
     more = len(explained.causes) - CAUSES_SHOWN_MAX
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 

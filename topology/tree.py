@@ -99,9 +99,9 @@ class Objective:
     """The figures that the planner states for its plan: cost = hops + phi * (foreign + excess).
 
     `hops` sums, over consumers, the rate of each log wanted times the collectors that it passes,
-    weighted. `foreign` sums the rates of entries that are handled for nobody, where this is done:
-    a collector relays an entry that no consumer which reads it wants; a collector drops an entry
-    of its parent's stream; a consumer drops an entry of its collector's (weighted). `excess` is the
+    weighted. `foreign` sums the rates of entries where they are handled without a use for them: a
+    collector passes on an entry that no consumer of its own wants; a collector drops an entry of
+    its parent's stream; a consumer drops an entry of its collector's (weighted). `excess` is the
     load above a soft limit. `gap` = (cost - proven lower bound) / cost; 0.0: proven optimal.
     `version` says which definition of `foreign` the figures follow.
     """

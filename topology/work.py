@@ -7,7 +7,7 @@ compute the same independently.
 
     collector   appends   its bag: it orders an entry itself, or takes it over from its parent
                 wanted    the logs that a consumer which reads this collector wants
-                relays    appended and not wanted: foreign
+                passes_on appended and not wanted: foreign
                 reads     the parent's bag: a collector reads its parent's whole stream
                 drops     read and not in its own bag: foreign
     consumer    reads     the bag of its collector: a consumer reads the whole stream
@@ -23,10 +23,10 @@ from topology.tree import CollectorSpec, Plan, Subscription
 
 @dataclass(frozen=True, slots=True)
 class CollectorWork:
-    """The logs whose entries a collector appends, relays for others, reads above, and drops."""
+    """The logs whose entries a collector appends, passes on, reads above, and drops."""
 
     appends: frozenset[str]
-    relays: frozenset[str]
+    passes_on: frozenset[str]
     reads: frozenset[str]
     drops: frozenset[str]
 

@@ -101,9 +101,10 @@ def status(
 ) -> None:
     """Show for each collector of the running epoch how far it has ordered its logs.
 
-    "records", "void" and "lag" are read from the order itself. The entries appended, relayed, read
-    and dropped are those that the process which runs the collector has counted since it started;
-    "-" where it does not answer. "genuine" is the share of entries handled for an addressee.
+    "records", "void" and "lag" are read from the order itself. The entries appended, passed
+    on, read and dropped are those that the process which runs the collector has counted since it
+    started; "-" where it does not answer. "genuine" is the share of entries handled for an
+    addressee.
     """
     plan, rows, counted = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
     for row in rows:
@@ -117,7 +118,7 @@ def status(
     table = Table(title=title, box=None, pad_edge=False)
     for column in ("collector", "parent", *_NUMBERS, *ENTRY_KINDS, "genuine", "state"):
         is_text = column in ("collector", "parent", "state")
-        table.add_column(column, justify="left" if is_text else "right")
+        table.add_column(column.replace("_", " "), justify="left" if is_text else "right")
     for row in rows:
         entries, share = row["entries"], row["genuineness"]
         table.add_row(

@@ -118,7 +118,7 @@ def _choose(
                     process=page.process.hex(),
                     acting=acting,
                     appended=_by_log(entries, "appended"),
-                    relayed=_by_log(entries, "relayed"),
+                    passed_on=_by_log(entries, "passed_on"),
                     read=_by_log(entries, "read"),
                     dropped=_by_log(entries, "dropped"),
                 )

@@ -53,11 +53,11 @@ def as_planned(cluster, name, times=1):
     plan = cluster.control().plan()
     work = collector_work(plan, plan.collector(name))
     sent = {log: times * count for log, count in SENT.items()}
-    return tuple(of(logs, sent) for logs in (work.appends, work.relays, work.reads, work.drops))
+    return tuple(of(logs, sent) for logs in (work.appends, work.passes_on, work.reads, work.drops))
 
 
 def shown(entries):
-    return entries.appended, entries.relayed, entries.read, entries.dropped
+    return entries.appended, entries.passed_on, entries.read, entries.dropped
 
 
 @pytest.mark.parametrize("name", COLLECTORS)
@@ -309,7 +309,7 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
 
 
 def test_metrics_are_prometheus_text_with_escaped_names():
-    entries = {"appended": {'a"b': 3}, "relayed": {}, "read": {}, "dropped": {}}
+    entries = {"appended": {'a"b': 3}, "passed_on": {}, "read": {}, "dropped": {}}
     node = {"node": "K\\1", "epoch": 2, "acting": True, "entries": entries}
     lines = exposition([node, {"node": "K2", "epoch": 1}]).splitlines()
     assert 'amcast_collectors_acting{collector="K\\\\1",epoch="2"} 1' in lines

@@ -19,7 +19,7 @@ from topology.work import collector_work, consumer_work
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
-KINDS = ("appended", "relayed", "read", "dropped")
+KINDS = ("appended", "passed_on", "read", "dropped")
 
 
 @pytest.fixture
@@ -42,12 +42,12 @@ def of(logs, sent):
 
 
 def predicted(plan, sent):
-    """Give by collector what the plan has it append, relay, read and drop of these entries."""
+    """Give by collector what the plan has it append, pass on, read and drop of these entries."""
     return {
         node.name: dict(
             zip(
                 KINDS,
-                (of(logs, sent) for logs in (work.appends, work.relays, work.reads, work.drops)),
+                (of(logs, sent) for logs in (work.appends, work.passes_on, work.reads, work.drops)),
                 strict=True,
             )
         )
@@ -141,10 +141,10 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(syste
     window = predicted(system.plan, more)
     sums = Counter()
     for name, kinds in window.items():
-        relayed, dropped = (sum(kinds[kind].values()) for kind in ("relayed", "dropped"))
-        assert row_of(done.output, name) == [relayed, relayed, dropped, dropped]
-        sums.update(relayed=relayed, dropped=dropped)
-    total = [sums["relayed"], sums["relayed"], sums["dropped"], sums["dropped"]]
+        passed_on, dropped = (sum(kinds[kind].values()) for kind in ("passed_on", "dropped"))
+        assert row_of(done.output, name) == [passed_on, passed_on, dropped, dropped]
+        sums.update(passed_on=passed_on, dropped=dropped)
+    total = [sums["passed_on"], sums["passed_on"], sums["dropped"], sums["dropped"]]
     assert row_of(done.output, "all measured") == total
     assert min(total) > 0
     entries = [consumer_work(system.plan, entry).drops for entry in system.plan.consumers]
@@ -225,7 +225,7 @@ def _only_dropped(count):
 
 
 def test_after_a_change_of_the_plan_counts_are_those_of_the_new_plan(system):
-    # Init: in the new plan C2 reads K0, which so relays less, and K2 is gone.
+    # Init: in the new plan C2 reads K0, which so passes on less, and K2 is gone.
     system.order()
     multicast(system)
     before = predicted(system.plan, SENT)
@@ -243,7 +243,7 @@ def test_after_a_change_of_the_plan_counts_are_those_of_the_new_plan(system):
         system.plan = apply(system.driver, admin, new, timeout_s=PATIENCE_S).plan
     multicast(system)
 
-    # Check: the counts begin anew with the collectors of the new epoch, and K0 relays only P1.
+    # Check: the counts begin anew with the collectors of the new epoch, and K0 passes on only P1.
     after = predicted(system.plan, SENT)
     assert drained(system, after) == after
-    assert after["K0"]["relayed"] == {"P1": SENT["P1"]}
+    assert after["K0"]["passed_on"] == {"P1": SENT["P1"]}

@@ -56,7 +56,7 @@ def serve():
 
 
 def node(name, *, acting=True, appended=1, epoch=1):
-    entries = {"appended": {"P2": appended}, "relayed": {}, "read": {}, "dropped": {}}
+    entries = {"appended": {"P2": appended}, "passed_on": {}, "read": {}, "dropped": {}}
     return {"node": name, "epoch": epoch, "acting": acting, "entries": entries}
 
 
@@ -141,10 +141,10 @@ def test_a_page_that_does_not_answer_is_a_sentence(state, monkeypatch):
     assert second.endswith("/status cannot be read (Connection refused)")
 
 
-def counts(process, relayed, dropped):
+def counts(process, passed_on, dropped):
     return CollectorCounts(
-        page="", process=process, acting=True, appended={"P1": relayed},
-        relayed={"P1": relayed}, read={"P1": dropped}, dropped={"P1": dropped},
+        page="", process=process, acting=True, appended={"P1": passed_on},
+        passed_on={"P1": passed_on}, read={"P1": dropped}, dropped={"P1": dropped},
     )  # fmt: skip
 
 
@@ -155,12 +155,12 @@ def test_a_collector_whose_process_changed_in_the_window_is_not_measured(state):
     growth = {"P1": 10, "P2": 20, "P3": 40}
     work = measured_work(plan, growth, before, after, seconds=1.0, missing=["x"])
     first, second = work.collectors
-    # C1 reads P1 alone: the plan serves it by no collector, so K1 relays all that it orders.
-    assert (first.relayed_predicted, first.relayed_measured) == (20, None)
+    # C1 reads P1 alone: the plan serves it by no collector, so K1 passes on all that it orders.
+    assert (first.passed_on_predicted, first.passed_on_measured) == (20, None)
     assert (second.dropped_predicted, second.dropped_measured) == (10, 5)
-    assert (second.relayed_predicted, second.relayed_measured) == (0, 3)
+    assert (second.passed_on_predicted, second.passed_on_measured) == (0, 3)
     total = work.total
-    assert (total.relayed_predicted, total.relayed_measured) == (0, 3)
+    assert (total.passed_on_predicted, total.passed_on_measured) == (0, 3)
     assert work.missing == ("x", "not counted: K1: another process took it over meanwhile")
     late = measured_work(plan, growth, {}, after, seconds=1.0, missing=[])
     assert late.missing[0] == "not counted: K1: it was not counted before the window"

@@ -62,8 +62,8 @@ def from_start(plan: Plan) -> dict[str, int]:
 def with_foreign_work(*, epoch=1, topic="A") -> Plan:
     """Four collectors with each kind of foreign work.
 
-    K0 serves nobody and relays for K1 and K2. K1 drops P3 of K0's stream, K2 drops P1, and K3 drops
-    P1 and P2 of K1's. C1 drops P4, C3 drops P2; C5 reads one log alone.
+    K0 serves nobody and passes on for K1 and K2. K1 drops P3 of K0's stream, K2 drops P1, and K3
+    drops P1 and P2 of K1's. C1 drops P4, C3 drops P2; C5 reads one log alone.
     """
     partitions = ("P1", "P2", "P3", "P4", "P5", "P6")
     return priced(

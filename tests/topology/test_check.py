@@ -171,7 +171,7 @@ def test_figures_are_counted_from_the_tree():
         (3, 0, 1),
         (5, 0, 2),
     ]
-    assert [(s.load, s.relayed, s.dropped) for s in computed.collectors] == [
+    assert [(s.load, s.passed_on, s.dropped) for s in computed.collectors] == [
         (3, 0, 0),
         (3, 0, 1),
         (3, 0, 1),
@@ -184,7 +184,7 @@ def test_figures_are_counted_from_the_tree():
 def test_relays_drops_and_discards_are_counted_where_they_are_done():
     document = plan(interests({**POSTER, "C4": ["P1", "P5"]}))
     computed = figures(document)
-    assert [(s.load, s.relayed, s.dropped) for s in computed.collectors] == [
+    assert [(s.load, s.passed_on, s.dropped) for s in computed.collectors] == [
         (2, 0, 0),
         (4, 1, 0),
         (4, 0, 1),

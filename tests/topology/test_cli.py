@@ -202,7 +202,7 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
 
 
 def test_plan_names_those_because_of_whom_a_consumer_is_not_genuine():
-    assert "C1                 1  10      90%  C2 1" in run("plan", POSTER).stdout
+    assert "C1              1  10      90%  C2 1" in run("plan", POSTER).stdout
     work = one_document(run("plan", POSTER, "-o", "json"))["foreign_work"]
     assert [entry["consumer"] for entry in work] == ["C1", "C3"]
     assert work[0]["causes"] == [{"consumer": "C2", "entries": 1.0, "logs": ["P4"]}]
@@ -215,16 +215,16 @@ def test_explain_gives_five_lines_on_one_consumer(tmp_path):
     assert planned.stdout == (
         "C1 wants P1 P2 P3: 3 entries a round; reads K2\n"
         "way of its logs: K2 (P1); K1 > K2 (P2 P3)\n"
-        "for nobody: 1 of 10 entries a round, 90% genuine: K2 drops 1 (P4)\n"
+        "foreign: 1 of 10 entries a round, 90% genuine: K2 drops 1 (P4)\n"
         "because of: C2 1 (P4)\n"
-        "would help most: let C1 also take P4: then 0 for nobody, and the plan costs 25 (now 33) "
+        "would help most: let C1 also take P4: then 0 foreign, and the plan costs 25 (now 33) "
         "in the same tree\n"
     )
     assert run("show", out, "--explain", "C1").stdout == planned.stdout
     genuine = run("show", out, "--explain", "C2").stdout.splitlines()
     assert len(genuine) == 5
     assert genuine[3:] == [
-        "because of: nobody",
+        "because of: no other consumer",
         "would help most: nothing, it has no foreign work",
     ]
     document = one_document(run("show", out, "--explain", "C1", "-o", "json"))

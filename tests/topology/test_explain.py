@@ -28,11 +28,11 @@ def test_the_posters_first_consumer_pays_for_the_second():
     assert (explanation.foreign, explanation.handled, explanation.genuineness) == (1, 10, 0.9)
 
 
-def test_a_relayed_log_is_charged_to_those_who_read_it_in_other_directions():
+def test_a_log_that_is_passed_on_is_charged_to_those_who_read_it_in_other_directions():
     explanation = explained(plan(interests({**POSTER, "C4": ["P1", "P5"]})), "C1")
     assert explanation.work == (
         ForeignWork("C1", "drops", ("P5",), 1.0),
-        ForeignWork("K2", "relays", ("P5",), 1.0),
+        ForeignWork("K2", "passes on", ("P5",), 1.0),
     )
     assert explanation.causes == (
         ForeignCause("C3", 1.0, ("P5",)),
@@ -55,7 +55,7 @@ def test_who_reads_in_the_same_direction_is_no_cause():
     explanation = explained(made, "d")
     assert [(work.worker, work.does) for work in explanation.work] == [
         ("d", "drops"),
-        ("K1", "relays"),
+        ("K1", "passes on"),
     ]
     assert explanation.causes == (ForeignCause("s", 1.0, ("S",)), ForeignCause("y", 1.0, ("A",)))
 
@@ -67,7 +67,7 @@ def test_a_log_that_nobody_needs_any_more_has_no_cause():
         replace(node, bag=("P1", "P2", "P3", "P5") if node.name == "K2" else node.bag)
         for node in made.collectors if node.name != "K3"))  # fmt: skip
     explanation = explained(tree, "C1")
-    # C1 drops P5, and K2 relays it: for nobody. K2 drops P4, which C2 wants.
+    # C1 drops P5, and K2 passes it on. K2 drops P4, which C2 wants.
     assert (explanation.foreign, explanation.leftover) == (3, 2)
     assert [cause.consumer for cause in explanation.causes] == ["C2"]
 
@@ -156,9 +156,9 @@ def test_a_remedy_helps_if_there_is_one(made):
 
 
 def test_what_three_equal_needs_cost_no_single_change_spares():
-    """The junction relays for all three; without one of them it would still relay for two."""
+    """The junction passes on for all three; without one of them still for two."""
     made = plan(interests({f"C{n}": ["A", f"own{n}"] for n in range(3)}))
     explanation = explained(made, "C0")
-    assert explanation.work == (ForeignWork("K1", "relays", ("A",), 1.0),)
+    assert explanation.work == (ForeignWork("K1", "passes on", ("A",), 1.0),)
     assert explanation.causes == (ForeignCause("C1", 0.5, ("A",)), ForeignCause("C2", 0.5, ("A",)))
     assert remedy(made, explanation) is None

@@ -128,7 +128,7 @@ def test_a_consumer_that_is_gone_leaves_the_tree_only_if_that_gains_enough():
     assert differences(running, stays.chosen) == ("consumer C3 is gone",)
     goes = weigh(running, fewer)
     assert (goes.kept, goes.moves.gone) == (False, ("K3",))
-    # What is left behind works for nobody: K3 relays its three logs, and drops one of K1's.
+    # What is left behind is foreign work: K3 passes on its three logs, and drops one of K1's.
     assert goes.running.foreign - goes.new.foreign == pytest.approx(400)
 
 

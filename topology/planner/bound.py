@@ -32,7 +32,7 @@ from topology.planner.light import (
 from topology.planner.prices import DemandPrices
 
 # About 15 s of CPU for 50 interests, most of it for the level that is reached last. Each level
-# needs some seven times the steps of the one before, and its bound is some 8 % higher.
+# needs some eight times the steps of the one before, and its bound is 8 to 10 % higher.
 STEPS_MAX = 6_500_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
 UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound

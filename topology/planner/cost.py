@@ -12,11 +12,11 @@ reduced component, phi, limits and hosts. No search, no solver and no floating p
 Sets of demands and sets of log classes are bit sets. The bag is not a choice: given the tree and
 the collector of each demand, it is the smallest that keeps each log's collectors connected. A log
 more in a bag is never cheaper: at best it turns an entry that the collector drops into one that it
-relays. A search goes over laminar families of `below`.
+passes on. A search goes over laminar families of `below`.
 
 Foreign work is counted where it is done, each once:
 
-    relay      a collector appends an entry that no consumer which reads it wants
+    pass on    a collector appends an entry that no consumer which reads it wants
     drop       a collector reads an entry of its parent's stream that is not in its own bag
     discard    a consumer reads an entry of its collector's stream that it does not want; weighted
 

@@ -286,11 +286,11 @@ def test_a_rate_that_rises_moves_the_tree_unless_the_margin_forbids_it(cluster):
     result = run("plan", POSTER, "--from-cluster", "--detailed-exitcode")
     assert result.exit_code == 6
     assert (
-        "the new plan is taken: a new plan must cost at least 5% less (--margin)" in result.stdout
+        "the new plan is taken: a new plan must cost at least 10% less (--margin)" in result.stdout
     )
     document = one_document(run("plan", POSTER, "--from-cluster", "-o", "json"))
     choice = document["choice"]
-    assert (document["epoch"], choice["kept"], choice["margin"]) == (2, False, 0.05)
+    assert (document["epoch"], choice["kept"], choice["margin"]) == (2, False, 0.1)
     assert choice["gain"] == pytest.approx(1 - choice["new"]["cost"] / choice["running"]["cost"])
     assert choice["moves"]["logs"]
     words = ["plan", POSTER, "--from-cluster", "--margin", "90"]

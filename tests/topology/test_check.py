@@ -181,7 +181,7 @@ def test_figures_are_counted_from_the_tree():
     assert computed.loads == (("K1", 3.0), ("K2", 3.0), ("K3", 3.0))
 
 
-def test_relays_drops_and_discards_are_counted_where_they_are_done():
+def test_what_is_passed_on_dropped_and_discarded_is_counted_where_it_is_done():
     document = plan(interests({**POSTER, "C4": ["P1", "P5"]}))
     computed = figures(document)
     assert [(s.load, s.passed_on, s.dropped) for s in computed.collectors] == [

@@ -49,8 +49,8 @@ def least(phi: float, needed: list[tuple[int, float]]) -> float:
         discarded = sum(
             w * (size - mask.bit_count()) for n, (mask, w) in enumerate(needed) if served >> n & 1
         )
-        relayed = (bag & ~touched[served]).bit_count()
-        return hops + phi * (relayed + dropped + discarded)
+        passed_on = (bag & ~touched[served]).bit_count()
+        return hops + phi * (passed_on + dropped + discarded)
 
     def divided(below: int, left: int, served: int, children: tuple[int, ...], spent: float):
         if spent >= best[below]:

@@ -70,7 +70,7 @@ def test_the_posters_example_with_a_cycle_is_a_path_that_the_least_interest_head
         "K2": ("P1 P2 P3 P5", "K1", ("C1",)),
         "K3": ("P2 P3 P4 P5", "K2", ("C2", "C3")),
     }
-    # K2 relays P5, K3 drops P1, and C1, C2 and C3 each drop one log of the four that they read.
+    # K2 passes on P5, K3 drops P1, and C1, C2 and C3 each drop one log of the four that they read.
     assert (document.objective.foreign, document.objective.cost) == (5, 67)
 
 

@@ -65,7 +65,7 @@ def test_nothing_is_left_in_the_temporary_directory(monkeypatch, tmp_path):
 
 
 def direct(edges: list[frozenset[str]], phi: float) -> float:
-    """Solve a program by rows over its own candidate bags: x, y, a, paths, relays and depths."""
+    """Solve a program by rows over its own candidate bags: x, y, a, paths, passed on and depths."""
     everything = sorted(frozenset().union(*edges))
     shared = {log for log in everything if sum(log in edge for edge in edges) > 1}
     bags = set(edges)
@@ -87,7 +87,7 @@ def direct(edges: list[frozenset[str]], phi: float) -> float:
             path[i, b] = problem.add_variable(f"p{i}_{b}", 0, 1)
             if edge <= bags[b]:
                 a[i, b] = problem.add_variable(f"a{i}_{b}", 0, 1, pulp.LpBinary)
-    relay = {
+    passing = {
         (b, log): problem.add_variable(f"r{b}_{log.replace('+', '_')}", 0, 1)
         for b in number
         for log in bags[b]
@@ -96,13 +96,13 @@ def direct(edges: list[frozenset[str]], phi: float) -> float:
         path[i, b] * len(bags[b] & edge) for i, edge in enumerate(edges) for b in number
     )
     foreign = (
-        pulp.lpSum(relay.values())
+        pulp.lpSum(passing.values())
         + pulp.lpSum(y[b, p] * len(bags[p] - bags[b]) for b, p in pairs)
         + pulp.lpSum(chosen * len(bags[b] - edges[i]) for (i, b), chosen in a.items())
     )
-    for (b, log), relayed in relay.items():
+    for (b, log), passed_on in passing.items():
         serving = pulp.lpSum(a[i, b] for i, edge in enumerate(edges) if log in edge and (i, b) in a)
-        problem += relayed >= x[b] - serving
+        problem += passed_on >= x[b] - serving
     problem.setObjective(
         hops + phi * foreign + 0.001 * pulp.lpSum(len(bags[b]) * x[b] for b in number)
     )

@@ -57,9 +57,11 @@ class PricedTree(MovableTree):
             return _Afloat(touch, boundary, hops, levels, fixed=True)
         bag, _, _ = self.around(node, out)
         load, wanted, count = pricing.foreign[bag], self.wanted[node], self.count[node]
-        relayed = pricing.unit * pricing.foreign[bag & ~wanted]
+        passed_on = pricing.unit * pricing.foreign[bag & ~wanted]
         own = (count - pricing.unit) * load
-        return _Afloat(touch, boundary, hops, levels, False, bag, wanted, count, own, own + relayed)
+        return _Afloat(
+            touch, boundary, hops, levels, False, bag, wanted, count, own, own + passed_on
+        )
 
     def places(self, node: int, slack: int, old: int) -> tuple[list[int], list[int], int, int]:
         """Price the places of a floating subtree; those far from it and too dear are left out.

@@ -226,10 +226,10 @@ class Measure:
             else:
                 hop = self._entry[number][host]
             hops += self.rate[number] * own * hop
-        relayed = self.load(bag & ~self.touching(served))
+        passed_on = self.load(bag & ~self.touching(served))
         dropped = sum(load - self.load(self.boundary(child)) for child in children)
         discarded = sum(self.weight[d] * (load - self.loads[d]) for d in bits(served))
-        return hops, (relayed + dropped) * self.scale.weights + discarded, load
+        return hops, (passed_on + dropped) * self.scale.weights + discarded, load
 
     def cost(self, price: int) -> float:
         """Give the objective's cost that a price contains, without the tie-breakers."""

@@ -114,8 +114,8 @@ class _Bags:
                 discarded = sum(
                     measure.weight[d] * (self.load[bag] - measure.loads[d]) for d in bits(served)
                 )
-                relayed = self.load[bag & ~wanted] * measure.scale.weights
-                price = fixed + (relayed + discarded) * self.foreign + divided[0]
+                passed_on = self.load[bag & ~wanted] * measure.scale.weights
+                price = fixed + (passed_on + discarded) * self.foreign + divided[0]
                 yield price, (bag, served)
 
     def _fixed(self, bag: int, below: int) -> int:

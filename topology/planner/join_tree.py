@@ -4,8 +4,8 @@ A join tree has one collector for each demand. It reads exactly the demand's log
 demand, and the collectors that hold a log are connected. Above it there may be one collector that
 serves nobody, with a separator as its bag. `least_join_tree` finds the cheapest of these trees, by
 a linear program, with proof. It is no proof over all trees: a tree with bags of other forms, which
-relay a log or serve two demands at one collector, can be cheaper. Only if `bound.py` proves a bound
-that is the same is it the least of all trees (fifty sliding windows, chains).
+pass on a log or serve two demands at one collector, can be cheaper. Only if `bound.py` proves a
+bound that is the same is it the least of all trees (fifty sliding windows, chains).
 
 Let k(K) be the number of children of K plus the weights of the demands served there. The foreign
 work of any tree is, by summing over the logs of each bag,

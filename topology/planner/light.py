@@ -47,8 +47,8 @@ class Restricted:
 
     `readers` has a bit set of demands for each unit of rate. A hop of one unit of rate costs `hop`
     for each unit of a demand's weight; `discard` is the price of an entry that a consumer of weight
-    one discards, and `drop` of one that a collector relays or drops. No weight times `discard` is
-    less than `drop`.
+    one discards, and `drop` of one that a collector passes on or drops. No weight times `discard`
+    is less than `drop`.
     """
 
     readers: tuple[int, ...]
@@ -86,7 +86,7 @@ class Restricted:
         return total * self.hop
 
     def leaf(self, demand: int) -> int:
-        """Price a collector that serves one demand only; it discards and relays nothing."""
+        """Price a collector that serves one demand only; it discards and passes on nothing."""
         return self.hop * self.weight[demand] * self.needs[demand].bit_count()
 
 

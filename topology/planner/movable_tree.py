@@ -10,7 +10,7 @@ Arrays by node, kept up to date by each operation; integers only. Prices of plac
 With count(K) = weight served at K + number of its children (each as one unit of weight), a tree's
 foreign work and hops are, up to a constant of foreign work:
 
-    foreign = sum over K of  (count(K) - 1) * rate(bag(K)) + rate(classes relayed at K)
+    foreign = sum over K of  (count(K) - 1) * rate(bag(K)) + rate(classes passed on at K)
     hops    = sum over K of  hops of the demands below K - hops of the classes inner to a child of K
 """
 

@@ -4,10 +4,10 @@
 bags have a rate of `level + 1` at least. A heavy collector with c parts (children, and demands that
 it serves) costs at least
 
-    drop * ((c - 1) * bag + what it relays)     of this tree's total, and a sum over its parts
+    drop * ((c - 1) * bag + what it passes on)     of this tree's total, and a sum over its parts
 
 because the total of a tree can be written so: foreign work is the sum, over the collectors, of
-(parts - 1) times the bag and of what is relayed, plus a sum over the demands, which is fixed. (A
+(parts - 1) times the bag and of what is passed on, plus a sum over the demands, which is fixed. (A
 collector's bag is what its set of demands touches, without the inner logs of its children.)
 
 Let each demand have any price u(d), and let A(k) be an excess for sets of k demands. If
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from topology.planner.cost import bits
 from topology.planner.light import NEVER, Family, LightCollectors
 
-SERVED = 4  # a collector that serves this many demands or more may relay nothing
+SERVED = 4  # a collector that serves this many demands or more may pass on nothing
 SOLVED_MAX = 4  # programs for one proof; the violated rows of each are added to the next
 ROWS_PER_SIZE = 4  # the most violated sets of each size become rows of the program
 SLACK = 1e-6  # of the linear program, in units of `drop`
@@ -85,8 +85,8 @@ class DemandPrices:
         more = (part.discard * weight - part.drop) * max(0, self.bag - load)
         return part.hop * weight * load - part.drop * load + more
 
-    def relayed(self, size: int, served: int) -> int:
-        """Give the least rate that a heavy collector of a set relays if it serves so many."""
+    def passed_on(self, size: int, served: int) -> int:
+        """Give the least rate that a heavy collector of a set passes on if it serves so many."""
         return 0 if served >= SERVED else max(0, self.floors[size] - served * max(self.loads))
 
     def joined(self, size: int, last: int) -> int:
@@ -124,9 +124,9 @@ class DemandPrices:
                 for number in range(1, SERVED + 1):
                     best = before_last if number == SERVED else before[number - 1]
                     open_[size][number] = best + served - drop * self.joined(size, 1)
-                excess[size] = several[size] - drop * self.relayed(size, 0)
+                excess[size] = several[size] - drop * self.passed_on(size, 0)
                 for number in range(1, SERVED + 1):
-                    here = open_[size][number] - drop * self.relayed(size, number)
+                    here = open_[size][number] - drop * self.passed_on(size, number)
                     excess[size] = max(excess[size], here)
                 child[size] = excess[size] - self.outer[size]
             while place < len(light.sets) and light.sets[place].bit_count() == size:
@@ -254,7 +254,7 @@ class _Program:
                 if rest >= 2:
                     pair = (self._of("several", rest), 1.0), (self._of("child", k), 1.0)
                     self._row(bag, *pair, (several, -1))
-            self._row(float(owner.relayed(size, 0)), (several, 1), (excess, -1))
+            self._row(float(owner.passed_on(size, 0)), (several, 1), (excess, -1))
             self._serving(size, served, excess)
             if size < count:
                 self._row(self._least_passing(size), (excess, 1), (self._of("child", size), -1))
@@ -273,7 +273,7 @@ class _Program:
                 if name == "child" or size - 1 >= (2 if name == "several" else state):
                     before = self._of(name, size - 1, state)
                     self._row(bag, (before, 1), (served, 1), (here, -1))
-            self._row(float(self.owner.relayed(size, number)), (here, 1), (excess, -1))
+            self._row(float(self.owner.passed_on(size, number)), (here, 1), (excess, -1))
 
     def _least_passing(self, size: int) -> float:
         light = self.owner.light

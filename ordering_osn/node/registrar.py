@@ -208,7 +208,7 @@ class Registrar:
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
-            post=lambda raw, chain, on_outcome: self._posts.post(raw, (chain,), on_outcome),
+            post=self._posts.post,
             created=self._create,
             peers=self._peers,
             metrics=self.metrics,

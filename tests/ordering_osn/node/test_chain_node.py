@@ -330,6 +330,7 @@ def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_p
         assert "judged again" in info
         driver.release()
         until(lambda: node.get("chain-a").config.sequence == 2)
+        until(lambda: node.get("chain-a").status.ingress_open)
         accepted(node, transaction())
         until_ordered(node, 3)
 

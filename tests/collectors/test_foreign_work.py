@@ -96,7 +96,7 @@ def row_of(output, name):
     return [int(word) for word in line.removeprefix(name).split()]
 
 
-def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(system, monkeypatch):
+def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(system):
     # Init: all collectors in one process.
     system.order()
     multicast(system)

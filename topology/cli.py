@@ -205,9 +205,9 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     interests = read_interests(file)
     _refuse_unknown(explain, [entry.name for entry in interests.consumers], file)
     _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
-    running = None if against is None else read_plan(against)
+    running, work = None if against is None else read_plan(against), None
     if from_cluster:
-        running, cluster_id, interests = _measured(interests, bootstrap, window, output)
+        running, cluster_id, interests, work = _measured(interests, bootstrap, window, output)
     elif running is not None:
         interests = with_running_logs(interests, running)
     cluster_id = cluster_id or ("" if running is None else running.cluster_id)
@@ -234,7 +234,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
     drawings.draw(plan if choice is None else choice.shown)
-    _print_planned(plan, choice, explain, output)
+    _print_planned(plan, choice, work, explain, output)
     changes = True if running is None else differences(running, plan)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
@@ -256,19 +256,30 @@ def _refuse_together(
 
 def _measured(
     interests: InterestFile, bootstrap: str | None, window_s: float, output: Output
-) -> tuple[Plan | None, str, InterestFile]:
-    """Give the running plan, the cluster's ID, and the interests with its logs and their rates."""
-    running, rates, cluster_id, partition_count = _ask_cluster(
-        interests.topic, bootstrap, window_s, output
+) -> tuple[Plan | None, str, InterestFile, MeasuredWork | None]:
+    """Give the running plan, the cluster's ID, the interests with its logs and their rates.
+
+    Last, its foreign work, predicted and measured; in a table's output, this is printed, too.
+    """
+    running, rates, cluster_id, partition_count, work = _ask_cluster(
+        interests.topic, bootstrap, window_s
     )
+    if work is not None and output is Output.TABLE:
+        report.foreign_work(work)
     interests = with_rates(interests, rates)
     if running is not None:
         interests = with_running_logs(interests, running)
     _compare_partitions(interests, partition_count)
-    return running, cluster_id, interests
+    return running, cluster_id, interests, work
 
 
-def _print_planned(plan: Plan, choice: Weighed | None, explain: str | None, output: Output) -> None:
+def _print_planned(
+    plan: Plan,
+    choice: Weighed | None,
+    work: MeasuredWork | None,
+    explain: str | None,
+    output: Output,
+) -> None:
     """Print a plan, or what it costs one consumer; then how it differs from the running one."""
     shown = plan if choice is None else choice.shown
     if explain is not None:
@@ -280,6 +291,7 @@ def _print_planned(plan: Plan, choice: Weighed | None, explain: str | None, outp
             report.foreign_work_document(entry) for entry in explanations(shown)
         ]
         document["choice"] = None if choice is None else report.choice_document(choice)
+        document["measured_work"] = None if work is None else report.measured_document(work)
         report.show(report.written(document))
         return
     _print(shown, figures(shown), output)
@@ -358,11 +370,9 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
 
 
 def _ask_cluster(
-    topic: str, bootstrap: str | None, window_s: float, output: Output
-) -> tuple[Plan | None, dict[str, float], str, int]:
-    """Give the running plan, the measured rates, the cluster's ID and the topic's partition count.
-
-    In a table's output, print the running plan's foreign work, predicted and measured.
+    topic: str, bootstrap: str | None, window_s: float
+) -> tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None]:
+    """Give the running plan, rates, the cluster's ID, the topic's partition count, foreign work.
 
     This room may not import code that talks to Kafka, so it loads an entry point.
     """
@@ -377,10 +387,7 @@ def _ask_cluster(
     answer: tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
-    work = answer[4]
-    if work is not None and output is Output.TABLE:
-        report.foreign_work(work)
-    return answer[:4]
+    return answer
 
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:

@@ -194,7 +194,10 @@ class ChainNode:
         try:
             with self._open_consumer() as consumer:
                 self._entries = ConsumerEntries({}, {})
-                self._follow(consumer)
+                try:
+                    self._follow(consumer)
+                finally:  # what was read since the last look counts, too
+                    self._count_entries(consumer.entries())
         except Trimmed as error:
             self.status.waits_for(str(error))
             height = self.ledger.height

@@ -98,7 +98,10 @@ def sentences(kinds: Sequence[TransactionWork]) -> list[str]:
         )
     alone = [kind.transaction for kind in single if not kind.collectors]
     if alone:
-        said.append(f"no collector touches the transactions of {shortened(alone)}, in no set")
+        said.append(
+            f"no collector touches the own transactions of {shortened(alone)}: their log is their "
+            f"order"
+        )
     below = [kind for kind in single if kind.dropped_at]
     if below:
         said.append(

@@ -143,7 +143,9 @@ def test_a_chain_in_no_set_has_no_collector():
     kinds = transactions(document)
     (alone,) = [kind for kind in kinds if kind.transaction == "c"]
     assert (alone.collectors, alone.handled, alone.foreign) == (0, 0, 0)
-    assert "no collector touches the transactions of c, in no set" in sentences(kinds)
+    assert "no collector touches the own transactions of c: their log is their order" in sentences(
+        kinds
+    )
 
 
 # -- the command ----------------------------------------------------------------------------
@@ -163,6 +165,16 @@ def test_the_command_writes_a_plan_that_the_other_verbs_read(tmp_path):
     assert "birch wants birch" in run("show", out, "--explain", "birch").stdout
     again = run("plan", "--chains", EXAMPLES / "chains-3.toml", "--against", out)
     assert "the running tree stays: the planner finds the same one" in again.stdout
+
+
+def test_a_running_tree_that_stays_is_not_called_clean_if_it_passes_on_a_chain_that_went(tmp_path):
+    out, fewer = tmp_path / "plan.json", tmp_path / "fewer.toml"
+    run("plan", "--chains", EXAMPLES / "chains-3.toml", "--out", out)
+    fewer.write_text('topic = "banks"\nchains = ["amber", "birch"]\nsets = "pairs"')
+    result = run("plan", "--chains", fewer, "--against", out, "--margin", 99)
+    assert "the running tree stays: a new plan must cost at least 99% less" in result.stdout
+    assert "cedar's own transactions are passed on at K2, which serves no node" in result.stdout
+    assert "touch nothing above" not in result.stdout
 
 
 def test_the_document_has_every_kind_of_transaction():

@@ -167,10 +167,12 @@ class RequestContent(_message.Message):
     def __init__(self, creator: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., tls_cert_sha256: _Optional[bytes] = ..., status: _Optional[_Union[StatusRequest, _Mapping]] = ..., deliver: _Optional[_Union[DeliverMultiRequest, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("bundle_id",)
+    __slots__ = ("bundle_id", "wait_ms")
     BUNDLE_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     bundle_id: bytes
-    def __init__(self, bundle_id: _Optional[bytes] = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, bundle_id: _Optional[bytes] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
     __slots__ = ("status", "info", "unknown", "accepted", "void", "committed", "chains_not_covered")

@@ -17,11 +17,8 @@ import contextlib
 import json
 import logging
 import socket
-import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -34,6 +31,7 @@ from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
@@ -77,72 +75,6 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 120_000),  # twice the interval that servers allow
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM bytes for one side of TLS. `authorities` are the CAs of the other side's certificates.
-
-    A server with authorities requires a certificate of every client (mutual TLS).
-    """
-
-    certificate: bytes = b""
-    key: bytes = b""
-    authorities: bytes = b""
-
-    @classmethod
-    def read(
-        cls,
-        certificate: Path | None = None,
-        key: Path | None = None,
-        authorities: Iterable[Path] = (),
-    ) -> Self:
-        """Read and check the given files; raises `UsageError`, which names the file."""
-        signers = list(authorities)
-        try:
-            read = cls(
-                certificate.read_bytes() if certificate else b"",
-                key.read_bytes() if key else b"",
-                b"\n".join(path.read_bytes() for path in signers),
-            )
-        except OSError as error:
-            raise UsageError(f"TLS: {error.filename}: {error.strerror}") from error
-        if certificate is not None and key is not None:
-            _check_pair(certificate, key)
-        for path in signers:
-            _check_authority(path)
-        return read
-
-    @property
-    def tls_hash(self) -> bytes:
-        """SHA-256 of the certificate, for a client's channel headers under mutual TLS."""
-        return fingerprint(self.certificate) if self.certificate else b""
-
-
-def _check_pair(certificate: Path, key: Path) -> None:
-    """Raise `UsageError` unless the key fits the certificate; gRPC would give no reason."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key, password=lambda: "")
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise UsageError(
-                f"TLS: {key} is not the key of the certificate {certificate}"
-            ) from error
-        raise UsageError(
-            f"TLS: {certificate} and {key} must be a certificate and its key without a password, "
-            f"in PEM: {error.reason or error}"
-        ) from error
-
-
-def _check_authority(path: Path) -> None:
-    """Raise `UsageError` unless the file holds certificates in PEM."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except ssl.SSLError as error:
-        raise UsageError(
-            f"TLS: {path} holds no certificates in PEM: {error.reason or error}"
-        ) from error
 
 
 class ConnectionLost(ClusterUnreachable):
@@ -387,23 +319,12 @@ class NodeClient:
         come within `timeout_s` of the one before it.
         """
         call = self._broadcast()
-        answers = aiter(call)
-        sender = asyncio.create_task(_send(call, envelopes))
-        try:
-            while True:
-                answer = await self._read(answers, timeout_s)
-                if answer is None:
-                    await asyncio.wait({sender}, timeout=_SENDER_ERROR_S)
-                    if sender.done() and (error := sender.exception()) is not None:
-                        raise error  # raised by the caller's iterator of envelopes
-                    return
+        async with contextlib.aclosing(self._exchange(call, envelopes, timeout_s)) as answers:
+            async for answer in answers:
                 status, info = read_status(answer)
                 yield status, info
                 if status != Status.SUCCESS:
                     return
-        finally:
-            sender.cancel()
-            call.cancel()
 
     async def deliver(
         self, *requests: bytes, timeout_s: float | None = None
@@ -415,15 +336,41 @@ class NodeClient:
         None waits without limit.
         """
         call = self._deliver()
-        answers = aiter(call)
-        sender = asyncio.create_task(_send(call, requests))
-        try:
-            while (answer := await self._read(answers, timeout_s)) is not None:
+        async with contextlib.aclosing(self._exchange(call, requests, timeout_s)) as answers:
+            async for answer in answers:
                 block_or_status = read_answer(answer)
                 if isinstance(block_or_status, int) and block_or_status != Status.SUCCESS:
                     block_or_status = StatusAnswer(block_or_status)
                     block_or_status.info = await _info(call)
                 yield block_or_status
+
+    def exchange(
+        self,
+        method: str,
+        messages: Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """Call `method` ("/SERVICE/METHOD") with serialized messages; yields the answers.
+
+        Messages are sent as they arrive. For each kind of method: one that takes a single message
+        gets one. Raises `TimedOut` where the next answer takes longer than `timeout_s`; None
+        waits without limit. Close the iterator (`contextlib.aclosing`) to end the call early.
+        """
+        return self._exchange(self._channel.stream_stream(method)(), messages, timeout_s)
+
+    async def _exchange(
+        self, call: Any, messages: Iterable[bytes] | AsyncIterable[bytes], timeout_s: float | None
+    ) -> AsyncGenerator[bytes]:
+        """Send messages and yield the answers; raises the error of the caller's iterator, too."""
+        answers = aiter(call)
+        sender = asyncio.create_task(_send(call, messages))
+        try:
+            while (answer := await self._read(answers, timeout_s)) is not None:
+                yield answer
+            await asyncio.wait({sender}, timeout=_SENDER_ERROR_S)
+            if sender.done() and (error := sender.exception()) is not None:
+                raise error
         finally:
             sender.cancel()
             call.cancel()

@@ -1,4 +1,4 @@
-"""gRPC server and client of Fabric's `orderer.AtomicBroadcast` and our `amcast.osn.Receipts`.
+"""gRPC server and client of Fabric's `orderer.AtomicBroadcast` and of our own services.
 
 No other module imports `grpc`. Messages pass as bytes: an envelope is ordered with exactly the
 bytes that were received, and a block is sent with exactly the bytes of the ledger.
@@ -6,6 +6,7 @@ bytes that were received, and a block is sent with exactly the bytes of the ledg
     /orderer.AtomicBroadcast/Broadcast   stream of Envelope → stream of BroadcastResponse
     /orderer.AtomicBroadcast/Deliver     stream of Envelope → stream of DeliverResponse
     /amcast.osn.Receipts/Wait            Envelope → JSON (`receipt_request.py`)
+    /amcast.osn.MultiChain/…             `wire/multichain.proto`, `api/multi/`
 
 Everything runs on the event loop that started it; blocking calls run in other threads.
 """
@@ -17,9 +18,16 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+)
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 from grpc import aio
@@ -29,12 +37,15 @@ from ordering_osn.api.broadcast import Broadcast, Panicked
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
+from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
+_MULTI = "amcast.osn.MultiChain"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
 _INFO = "amcast-info-bin"  # the trailer with the reason why a request for blocks ended
 _CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # the largest message that a gRPC client accepts by default
@@ -110,6 +121,12 @@ class _ClientLeft(Exception):
         super().__init__(text)
 
 
+class _Answer(Protocol):
+    async def __call__(
+        self, channels: Channels, raw: bytes, /, *, now: datetime, tls_hash: bytes | None
+    ) -> bytes: ...
+
+
 class _Stream:
     """A `broadcast.Stream` on gRPC."""
 
@@ -168,6 +185,8 @@ class Server:
         )
         broadcast = grpc.stream_stream_rpc_method_handler(self._serve_broadcast)
         deliver = grpc.stream_stream_rpc_method_handler(self._serve_deliver)
+        broadcast_multi = grpc.stream_stream_rpc_method_handler(self._serve_broadcast_multi)
+        status = grpc.unary_unary_rpc_method_handler(self._serve_status)
         waits = grpc.unary_unary_rpc_method_handler(self._serve_wait)
         self._server.add_generic_rpc_handlers(
             (
@@ -175,6 +194,9 @@ class Server:
                     _SERVICE, {"Broadcast": broadcast, "Deliver": deliver}
                 ),
                 grpc.method_handlers_generic_handler(_RECEIPTS, {"Wait": waits}),
+                grpc.method_handlers_generic_handler(
+                    _MULTI, {"BroadcastMulti": broadcast_multi, "Status": status}
+                ),
             )
         )
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -205,14 +227,24 @@ class Server:
         )
 
     async def _serve_broadcast(self, _: Any, context: Any) -> None:
-        await self._serve_stream("Broadcast", context, self._broadcast)
+        await self._serve_stream(_SERVICE, "Broadcast", context, self._broadcast)
 
     async def _serve_deliver(self, _: Any, context: Any) -> None:
-        await self._serve_stream("Deliver", context, self._deliver_stream)
+        await self._serve_stream(_SERVICE, "Deliver", context, self._deliver_stream)
+
+    async def _serve_broadcast_multi(self, _: Any, context: Any) -> None:
+        await self._serve_stream(_MULTI, "BroadcastMulti", context, self._broadcast_multi)
 
     async def _broadcast(self, stream: _Stream, context: Any) -> None:
+        await self._until_panicked(Broadcast(self._channels, stream).serve(), context)
+
+    async def _broadcast_multi(self, stream: _Stream, context: Any) -> None:
+        await self._until_panicked(BroadcastMulti(self._channels, stream).serve(), context)
+
+    @staticmethod
+    async def _until_panicked(serving: Coroutine[Any, Any, None], context: Any) -> None:
         try:
-            await Broadcast(self._channels, stream).serve()
+            await serving
         except Panicked:
             await context.abort(
                 grpc.StatusCode.INTERNAL, "an unexpected error occurred; see the node's log"
@@ -223,8 +255,8 @@ class Server:
         if why:
             context.set_trailing_metadata(((_INFO, why.encode()),))
 
-    async def _serve_stream(self, method: str, context: Any, serve: Any) -> None:
-        metrics, name = self._metrics, (_SERVICE, method)
+    async def _serve_stream(self, service: str, method: str, context: Any, serve: Any) -> None:
+        metrics, name = self._metrics, (service, method)
         tallies = {
             "received": metrics.grpc_server_stream_messages_received,
             "sent": metrics.grpc_server_stream_messages_sent,
@@ -246,16 +278,23 @@ class Server:
             metrics.grpc_server_stream_requests_completed.add(*name, code)
 
     async def _serve_wait(self, request: bytes, context: Any) -> bytes:
-        name = (_RECEIPTS, "Wait")
+        return await self._serve_unary((_RECEIPTS, "Wait"), request, context, wait)
+
+    async def _serve_status(self, request: bytes, context: Any) -> bytes:
+        return await self._serve_unary((_MULTI, "Status"), request, context, bundle_status)
+
+    async def _serve_unary(
+        self, name: tuple[str, str], request: bytes, context: Any, answer: _Answer
+    ) -> bytes:
         self._metrics.grpc_server_unary_requests_received.add(*name)
         code = "Unknown"
         try:
             tls_hash = self._tls_hash(context)
-            answer = await wait(self._channels, request, now=self._clock(), tls_hash=tls_hash)
+            answered = await answer(self._channels, request, now=self._clock(), tls_hash=tls_hash)
             code = "OK"
         finally:
             self._metrics.grpc_server_unary_requests_completed.add(*name, code)
-        return answer
+        return answered
 
     def _tls_hash(self, context: Any) -> bytes | None:
         if not self._mutual:

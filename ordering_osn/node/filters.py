@@ -43,6 +43,7 @@ __all__ = [
     "admit_creation",
     "admit_normal",
     "admit_update",
+    "check_writer",
     "class_of",
     "created_channel",
     "route",
@@ -258,6 +259,11 @@ def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime
         signed = SignedData.of(envelope)
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error
+    check_writer(config, signed, now=now)
+
+
+def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | None) -> None:
+    """Raise `Refusal` unless the signer may write; without `now` nothing is judged by the clock."""
     if now is not None and config.capabilities.resubmission:
         expires = expires_at(signed.creator)
         if expires is not None and expires <= now:

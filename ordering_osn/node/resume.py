@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ordering_osn.chain.blocks import consenter_of, last_config_of
-from ordering_osn.chain.bundles.metadata import BlockBundles, read_block_bundles
-from ordering_osn.chain.bundles.restart import RestoredSet, restored_sets
+from ordering_osn.chain.blocks import last_config_of
+from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.state import ChainState, IdleCheckpoint, state_from
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.ledger.windows import ledger_sets
 from ordering_osn.protos import Block
 
 
@@ -46,19 +46,8 @@ def resumed_state(
 
 
 def resumed_sets(ledger: Ledger) -> tuple[RestoredSet, ...]:
-    """Give the sets of the chain behind its newest block. Reads the blocks with their bundles.
-
-    Raises `ValueError` for metadata that no correct node writes, and `Pruned`.
-    """
-    known: dict[int, BlockBundles] = {}  # the links of several sets lead to the same blocks
-
-    def read(number: int) -> BlockBundles:
-        if number not in known:
-            block = Block.FromString(ledger.read(number))
-            known[number] = read_block_bundles(consenter_of(block).bundles)
-        return known[number]
-
-    return restored_sets(ledger.height - 1, read)
+    """Give the sets of the chain behind its newest block; see `windows.ledger_sets`."""
+    return ledger_sets(ledger, ledger.height - 1)
 
 
 def _newest_first(ledger: Ledger) -> Iterator[Block]:

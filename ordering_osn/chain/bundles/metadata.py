@@ -132,7 +132,7 @@ def read_block_bundles(raw: bytes) -> BlockBundles:
 
 
 @dataclass(frozen=True, slots=True)
-class BundlePlace:
+class PartPlace:
     """Where a chain's part of a bundle stands."""
 
     bundle_id: bytes
@@ -144,22 +144,27 @@ def newest_places(
     chains: tuple[str, ...],
     block: int,
     count: int,
-    read: Callable[[int], BlockBundles],
-) -> tuple[BundlePlace, ...]:
+    read: Callable[[int], BlockBundles | None],
+    pruned: Sequence[PartPlace] = (),
+) -> tuple[PartPlace, ...]:
     """Give the places of the set's newest bundles up to block number `block`, oldest first.
 
     At most `count`; fewer where the set has no more, since it began. `read` gives the metadata of a
     block of the chain by its number; only blocks with bundles of the set are read, and `block`.
+    From the first block on that was pruned (None) the places are those of `pruned`, oldest first.
     Raises `BadBundleMetadata` for links that do not lead back, or to a block without the set.
     """
-    newest_first: list[BundlePlace] = []
+    newest_first: list[PartPlace] = []
     while len(newest_first) < count:
         bundles = read(block)
+        if bundles is None:
+            newest_first += [place for place in reversed(pruned) if place.block <= block]
+            break
         head = bundles.head(chains)
         if head is None:
             raise BadBundleMetadata(f"block {block} has no head of the set {'+'.join(chains)}")
         newest_first += [
-            BundlePlace(part.bundle_id, block, part.index)
+            PartPlace(part.bundle_id, block, part.index)
             for part in reversed(bundles.parts)
             if part.chains == chains
         ]

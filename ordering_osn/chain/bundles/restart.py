@@ -7,13 +7,15 @@ reads the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ordering_osn.chain.bundles.metadata import BlockBundles, BundlePlace, newest_places
+from ordering_osn.chain.bundles.metadata import BlockBundles, PartPlace, newest_places
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX
 from ordering_osn.chain.bundles.saved import BadState, read_bare_head, read_head
 from ordering_osn.chain.bundles.sets import Chains, SetState
+
+_NOTHING: Mapping[Chains, Sequence[PartPlace]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class RestoredSet:
     """A set behind a block, and where its bundles in the window stand, oldest first."""
 
     state: SetState
-    places: tuple[BundlePlace, ...]
+    places: tuple[PartPlace, ...]
 
     @property
     def chains(self) -> Chains:
@@ -31,19 +33,23 @@ class RestoredSet:
 
 def restored_sets(
     block: int,
-    read: Callable[[int], BlockBundles],
+    read: Callable[[int], BlockBundles | None],
     *,
+    pruned: Mapping[Chains, Sequence[PartPlace]] = _NOTHING,
     window_max: int = BUNDLE_WINDOW_MAX,
 ) -> tuple[RestoredSet, ...]:
-    """Give the sets of a chain right behind block number `block`.
+    """Give the sets of a chain right behind block number `block`, which is not pruned.
 
-    `read` gives the metadata of a block by its number; what it raises is passed on. Raises
-    `BadState` and `BadBundleMetadata` for metadata that no correct node writes.
+    `read` gives the metadata of a block by its number, None where it is pruned; `pruned`: per set,
+    the places of the newest bundles in pruned blocks, oldest first. Raises `BadState` and
+    `BadBundleMetadata` for metadata that no correct node writes.
     """
     newest = read(block)
+    assert newest is not None, "the newest block is not pruned"
     restored = []
     for head in newest.heads:
-        places = newest_places(head.chains, block, window_max, read)
+        older = pruned.get(head.chains, ())
+        places = newest_places(head.chains, block, window_max, read, older)
         state = read_head(head.state, _ids(places), window_max=window_max)
         here = any(part.chains == head.chains for part in newest.parts)
         linked = block if here else head.previous_block
@@ -76,5 +82,5 @@ def advanced(
     return tuple(moved)
 
 
-def _ids(places: Sequence[BundlePlace]) -> tuple[bytes, ...]:
+def _ids(places: Sequence[PartPlace]) -> tuple[bytes, ...]:
     return tuple(place.bundle_id for place in places)

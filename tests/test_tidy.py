@@ -53,6 +53,7 @@ LAYERS = {
         ["ordering_osn.config"],
         ["ordering_osn.ledger"],
         ["ordering_osn.api"],
+        ["ordering_osn.client"],
         ["ordering_osn.node"],
         ["ordering_osn.cli"],
     ],

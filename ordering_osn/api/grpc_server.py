@@ -92,6 +92,14 @@ class ConnectionLost(ClusterUnreachable):
     """The node cannot be reached, or broke the call off; a request may have taken effect."""
 
 
+class MethodMissing(ConnectionLost):
+    """The node does not have this method; nothing was done, and asking again does not help."""
+
+    retriable = False
+    definite = True
+    exit_code = 1
+
+
 class StatusAnswer(int):
     """The status that ended a request for blocks; `info` is the reason, empty if none was sent."""
 
@@ -434,6 +442,11 @@ class NodeClient:
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return MethodMissing(
+                f"{self._address} does not have this service: it runs an older version, or it is "
+                "no node of this ordering service"
+            )
         return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
 
 

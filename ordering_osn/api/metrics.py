@@ -166,6 +166,9 @@ class Metrics:
         self.timers_posted = self._tally(
             "amcast_osn_timers_posted", "Time-to-cut records posted", "channel", "outcome"
         )
+        self.markers_posted = self._tally(
+            "amcast_osn_markers_posted", "Config markers posted to the logs of sets", "channel"
+        )
         self.bundles_processed = self._tally(
             "amcast_osn_bundles_processed", "Bundles that clients submitted, answered", "status"
         )

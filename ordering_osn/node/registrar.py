@@ -17,10 +17,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
 from ordering_osn.api.channels import BundleAnswer, BundleFate
@@ -31,7 +31,6 @@ from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.bundles.desk import BundleDesk
-from ordering_osn.node.bundles.needs import BundleChain
 from ordering_osn.node.catch_up import NoPeers, Peers
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
@@ -116,7 +115,7 @@ class Registrar:
             ready_s=ready_s,
         )
         self._desk = BundleDesk(
-            cast("Mapping[str, BundleChain]", self._chains),
+            self._chains,
             self._posts,
             metrics=self.metrics,
             clock=clock,
@@ -219,10 +218,11 @@ class Registrar:
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
-            post=lambda raw, chain, on_outcome: self._posts.post(raw, (chain,), on_outcome),
+            post=self._posts.post,
             created=self._create,
             peers=self._peers,
             metrics=self.metrics,
+            bundles=self._desk,
             window_max=self._window_max,
             stalled_s=self._stalled_s,
             probe_s=self._probe_s * random.uniform(*_PROBE_SPREAD),  # noqa: S311

@@ -84,6 +84,24 @@ class ConfigMarker(_message.Message):
     sequence: int
     def __init__(self, chain: _Optional[str] = ..., config_block: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
+class BlockEntries(_message.Message):
+    __slots__ = ("logs", "runs")
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    logs: _containers.RepeatedScalarFieldContainer[str]
+    runs: _containers.RepeatedCompositeFieldContainer[EntryRun]
+    def __init__(self, logs: _Optional[_Iterable[str]] = ..., runs: _Optional[_Iterable[_Union[EntryRun, _Mapping]]] = ...) -> None: ...
+
+class EntryRun(_message.Message):
+    __slots__ = ("log", "first", "count")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    log: int
+    first: int
+    count: int
+    def __init__(self, log: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
 class BlockBundles(_message.Message):
     __slots__ = ("parts", "sets")
     PARTS_FIELD_NUMBER: _ClassVar[int]

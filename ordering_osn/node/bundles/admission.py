@@ -17,7 +17,7 @@ from ordering_osn.config.policies import SignedData
 from ordering_osn.node.filters import Refusal, admit_normal, check_writer
 
 
-class BundleRefused(AmcastError):
+class BundleRefusal(AmcastError):
     """A bundle is not taken in: the status, the text and the chain of the answer."""
 
     def __init__(self, status: int, info: str, chain: str = "") -> None:
@@ -28,7 +28,7 @@ class BundleRefused(AmcastError):
 
 
 def read_signed(raw: bytes) -> Bundle:
-    """Read a bundle that anybody sent; raises `BundleRefused` 400, 403 or 413.
+    """Read a bundle that anybody sent; raises `BundleRefusal` 400, 403 or 413.
 
     Afterwards its submitter has signed it. Which rights he has, `admit` says.
     """
@@ -36,14 +36,14 @@ def read_signed(raw: bytes) -> Bundle:
         bundle = read_bundle(raw)
         check_signature(bundle)
     except BadBundle as error:
-        raise BundleRefused(error.status, error.info, error.chain) from error
+        raise BundleRefusal(error.status, error.info, error.chain) from error
     return bundle
 
 
 def admit(bundle: Bundle, configs: Sequence[ChannelConfig], *, now: datetime) -> tuple[int, ...]:
     """Judge a bundle by the config of each of its chains, in their order; give its stamps.
 
-    Raises `BundleRefused` with the status and the chain of the first refusal: the part must pass
+    Raises `BundleRefusal` with the status and the chain of the first refusal: the part must pass
     all filters of its chain, and the submitter must satisfy the chain's Writers.
     """
     signed = SignedData(*bundle.signed)
@@ -53,10 +53,10 @@ def admit(bundle: Bundle, configs: Sequence[ChannelConfig], *, now: datetime) ->
             stamps.append(admit_normal(config, ParsedEnvelope(part.envelope), now=now))
         except Refusal as refusal:
             info = f"the part for chain {part.chain!r}: {refusal.info}"
-            raise BundleRefused(refusal.status, info, part.chain) from refusal
+            raise BundleRefusal(refusal.status, info, part.chain) from refusal
         try:
             check_writer(config, signed, now=now)
         except Refusal as refusal:
             info = f"the bundle's submitter, in chain {part.chain!r}: {refusal.info}"
-            raise BundleRefused(refusal.status, info, part.chain) from refusal
+            raise BundleRefusal(refusal.status, info, part.chain) from refusal
     return tuple(stamps)

@@ -47,6 +47,7 @@ from ordering_osn.chain.bundles.log_records import (
     encode_bundle_record,
 )
 from ordering_osn.chain.bundles.metadata import BundleMetadata
+from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.bundles.rule import (
     BundleCounts,
     BundleVoid,
@@ -54,10 +55,10 @@ from ordering_osn.chain.bundles.rule import (
     Outcome,
     VoidReason,
 )
-from ordering_osn.node.bundles.admission import BundleRefused, admit, read_signed
+from ordering_osn.node.bundles.admission import BundleRefusal, admit, read_signed
 from ordering_osn.node.bundles.changes import Changes
 from ordering_osn.node.bundles.fates import BundleFates
-from ordering_osn.node.bundles.needs import BundleChain, BundlePosts, RestoredBundles
+from ordering_osn.node.bundles.needs import BundleChain, BundlePosts
 from ordering_osn.protos import Status as FabricStatus
 
 # How long a bundle waits for its chains and for the markers of their configs: some milliseconds as
@@ -111,7 +112,7 @@ class BundleDesk:
             bundle_id = bundle.id
             await self._take_in(bundle)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
-        except BundleRefused as refused:
+        except BundleRefusal as refused:
             answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
         self._metrics.bundles_processed.add(FabricStatus.Name(answer.status))
         return answer
@@ -140,7 +141,7 @@ class BundleDesk:
     # -- taking in ------------------------------------------------------------------------------
 
     async def _take_in(self, bundle: Bundle) -> None:
-        """Return when the bundle is stored, or known; raises `BundleRefused`."""
+        """Return when the bundle is stored, or known; raises `BundleRefusal`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
         # From here to the start of the task nothing waits: so bundles keep their order.
@@ -154,7 +155,7 @@ class BundleDesk:
                     self._intake.take_in(bundle)
                     self._fates.revived(bundle.id)
             except IntakeFull as error:
-                raise BundleRefused(Status.SERVICE_UNAVAILABLE, str(error)) from error
+                raise BundleRefusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
             under_way = asyncio.create_task(self._post_first(bundle, stamps))
             under_way.add_done_callback(_retrieve)
             self._under_way[bundle.id] = under_way
@@ -170,31 +171,31 @@ class BundleDesk:
             return self._intake.get(bundle_id) is not None or self._fates.has_counted(bundle_id)
 
     async def _refuse_undeclared(self, chains: tuple[str, ...]) -> None:
-        """Raise `BundleRefused` unless the set has a log of its own.
+        """Raise `BundleRefusal` unless the set has a log of its own.
 
         The log of a superset does not do: records there that are for a part of the set never count.
         """
         try:
             declared = await self._posts.declares(chains)
         except AmcastError as error:
-            raise BundleRefused(Status.SERVICE_UNAVAILABLE, str(error)) from error
+            raise BundleRefusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
         if not declared:
             names = ", ".join(f'"{name}"' for name in chains)
-            raise BundleRefused(
+            raise BundleRefusal(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
                 f"the interest file, then run 'amcast topology plan' and 'amcast topology apply'",
             )
 
     def _nodes(self, chains: tuple[str, ...]) -> list[BundleChain]:
-        """Give the chains, in order; raises `BundleRefused` where this node does not run one."""
+        """Give the chains, in order; raises `BundleRefusal` where this node does not run one."""
         nodes = []
         for name in chains:
             node = self._chains.get(name)
             if node is None and name in self._closed:
-                raise BundleRefused(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
+                raise BundleRefusal(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
             if node is None:
-                raise BundleRefused(
+                raise BundleRefusal(
                     Status.NOT_FOUND,
                     f"this node does not run channel {name!r}; send the bundle to a node that runs "
                     f"all of its channels",
@@ -220,7 +221,7 @@ class BundleDesk:
             nodes = self._nodes(bundle.chains)
             stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
             await self._post(bundle, stamps)
-        except BundleRefused as error:
+        except BundleRefusal as error:
             _log.info("bundle %s is not posted again: %s", bundle.id.hex(), error)
             self._give_up(bundle, reason, chain)
         except BaseException:  # a defect, or the node stops
@@ -230,7 +231,7 @@ class BundleDesk:
     async def _post(self, bundle: Bundle, stamps: tuple[int, ...]) -> None:
         """Post a judged bundle as soon as it can count, and wait until it is stored.
 
-        Returns at once where the bundle is settled meanwhile. Raises `BundleRefused`.
+        Returns at once where the bundle is settled meanwhile. Raises `BundleRefusal`.
         """
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
@@ -244,19 +245,19 @@ class BundleDesk:
             try:
                 stored = await self._posts.start(record, bundle.chains)
             except UsageError as error:
-                raise BundleRefused(Status.NOT_FOUND, str(error)) from error
+                raise BundleRefusal(Status.NOT_FOUND, str(error)) from error
             except AmcastError as error:
-                raise BundleRefused(Status.SERVICE_UNAVAILABLE, str(error)) from error
+                raise BundleRefusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
         outcome = await stored
         if isinstance(outcome, AppendFailed):
-            raise BundleRefused(Status.SERVICE_UNAVAILABLE, _explained(outcome))
+            raise BundleRefusal(Status.SERVICE_UNAVAILABLE, _explained(outcome))
 
     async def _markers_stand(
         self, bundle: Bundle, stamps: tuple[int, ...], deadline: float
     ) -> tuple[int, ...]:
         """Wait until all chains take envelopes and the markers of the stamps stand; give these.
 
-        Where a config changes meanwhile, the bundle is judged again. Raises `BundleRefused`.
+        Where a config changes meanwhile, the bundle is judged again. Raises `BundleRefusal`.
         """
         nodes = self._nodes(bundle.chains)
         stamps, lacking = await self._judged(bundle, nodes, stamps, deadline)
@@ -273,7 +274,7 @@ class BundleDesk:
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()
             except TimeoutError as error:
-                raise BundleRefused(
+                raise BundleRefusal(
                     Status.SERVICE_UNAVAILABLE,
                     f"the log of {'+'.join(bundle.chains)} has no marker of the present config of "
                     f"channel {lacking!r}; check that a node runs it, and send the bundle again",
@@ -352,7 +353,7 @@ class BundleDesk:
         for part in parts:
             self._placed(chain, part.chains, part.bundle_id, (block, part.index))
 
-    def restored(self, chain: str, sets: Sequence[RestoredBundles]) -> None:
+    def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
         """Take where the bundles of the windows stand; `chain` reads on behind them.
 
         What stood in the log before that is not read any more.
@@ -415,11 +416,11 @@ class BundleDesk:
 
 
 async def _ready(name: str, node: BundleChain, timeout_s: float) -> None:
-    """Return when the chain takes envelopes; raises `BundleRefused` where it does not in time."""
+    """Return when the chain takes envelopes; raises `BundleRefusal` where it does not in time."""
     if await node.status.ready(max(0.0, timeout_s)):
         return
     reason = node.status.trouble() or "a config update is judged again, and takes long"
-    raise BundleRefused(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)
+    raise BundleRefusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)
 
 
 def _lacking(

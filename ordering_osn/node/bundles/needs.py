@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from multicast.drivers.protocol import AppendOutcome
@@ -47,31 +47,3 @@ class BundlePosts(Protocol):
 
     async def start(self, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
         """Post a record; give its future outcome."""
-
-
-class BundlePosition(Protocol):
-    """Where a part of a bundle stands in a chain's blocks."""
-
-    @property
-    def bundle_id(self) -> bytes:
-        """The bundle ID."""
-
-    @property
-    def block(self) -> int:
-        """The number of the block."""
-
-    @property
-    def index(self) -> int:
-        """The index in the block."""
-
-
-class RestoredBundles(Protocol):
-    """The bundles of a set in a chain's blocks, as far back as the rule's window."""
-
-    @property
-    def chains(self) -> tuple[str, ...]:
-        """The set."""
-
-    @property
-    def places(self) -> Sequence[BundlePosition]:
-        """Where they stand, oldest first."""

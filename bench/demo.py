@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench.cli import Force, refuse_files
+from bench.demo_work import RunWork
 from bench.harness.hosts import CollectorProcesses
 from collectors.reconfiguration.apply import apply
 from multicast import history
@@ -35,6 +36,7 @@ from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Appended, Driver
+from multicast.entries_read import ConsumerEntries
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local.cluster import LocalCluster
 from multicast.producer import Producer
@@ -42,7 +44,9 @@ from multicast.properties import check_all
 from multicast.receipts import Receipt
 from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
+from topology import report as topology_report
 from topology.check import figures
+from topology.measured_work import MeasuredWork
 from topology.output import Output
 from topology.planner import solver
 from topology.tree import Plan
@@ -80,6 +84,7 @@ class Team:
     delivered: list[tuple[str, tuple[str, ...], str, int]] = field(default_factory=list)
     error: AmcastError | None = None
     void: int = 0
+    entries: ConsumerEntries | None = None  # as of its last poll
 
 
 def _note(team: Team, batch: Batch, now_ns: int) -> None:
@@ -136,7 +141,8 @@ def demo(
         host = stack.enter_context(CollectorProcesses(bootstrap, topic, name, plan, folder))
         host.wait_healthy()
         run = DemoRun(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
-        run.go(say)
+        with RunWork(opened, plan) as counting:
+            foreign_work = run.go(say, counting)
         work = list(host.work())
     built = history.HistoryBuilder()
     lines = [*run.lines(), *work]
@@ -145,10 +151,11 @@ def demo(
     history.read([line.encode() for line in lines], built, source="the demo's own history")
     report = check_all(built.history(plans=[plan]))
     result = run.result(report, time.monotonic() - began)
+    result["measured_work"] = topology_report.measured_document(foreign_work)
     if output is Output.JSON:
         typer.echo(json.dumps({**result, "tree": json.loads(plan.canonical())}))
     else:
-        print_result(result, report)
+        print_result(result, report, foreign_work)
     if result["violations"]:
         raise OrderViolation(report)
 
@@ -229,8 +236,11 @@ class DemoRun:
             for entry in plan.consumers
         }
 
-    def go(self, say: Console) -> None:
-        """Send and deliver; raises the error that stopped a team, or `TimedOut`."""
+    def go(self, say: Console, counting: RunWork) -> MeasuredWork:
+        """Send and deliver; give the foreign work of this.
+
+        Raises the error that stopped a team, or `TimedOut`.
+        """
         stop = threading.Event()
         threads = [
             threading.Thread(target=self._deliver, args=(team, stop), daemon=True)
@@ -258,11 +268,16 @@ class DemoRun:
 
                 self._send(show)
                 self._wait(show)
+            work = counting.measured(self._entries)
         finally:
             stop.set()
             for thread in threads:
                 thread.join(10)
         self._replay(say)
+        return work
+
+    def _entries(self) -> dict[str, ConsumerEntries]:
+        return {team.name: team.entries for team in self.teams if team.entries is not None}
 
     def _replay(self, say: Console) -> None:
         """Deliver to one team once more, from the start: the sequence must be the same."""
@@ -320,6 +335,7 @@ class DemoRun:
                 while not stop.is_set():
                     for batch in consumer.poll(0.2):
                         _note(team, batch, time.monotonic_ns())
+                    team.entries = consumer.entries()
         except AmcastError as error:
             team.error = error
 
@@ -380,7 +396,7 @@ class DemoRun:
         }
 
 
-def print_result(result: Mapping[str, Any], report: Report) -> None:
+def print_result(result: Mapping[str, Any], report: Report, work: MeasuredWork) -> None:
     """Print the figures and the verdicts as text."""
     latency = ", ".join(f"{name} {value:g} ms" for name, value in result["latency_ms"].items())
     typer.echo(
@@ -394,3 +410,18 @@ def print_result(result: Mapping[str, Any], report: Report) -> None:
     )
     for verdict in report.verdicts:
         typer.echo(f"{verdict.guarantee}: {verdict.verdict}  {verdict.reason or verdict.note}")
+    total = work.total
+    names = [row.name for row in work.collectors if row.passed_on_measured is not None]
+    typer.echo(
+        f"foreign work of {' '.join(names) or 'no collector'}: "
+        f"{total.passed_on_measured} entries passed on, "
+        f"{total.dropped_measured} dropped; the plan predicts {total.passed_on_predicted} and "
+        f"{total.dropped_predicted}"
+    )
+    counted = [row for row in work.consumers if row.dropped_measured is not None]
+    typer.echo(
+        f"foreign work of the teams: {sum(row.dropped_measured or 0 for row in counted)} entries "
+        f"dropped; the plan predicts {sum(row.dropped_predicted for row in counted)}"
+    )
+    for sentence in work.missing:
+        typer.echo(sentence)

@@ -30,7 +30,7 @@ from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageE
 from multicast.messages import covered_header, refuse_names
 from multicast.order_follower import OrderFollower
 from multicast.receipts import FAILOVER_S, Receipt, Receipts, Route, Settlement
-from topology.tree import Log, Plan
+from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
 # a caller in a loop must not turn each of its mistakes into a request. A set that is declared while
@@ -119,6 +119,17 @@ class Producer:
     def plan(self) -> Plan:
         """The plan in which destination sets are looked up: the newest that was read."""
         return self._plan
+
+    def declares(self, to: Iterable[str]) -> bool:
+        """Whether exactly this set is declared, so that it has a log of its own.
+
+        Where it is not, a newer plan is looked for, which blocks for one request to the cluster, at
+        most once a second. Raises `ClusterUnreachable`.
+        """
+        name = log_name(to)
+        if not self._plan.has_log(name):
+            self._read_plan()
+        return self._plan.has_log(name)
 
     def multicast(
         self,
@@ -235,12 +246,7 @@ class Producer:
             raise UsageError("a destination set names at least one partition")
         log = self._plan.cover(to) if to <= set(self._plan.partitions) else None
         if log is None:
-            # A newer plan may declare the set.
-            with self._control_lock:
-                if time.monotonic() - self._plan_read_at > _PLAN_EVERY_S:
-                    self._plan = self._control.refresh().plan()
-                    self._plan_read_at = time.monotonic()
-                    self._routes.clear()
+            self._read_plan()
             log = self._look_up(to)
         if log is None:
             names = ", ".join(f'"{name}"' for name in sorted(to))
@@ -250,6 +256,14 @@ class Producer:
                 f"'amcast topology apply'"
             )
         return log
+
+    def _read_plan(self) -> None:
+        """Read the plan again, which may declare further sets; at most once a second."""
+        with self._control_lock:
+            if time.monotonic() - self._plan_read_at > _PLAN_EVERY_S:
+                self._plan = self._control.refresh().plan()
+                self._plan_read_at = time.monotonic()
+                self._routes.clear()
 
     def _look_up(self, to: frozenset[str]) -> Log | None:
         unknown = sorted(to - set(self._plan.partitions))

@@ -1,7 +1,8 @@
 """Fabric's protobuf messages: the published stubs, and two of its Kafka orderer that they lack.
 
 No other module imports `fabric_protos`. `KafkaMessage` and `KafkaMetadata` have the fields of
-Fabric v1.4's protos/orderer/kafka.proto; only `KafkaMetadata.cursor` (field 15) is ours.
+Fabric v1.4's protos/orderer/kafka.proto; of `KafkaMetadata` the fields from 15 on are ours: the
+cursor, the serialized `BlockBundles` and `BlockEntries` of ordering_osn/wire/multichain.proto.
 """
 
 from __future__ import annotations
@@ -201,6 +202,8 @@ def _kafka() -> tuple[Any, Any]:
         ("last_original_offset_processed", 2, _INT64),
         ("last_resubmitted_config_offset", 3, _INT64),
         ("cursor", 15, _BYTES),
+        ("bundles", 16, _BYTES),
+        ("entries", 17, _BYTES),
     )
     pool = DescriptorPool()
     pool.Add(file)

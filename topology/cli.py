@@ -7,7 +7,7 @@ Results go to stdout, progress and errors to stderr. `-o json` prints one JSON d
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -19,6 +19,8 @@ import typer
 
 from topology import draw, report
 from topology.advice import advised
+from topology.chains import chain_file
+from topology.chains.table import transaction_document, transaction_tables
 from topology.changes import (
     compared,
     differences,
@@ -73,6 +75,15 @@ BootstrapOption = Annotated[
     typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
 ]
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
+InterestPathOrNone = Annotated[
+    Path | None, typer.Argument(help="Interest file (TOML).", show_default=False)
+]
+ChainsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--chains", help="Plan for the chains of this file (TOML), instead of an interest file."
+    ),
+]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
 SvgOption = Annotated[
@@ -139,10 +150,10 @@ def fail(sentence: str, exit_code: int) -> NoReturn:
     raise typer.Exit(exit_code)
 
 
-def read_interests(path: Path) -> InterestFile:
+def read_interests(path: Path, read: Callable[[str], InterestFile] = parse) -> InterestFile:
     """Read an interest file; an unusable one ends the command with exit code 2."""
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return read(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as wrong:
         fail(f"cannot read {path}: {wrong}", 2)
     except InvalidInterests as wrong:
@@ -175,7 +186,8 @@ def check_command(file: InterestPath, output: OutputOption = Output.TABLE) -> No
 
 @app.command("plan")
 def plan_command(  # noqa: PLR0917 - a command line, not a call
-    file: InterestPath,
+    file: InterestPathOrNone = None,
+    chains: ChainsOption = None,
     output: OutputOption = Output.TABLE,
     out: OutOption = None,
     against: AgainstOption = None,
@@ -199,15 +211,15 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     explain: ExplainOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Find the cheapest tree of collectors for an interest file, and print it."""
+    """Find the cheapest tree of collectors for an interest file or chains, and print it."""
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing([out, *drawings.files], force=force)
-    interests = read_interests(file)
+    file, interests = _read_input(file, chains)
     _refuse_unknown(explain, [entry.name for entry in interests.consumers], file)
     _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
-    running = None if against is None else read_plan(against)
+    running, work = None if against is None else read_plan(against), None
     if from_cluster:
-        running, cluster_id, interests = _measured(interests, bootstrap, window, output)
+        running, cluster_id, interests, work = _measured(interests, bootstrap, window, output)
     elif running is not None:
         interests = with_running_logs(interests, running)
     cluster_id = cluster_id or ("" if running is None else running.cluster_id)
@@ -234,10 +246,19 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
     drawings.draw(plan if choice is None else choice.shown)
-    _print_planned(plan, choice, explain, output)
+    _print_planned(plan, choice, work, explain, output, of_chains=chains is not None)
     changes = True if running is None else differences(running, plan)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
+
+
+def _read_input(file: Path | None, chains: Path | None) -> tuple[Path, InterestFile]:
+    """Read the interest file or the chain file, whichever was given; also give its path."""
+    if file is not None and chains is None:
+        return file, read_interests(file)
+    if chains is not None and file is None:
+        return chains, read_interests(chains, chain_file.parse)
+    fail("plan needs one input: give an interest file, or --chains with a chain file", 2)
 
 
 def _refuse_together(
@@ -256,20 +277,36 @@ def _refuse_together(
 
 def _measured(
     interests: InterestFile, bootstrap: str | None, window_s: float, output: Output
-) -> tuple[Plan | None, str, InterestFile]:
-    """Give the running plan, the cluster's ID, and the interests with its logs and their rates."""
-    running, rates, cluster_id, partition_count = _ask_cluster(
-        interests.topic, bootstrap, window_s, output
+) -> tuple[Plan | None, str, InterestFile, MeasuredWork | None]:
+    """Give the running plan, the cluster's ID, the interests with its logs and their rates.
+
+    Last, its foreign work, predicted and measured; in a table's output, this is printed, too.
+    """
+    running, rates, cluster_id, partition_count, work = _ask_cluster(
+        interests.topic, bootstrap, window_s
     )
+    if work is not None and output is Output.TABLE:
+        report.foreign_work(work)
     interests = with_rates(interests, rates)
     if running is not None:
         interests = with_running_logs(interests, running)
     _compare_partitions(interests, partition_count)
-    return running, cluster_id, interests
+    return running, cluster_id, interests, work
 
 
-def _print_planned(plan: Plan, choice: Weighed | None, explain: str | None, output: Output) -> None:
-    """Print a plan, or what it costs one consumer; then how it differs from the running one."""
+def _print_planned(
+    plan: Plan,
+    choice: Weighed | None,
+    work: MeasuredWork | None,
+    explain: str | None,
+    output: Output,
+    *,
+    of_chains: bool,
+) -> None:
+    """Print a plan, or what it costs one consumer; then how it differs from the running one.
+
+    Of a plan of chains, also print what each kind of transaction costs.
+    """
     shown = plan if choice is None else choice.shown
     if explain is not None:
         _print_explanation(shown, explain, output)
@@ -280,9 +317,14 @@ def _print_planned(plan: Plan, choice: Weighed | None, explain: str | None, outp
             report.foreign_work_document(entry) for entry in explanations(shown)
         ]
         document["choice"] = None if choice is None else report.choice_document(choice)
+        document["measured_work"] = None if work is None else report.measured_document(work)
+        if of_chains:
+            document["transactions"] = transaction_document(shown)
         report.show(report.written(document))
         return
     _print(shown, figures(shown), output)
+    if of_chains:
+        transaction_tables(shown)
     if choice is not None:
         report.show("")
         report.choice(choice)
@@ -358,11 +400,9 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
 
 
 def _ask_cluster(
-    topic: str, bootstrap: str | None, window_s: float, output: Output
-) -> tuple[Plan | None, dict[str, float], str, int]:
-    """Give the running plan, the measured rates, the cluster's ID and the topic's partition count.
-
-    In a table's output, print the running plan's foreign work, predicted and measured.
+    topic: str, bootstrap: str | None, window_s: float
+) -> tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None]:
+    """Give the running plan, rates, the cluster's ID, the topic's partition count, foreign work.
 
     This room may not import code that talks to Kafka, so it loads an entry point.
     """
@@ -377,10 +417,7 @@ def _ask_cluster(
     answer: tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
-    work = answer[4]
-    if work is not None and output is Output.TABLE:
-        report.foreign_work(work)
-    return answer[:4]
+    return answer
 
 
 def _solved(interests: InterestFile, **options: Any) -> Solution:

@@ -137,6 +137,18 @@ def _work_row(row: WorkRow) -> tuple[str, ...]:
     return (row.name, *("-" if figure is None else str(figure) for figure in figures))
 
 
+def measured_document(work: MeasuredWork) -> dict[str, Any]:
+    """Give the same as a JSON object; null stands for a figure that was not measured."""
+    return {
+        "unit": "entries",
+        "seconds": work.seconds,
+        "collectors": [asdict(row) for row in work.collectors],
+        "all_measured": asdict(work.total),
+        "consumers": [asdict(row) for row in work.consumers],
+        "not_counted": list(work.missing),
+    }
+
+
 def solved(solution: Solution, seconds: float) -> None:
     """Print to stderr how the plan was found, and in what time."""
     how = ", ".join(sorted(set(solution.how))) or "no collector is needed"

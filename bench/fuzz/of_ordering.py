@@ -15,7 +15,7 @@ from bench.orderer.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions
-from ordering_osn.chain.chain import Chain
+from ordering_osn.chain.chain import Chain, RecordPlace
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded, signed_envelope
 from ordering_osn.chain.records import (
     Connect,
@@ -118,10 +118,14 @@ def _stepped(world: _World, raw: bytes) -> None:
     genuine = [
         encode(Regular(envelope, 0, RegularKind.NORMAL, 0)) for envelope in world.envelopes[:2]
     ]
-    core = Chain(world.rules, world.state)
+    core = Chain("chain-a", world.rules, world.state)
     inputs = (raw, genuine[0], raw, genuine[1], raw)
-    for position, each in enumerate(inputs, start=max(world.state.position.number, 0) + 1):
-        core.step(StreamPosition(position, "1/@P1/0/0/1"), each)
+    position = max(world.state.position.number, 0)
+    for each in inputs:
+        for log in (("chain-a",), ("chain-a", "chain-b")):
+            position += 1
+            place = RecordPlace(log, position, log)
+            core.step(StreamPosition(position, "1/@P1/0/0/1"), each, place)
 
 
 def _listed_frames(file: Path) -> None:

@@ -1,16 +1,18 @@
 """The protocols between the API and a node: what gRPC and HTTP need of its chains.
 
-No gRPC and no Kafka here, so that tests can serve chains held in memory. `submit` and `receipt`
-run on the server's event loop and must not block it; everything else may be called from any
-thread and returns at once.
+No gRPC and no Kafka here, so that tests can serve chains held in memory. The coroutines run on the
+server's event loop and must not block it; everything else may be called from any thread and
+returns at once.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.policies import SignedData
 
 
@@ -23,6 +25,45 @@ class Status(enum.IntEnum):
     NOT_FOUND = 404
     INTERNAL_SERVER_ERROR = 500
     SERVICE_UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True)
+class BundleAnswer:
+    """The answer to a submitted bundle: one of Fabric's statuses, a sentence where it is not 200.
+
+    `bundle_id` is empty where the bundle cannot be read. `chain`: the first chain, in order, that
+    refuses its part; empty where none does.
+    """
+
+    status: int
+    info: str = ""
+    bundle_id: bytes = b""
+    chain: str = ""
+
+
+class FateKind(enum.Enum):
+    """What a node knows of a bundle."""
+
+    UNKNOWN = "unknown"
+    ACCEPTED = "accepted"  # taken in, or it counts; its parts are not in all blocks yet
+    VOID = "void"
+    COMMITTED = "committed"  # its parts are in durable blocks of all chains that the node runs
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFate:
+    """What a node knows of a bundle. `final`: waiting does not change it, as far as is known.
+
+    `reason` and `void_chain` say why it is VOID. `places`: block number and index of the parts that
+    are in durable blocks, by chain. `chains` is empty where the bundle is unknown.
+    """
+
+    kind: FateKind = FateKind.UNKNOWN
+    chains: tuple[str, ...] = ()
+    final: bool = False
+    reason: VoidReason | None = None
+    void_chain: str = ""
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Blocks(Protocol):
@@ -114,6 +155,17 @@ class Channels(Protocol):
 
         None where it is in no block within `timeout_s`.
         """
+
+    async def submit_bundle(self, raw: bytes) -> BundleAnswer:
+        """Take in a serialized bundle; answers in bounded time.
+
+        200 means that the record of the bundle is on all in-sync replicas, or that this node knows
+        the bundle already. Whether it counts is its fate. Calls may overlap: bundles for the same
+        set are appended in the order in which their calls began.
+        """
+
+    async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
+        """Give what this node knows of a bundle; wait for a final fate, for `wait_s` at most."""
 
     def health(self) -> list[tuple[str, str]]:
         """Return each problem as (component, reason); empty where healthy. Writes no record."""

@@ -1,4 +1,4 @@
-"""gRPC server and client of Fabric's `orderer.AtomicBroadcast` and our `amcast.osn.Receipts`.
+"""gRPC server and client of Fabric's `orderer.AtomicBroadcast` and of our own services.
 
 No other module imports `grpc`. Messages pass as bytes: an envelope is ordered with exactly the
 bytes that were received, and a block is sent with exactly the bytes of the ledger.
@@ -6,6 +6,7 @@ bytes that were received, and a block is sent with exactly the bytes of the ledg
     /orderer.AtomicBroadcast/Broadcast   stream of Envelope → stream of BroadcastResponse
     /orderer.AtomicBroadcast/Deliver     stream of Envelope → stream of DeliverResponse
     /amcast.osn.Receipts/Wait            Envelope → JSON (`receipt_request.py`)
+    /amcast.osn.MultiChain/…             `wire/multichain.proto`, `api/multi/`
 
 Everything runs on the event loop that started it; blocking calls run in other threads.
 """
@@ -17,12 +18,16 @@ import contextlib
 import json
 import logging
 import socket
-import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+)
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 from grpc import aio
@@ -32,11 +37,15 @@ from ordering_osn.api.broadcast import Broadcast, Panicked
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
+from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
+_MULTI = "amcast.osn.MultiChain"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
 _INFO = "amcast-info-bin"  # the trailer with the reason why a request for blocks ended
 _CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # the largest message that a gRPC client accepts by default
@@ -79,74 +88,16 @@ _CLIENT_OPTIONS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM bytes for one side of TLS. `authorities` are the CAs of the other side's certificates.
-
-    A server with authorities requires a certificate of every client (mutual TLS).
-    """
-
-    certificate: bytes = b""
-    key: bytes = b""
-    authorities: bytes = b""
-
-    @classmethod
-    def read(
-        cls,
-        certificate: Path | None = None,
-        key: Path | None = None,
-        authorities: Iterable[Path] = (),
-    ) -> Self:
-        """Read and check the given files; raises `UsageError`, which names the file."""
-        signers = list(authorities)
-        try:
-            read = cls(
-                certificate.read_bytes() if certificate else b"",
-                key.read_bytes() if key else b"",
-                b"\n".join(path.read_bytes() for path in signers),
-            )
-        except OSError as error:
-            raise UsageError(f"TLS: {error.filename}: {error.strerror}") from error
-        if certificate is not None and key is not None:
-            _check_pair(certificate, key)
-        for path in signers:
-            _check_authority(path)
-        return read
-
-    @property
-    def tls_hash(self) -> bytes:
-        """SHA-256 of the certificate, for a client's channel headers under mutual TLS."""
-        return fingerprint(self.certificate) if self.certificate else b""
-
-
-def _check_pair(certificate: Path, key: Path) -> None:
-    """Raise `UsageError` unless the key fits the certificate; gRPC would give no reason."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key, password=lambda: "")
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise UsageError(
-                f"TLS: {key} is not the key of the certificate {certificate}"
-            ) from error
-        raise UsageError(
-            f"TLS: {certificate} and {key} must be a certificate and its key without a password, "
-            f"in PEM: {error.reason or error}"
-        ) from error
-
-
-def _check_authority(path: Path) -> None:
-    """Raise `UsageError` unless the file holds certificates in PEM."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except ssl.SSLError as error:
-        raise UsageError(
-            f"TLS: {path} holds no certificates in PEM: {error.reason or error}"
-        ) from error
-
-
 class ConnectionLost(ClusterUnreachable):
     """The node cannot be reached, or broke the call off; a request may have taken effect."""
+
+
+class MethodMissing(ConnectionLost):
+    """The node does not have this method; nothing was done, and asking again does not help."""
+
+    retriable = False
+    definite = True
+    exit_code = 1
 
 
 class StatusAnswer(int):
@@ -168,6 +119,12 @@ class _ClientLeft(Exception):
                 "raise the client's maximum receive message length"
             )
         super().__init__(text)
+
+
+class _Answer(Protocol):
+    async def __call__(
+        self, channels: Channels, raw: bytes, /, *, now: datetime, tls_hash: bytes | None
+    ) -> bytes: ...
 
 
 class _Stream:
@@ -228,6 +185,8 @@ class Server:
         )
         broadcast = grpc.stream_stream_rpc_method_handler(self._serve_broadcast)
         deliver = grpc.stream_stream_rpc_method_handler(self._serve_deliver)
+        broadcast_multi = grpc.stream_stream_rpc_method_handler(self._serve_broadcast_multi)
+        status = grpc.unary_unary_rpc_method_handler(self._serve_status)
         waits = grpc.unary_unary_rpc_method_handler(self._serve_wait)
         self._server.add_generic_rpc_handlers(
             (
@@ -235,6 +194,9 @@ class Server:
                     _SERVICE, {"Broadcast": broadcast, "Deliver": deliver}
                 ),
                 grpc.method_handlers_generic_handler(_RECEIPTS, {"Wait": waits}),
+                grpc.method_handlers_generic_handler(
+                    _MULTI, {"BroadcastMulti": broadcast_multi, "Status": status}
+                ),
             )
         )
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -265,14 +227,24 @@ class Server:
         )
 
     async def _serve_broadcast(self, _: Any, context: Any) -> None:
-        await self._serve_stream("Broadcast", context, self._broadcast)
+        await self._serve_stream(_SERVICE, "Broadcast", context, self._broadcast)
 
     async def _serve_deliver(self, _: Any, context: Any) -> None:
-        await self._serve_stream("Deliver", context, self._deliver_stream)
+        await self._serve_stream(_SERVICE, "Deliver", context, self._deliver_stream)
+
+    async def _serve_broadcast_multi(self, _: Any, context: Any) -> None:
+        await self._serve_stream(_MULTI, "BroadcastMulti", context, self._broadcast_multi)
 
     async def _broadcast(self, stream: _Stream, context: Any) -> None:
+        await self._until_panicked(Broadcast(self._channels, stream).serve(), context)
+
+    async def _broadcast_multi(self, stream: _Stream, context: Any) -> None:
+        await self._until_panicked(BroadcastMulti(self._channels, stream).serve(), context)
+
+    @staticmethod
+    async def _until_panicked(serving: Coroutine[Any, Any, None], context: Any) -> None:
         try:
-            await Broadcast(self._channels, stream).serve()
+            await serving
         except Panicked:
             await context.abort(
                 grpc.StatusCode.INTERNAL, "an unexpected error occurred; see the node's log"
@@ -283,8 +255,8 @@ class Server:
         if why:
             context.set_trailing_metadata(((_INFO, why.encode()),))
 
-    async def _serve_stream(self, method: str, context: Any, serve: Any) -> None:
-        metrics, name = self._metrics, (_SERVICE, method)
+    async def _serve_stream(self, service: str, method: str, context: Any, serve: Any) -> None:
+        metrics, name = self._metrics, (service, method)
         tallies = {
             "received": metrics.grpc_server_stream_messages_received,
             "sent": metrics.grpc_server_stream_messages_sent,
@@ -306,16 +278,23 @@ class Server:
             metrics.grpc_server_stream_requests_completed.add(*name, code)
 
     async def _serve_wait(self, request: bytes, context: Any) -> bytes:
-        name = (_RECEIPTS, "Wait")
+        return await self._serve_unary((_RECEIPTS, "Wait"), request, context, wait)
+
+    async def _serve_status(self, request: bytes, context: Any) -> bytes:
+        return await self._serve_unary((_MULTI, "Status"), request, context, bundle_status)
+
+    async def _serve_unary(
+        self, name: tuple[str, str], request: bytes, context: Any, answer: _Answer
+    ) -> bytes:
         self._metrics.grpc_server_unary_requests_received.add(*name)
         code = "Unknown"
         try:
             tls_hash = self._tls_hash(context)
-            answer = await wait(self._channels, request, now=self._clock(), tls_hash=tls_hash)
+            answered = await answer(self._channels, request, now=self._clock(), tls_hash=tls_hash)
             code = "OK"
         finally:
             self._metrics.grpc_server_unary_requests_completed.add(*name, code)
-        return answer
+        return answered
 
     def _tls_hash(self, context: Any) -> bytes | None:
         if not self._mutual:
@@ -387,23 +366,12 @@ class NodeClient:
         come within `timeout_s` of the one before it.
         """
         call = self._broadcast()
-        answers = aiter(call)
-        sender = asyncio.create_task(_send(call, envelopes))
-        try:
-            while True:
-                answer = await self._read(answers, timeout_s)
-                if answer is None:
-                    await asyncio.wait({sender}, timeout=_SENDER_ERROR_S)
-                    if sender.done() and (error := sender.exception()) is not None:
-                        raise error  # raised by the caller's iterator of envelopes
-                    return
+        async with contextlib.aclosing(self._exchange(call, envelopes, timeout_s)) as answers:
+            async for answer in answers:
                 status, info = read_status(answer)
                 yield status, info
                 if status != Status.SUCCESS:
                     return
-        finally:
-            sender.cancel()
-            call.cancel()
 
     async def deliver(
         self, *requests: bytes, timeout_s: float | None = None
@@ -415,15 +383,41 @@ class NodeClient:
         None waits without limit.
         """
         call = self._deliver()
-        answers = aiter(call)
-        sender = asyncio.create_task(_send(call, requests))
-        try:
-            while (answer := await self._read(answers, timeout_s)) is not None:
+        async with contextlib.aclosing(self._exchange(call, requests, timeout_s)) as answers:
+            async for answer in answers:
                 block_or_status = read_answer(answer)
                 if isinstance(block_or_status, int) and block_or_status != Status.SUCCESS:
                     block_or_status = StatusAnswer(block_or_status)
                     block_or_status.info = await _info(call)
                 yield block_or_status
+
+    def exchange(
+        self,
+        method: str,
+        messages: Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """Call `method` ("/SERVICE/METHOD") with serialized messages; yields the answers.
+
+        Messages are sent as they arrive. For each kind of method: one that takes a single message
+        gets one. Raises `TimedOut` where the next answer takes longer than `timeout_s`; None
+        waits without limit. Close the iterator (`contextlib.aclosing`) to end the call early.
+        """
+        return self._exchange(self._channel.stream_stream(method)(), messages, timeout_s)
+
+    async def _exchange(
+        self, call: Any, messages: Iterable[bytes] | AsyncIterable[bytes], timeout_s: float | None
+    ) -> AsyncGenerator[bytes]:
+        """Send messages and yield the answers; raises the error of the caller's iterator, too."""
+        answers = aiter(call)
+        sender = asyncio.create_task(_send(call, messages))
+        try:
+            while (answer := await self._read(answers, timeout_s)) is not None:
+                yield answer
+            await asyncio.wait({sender}, timeout=_SENDER_ERROR_S)
+            if sender.done() and (error := sender.exception()) is not None:
+                raise error
         finally:
             sender.cancel()
             call.cancel()
@@ -448,6 +442,11 @@ class NodeClient:
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return MethodMissing(
+                f"{self._address} does not have this service: it runs an older version, or it is "
+                "no node of this ordering service"
+            )
         return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
 
 

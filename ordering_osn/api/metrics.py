@@ -166,6 +166,25 @@ class Metrics:
         self.timers_posted = self._tally(
             "amcast_osn_timers_posted", "Time-to-cut records posted", "channel", "outcome"
         )
+        self.markers_posted = self._tally(
+            "amcast_osn_markers_posted", "Config markers posted to the logs of sets", "channel"
+        )
+        self.bundles_processed = self._tally(
+            "amcast_osn_bundles_processed", "Bundles that clients submitted, answered", "status"
+        )
+        self.bundles_reposted = self._tally(
+            "amcast_osn_bundles_reposted", "Bundles judged again, after their record was void"
+        )
+        self.bundles_counted = self._tally(
+            "amcast_osn_bundles_counted", "Bundles read that count", "channel"
+        )
+        self.bundles_void = self._tally(
+            "amcast_osn_bundles_void", "Records of bundles read that are void",
+            "channel", "reason",
+        )  # fmt: skip
+        self.markers_read = self._tally(
+            "amcast_osn_markers_read", "Config markers read and taken", "channel"
+        )
         self.entries_read = self._tally(
             "amcast_osn_entries_read", "Order entries read in a collector's stream",
             "channel", "log",

@@ -36,9 +36,9 @@ from typing import Any
 
 from multicast.errors import UsageError
 from ordering_osn.api.channels import Channels
-from ordering_osn.api.grpc_server import TlsFiles
 from ordering_osn.api.log_levels import ROOT, LogLevels, MalformedSpec
 from ordering_osn.api.metrics import CONTENT_TYPE, CountingHandler, Metrics
+from ordering_osn.api.tls_files import TlsFiles
 
 HEALTH_CHECK_S = 30.0  # as in Fabric's health handler
 CLIENT_S = 10.0  # as Fabric's operations server reads a request

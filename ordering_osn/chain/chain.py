@@ -14,8 +14,9 @@ posted it, nor a restart has an influence on a block.
                depends on the time (an identity expires), so nodes may disagree on it
     copy       a record with an `original`. Each node that finds the original valid posts one; the
                first copy counts
-    window     the newest `window_max` transactions of the blocks. A transaction in the window, or
-               pending, is not ordered again. All nodes of a chain have the same `window_max`
+    window     the IDs of the newest transactions of the blocks, `window_max` different ones. A
+               transaction in the window, or pending, is not ordered again, unless it is a part of
+               a bundle. All nodes of a chain have the same `window_max`
     resubmission cursors
                `last_original`: the newest original of which a copy was read;
                `last_resubmitted_config`: the newest stale config that this node reposts, or of
@@ -24,25 +25,43 @@ posted it, nor a restart has an influence on a block.
 Invariants:
     the state is a function of the blocks and of the records after the last block's position: a
         chain made by `state_from` and stepped from there writes the blocks it would have written;
-    a transaction is in any `window_max` consecutive ones at most once;
+    a transaction that is no part of a bundle is in any `window_max` consecutive ones at most once;
     ingress is open if and only if last_resubmitted_config <= last_original.
 
-A transaction that is addressed to several chains (`spans`) was judged at ingress and is never
-judged again, whatever config is in force when it is ordered: otherwise one of its chains could drop
-it and another not. Ingress no longer accepts such transactions. Those that an earlier version
-stored are ordered as that version did, so that every node makes the same blocks of one log.
+A record of a log of several chains goes to the rule of that set (`bundles.rule`), and to nothing
+else. If a bundle counts, the chain's part is ordered like a transaction that nobody may refuse: it
+was judged at ingress, and is not judged again, whatever config is in force here, nor is it dropped
+where its ID was ordered before. Otherwise one chain could drop it and another not.
 """
 
 from __future__ import annotations
 
-import enum
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from ordering_osn.chain.actions import (
+    Action,
+    Cause,
+    Ignore,
+    Refuse,
+    Repost,
+    SetOutcome,
+    Write,
+)
 from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
 from ordering_osn.chain.blocks import header_hash, new_block
+from ordering_osn.chain.bundles.bundle import Bundle
+from ordering_osn.chain.bundles.log_records import ConfigMarker
+from ordering_osn.chain.bundles.metadata import (
+    BlockBundles,
+    encode_block_bundles,
+    metadata_of,
+)
+from ordering_osn.chain.bundles.rule import BundleCounts
+from ordering_osn.chain.bundles.sets import ChainSets
+from ordering_osn.chain.entries import EntryPlace, encode_entries
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -54,11 +73,22 @@ from ordering_osn.chain.records import (
 )
 from ordering_osn.chain.state import WINDOW_MAX, ChainState, IdleCheckpoint, StreamPosition
 from ordering_osn.chain.transactions import EnvelopeFacts, Malformed, read
-from ordering_osn.protos import Block, HeaderType, KafkaMetadata
+from ordering_osn.protos import HeaderType, KafkaMetadata
 
 _CONFIG = int(HeaderType.CONFIG)
 _CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
 _ORDERER_TRANSACTION = int(HeaderType.ORDERER_TRANSACTION)
+
+
+class RecordPlace(NamedTuple):
+    """Where a record stands: its log, its offset there, and the chains that it is addressed to.
+
+    `log`: the chains of the log, sorted; one for a chain's own log. `to`: a subset of them, sorted.
+    """
+
+    log: tuple[str, ...]
+    offset: int
+    to: tuple[str, ...]
 
 
 class Invalid(ValueError):
@@ -102,78 +132,12 @@ class Rules(Protocol):
         """
 
 
-class Cause(enum.StrEnum):
-    """Why a record is not ordered; a label of metrics.
+class _Pending(NamedTuple):
+    """A transaction that waits for its block to be cut; `bundle` where it is a part of one."""
 
-    It is the same at every node, except for INVALID and for what becomes of a stale record: there
-    each node judges for itself.
-    """
-
-    UNPARSEABLE = "unparseable"  # not a KafkaMessage
-    CONNECT = "connect"
-    CUT_STALE = "cut_stale"  # a time-to-cut of a block that is cut already
-    CUT_EMPTY = "cut_empty"  # of the next block, with nothing pending
-    CUT_FUTURE = "cut_future"  # of a block after the next one: no correct node posts it
-    COPY = "copy"  # another node's copy of a reposted record
-    MALFORMED = "malformed"  # not an envelope
-    MISPLACED = "misplaced"  # its class, its log or its `original` cannot be so
-    REPLAYED = "replayed"  # its ID is in the window, or pending
-    INVALID = "invalid"  # the rules refuse it
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Seal this block and append it to the ledger.
-
-    AFTER every earlier `Write` and `Repost` is durable. A receipt for one of its `transactions`
-    (IDs, in the order of the block's data) is given AFTER the block is durable. `config`: the block
-    holds a config of this channel, on which `rules` are based now. `creates`: it holds the creation
-    of a channel, which is carried out BEFORE the block is durable (a node that restarts in between
-    writes the block again, and creating a channel twice is creating it once).
-    """
-
-    block: Block
-    consenter: bytes
-    last_config: int
-    config: bool
-    creates: bool
-    transactions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repost:
-    """Append this record to the chain's own log.
-
-    AFTER every earlier `Repost` is acknowledged: a copy that follows the copy of a later record is
-    ignored as read already, and its transaction would be lost. Acknowledged BEFORE any later
-    `Write` is durable: a node that restarts from that block does not post the copy again.
-    """
-
-    raw: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Count and log a transaction that is not ordered here.
-
-    The transaction may still be ordered: a REPLAYED one is in a block or will be, and another node
-    may find a stale one valid that is INVALID here.
-    """
-
-    transaction: str
-    reason: str
-    counted_as: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Ignore:
-    """Count a record that means nothing to this chain."""
-
-    reason: str
-    counted_as: Cause
-
-
-Action = Write | Repost | Refuse | Ignore
+    facts: EnvelopeFacts
+    place: RecordPlace
+    bundle: Bundle | None = None
 
 
 class _ResubmissionCursors(NamedTuple):
@@ -184,7 +148,10 @@ class _ResubmissionCursors(NamedTuple):
 class Chain:
     """One chain at one node. `window_max` is the same at all nodes, for the life of the chain."""
 
-    def __init__(self, rules: Rules, state: ChainState, *, window_max: int = WINDOW_MAX) -> None:
+    def __init__(
+        self, name: str, rules: Rules, state: ChainState, *, window_max: int = WINDOW_MAX
+    ) -> None:
+        self._name = name
         self._apply(rules)
         self.height = state.height
         self._previous_hash = state.previous_hash
@@ -196,7 +163,9 @@ class Chain:
         self._window_max = window_max
         self._window = OrderedDict((name, (block, index)) for name, block, index in state.window)
         self._cutter = BlockCutter()
-        self._pending: dict[str, None] = {}  # the IDs of what the cutter holds, in its order
+        self._sets = ChainSets(state.sets, window_max=state.bundle_window_max)
+        self._pending: list[_Pending] = []  # what the cutter holds, in its order
+        self._pending_ids: set[str] = set()
         self._first_pending = 0  # the number of the first pending record
         self._actions: list[Action] = []
 
@@ -242,33 +211,72 @@ class Chain:
         if self._pending:
             return None
         return IdleCheckpoint(
-            self.height, self._previous_hash, self._position, *self._resubmission_cursors
+            self.height,
+            self._previous_hash,
+            self._position,
+            *self._resubmission_cursors,
+            tuple(head.state for head in self._sets.heads()),
         )
 
     def find(self, transaction: str) -> tuple[int, int] | None:
         """Give block and index of a transaction in the window. From any thread."""
         return self._window.get(transaction)
 
+    @property
+    def config_marker(self) -> ConfigMarker:
+        """What this chain says of its newest config in the logs of its sets."""
+        return ConfigMarker(self._name, self._last_config, self._sequence)
+
+    def marker(self, chains: tuple[str, ...], chain: str) -> ConfigMarker | None:
+        """Give the newest marker of a chain in the log of a set. From any thread."""
+        return self._sets.marker(chains, chain)
+
+    def settled(self, progress: Mapping[str, int]) -> dict[str, int]:
+        """Give, per log, the offset below which each record is in a block, or in none ever.
+
+        `progress`: per log, the offset below which every record was stepped.
+        """
+        settled = dict(progress)
+        for entry in reversed(self._pending):
+            settled[_log_name(entry.place)] = entry.place.offset
+        return settled
+
     def step(
-        self, position: StreamPosition, raw: bytes | None, *, spans: bool = False
+        self, position: StreamPosition, raw: bytes | None, place: RecordPlace
     ) -> tuple[Action, ...]:
-        """Take the next record. `position`: after it; `spans`: its log is of several chains."""
+        """Take the next record. `position`: right after it."""
         assert position.number == max(self._position.number, 0) + 1, "a record was left out"
+        if len(place.log) > 1:
+            self._shared(position, raw, place)
+        else:
+            self._own(position, raw, place)
+        self._position = position
+        actions = tuple(self._actions)
+        self._actions.clear()
+        return actions
+
+    def _own(self, position: StreamPosition, raw: bytes | None, place: RecordPlace) -> None:
         try:
             record = decode(raw)
         except Unparseable as error:
             self._ignore(str(error), Cause.UNPARSEABLE)
         else:
             if isinstance(record, Regular):
-                self._regular(position, record, spans=spans)
+                self._regular(position, record, place)
             elif isinstance(record, TimeToCut):
                 self._time_to_cut(position, record.block)
             elif isinstance(record, Connect):
                 self._ignore("a CONNECT record", Cause.CONNECT)
-        self._position = position
-        actions = tuple(self._actions)
-        self._actions.clear()
-        return actions
+
+    def _shared(self, position: StreamPosition, raw: bytes | None, place: RecordPlace) -> None:
+        """Step the rule of a set; order this chain's part of a bundle that counts."""
+        outcome = self._sets.step(place.log, place.offset, raw, place.to)
+        self._actions.append(SetOutcome(place.log, place.offset, outcome))
+        if isinstance(outcome, BundleCounts):
+            bundle = outcome.bundle
+            (part,) = [part for part in bundle.parts if part.chain == self._name]
+            pending = _Pending(part.facts, place, bundle)
+            self._normal(position, part.envelope, pending, self._resubmission_cursors)
 
     def _time_to_cut(self, position: StreamPosition, block: int) -> None:
         if block < self.height:
@@ -280,19 +288,21 @@ class Chain:
         else:
             self._write(self._cutter.cut(), position, self._resubmission_cursors)
 
-    def _regular(self, position: StreamPosition, record: Regular, *, spans: bool) -> None:
+    def _regular(self, position: StreamPosition, record: Regular, place: RecordPlace) -> None:
         try:
             facts = read(record.payload)
         except Malformed as error:
             self._refuse("", str(error), Cause.MALFORMED)
             return
-        kind = self._kind(position, record, facts, spans=spans)
+        if not facts.well_formed:
+            self._refuse(facts.transaction, "its bytes are not canonical", Cause.MALFORMED)
+            return
+        kind = self._kind(position, record, facts)
         cursors = self._resubmission_cursors
         original = record.original
         if kind is None:
             header = f"class {record.kind.name}, type {facts.type}, original {original}"
-            where = "a log of several chains" if spans else "the chain's log"
-            reason = f"{header}, channel {facts.channel!r} in {where}"
+            reason = f"{header}, channel {facts.channel!r} in the log of {self._name}"
             self._refuse(facts.transaction, reason, Cause.MISPLACED)
         elif 0 < original <= cursors.last_original:
             self._ignore(f"a copy of record {original}", Cause.COPY)
@@ -303,50 +313,48 @@ class Chain:
                 cursors = _ResubmissionCursors(
                     original, max(resubmitted, cursors.last_resubmitted_config)
                 )
-            self._resubmission_cursors = self._decide(position, record, facts, kind, cursors)
+            pending = _Pending(facts, place)
+            self._resubmission_cursors = self._decide(position, record, pending, kind, cursors)
 
     def _kind(
-        self, position: StreamPosition, record: Regular, facts: EnvelopeFacts, *, spans: bool
+        self, position: StreamPosition, record: Regular, facts: EnvelopeFacts
     ) -> RegularKind | None:
         """Give a transaction's class; None where no correct node would have posted it so."""
-        if not 0 <= record.original < position.number or spans != facts.spans:
-            return None
-        if spans and (record.kind is not RegularKind.NORMAL or record.original):
+        if not 0 <= record.original < position.number or facts.channel != self._name:
             return None
         if facts.type == _CONFIG_UPDATE:
             return None
         configs = facts.type in (_CONFIG, _ORDERER_TRANSACTION)
         kind = RegularKind.CONFIG if configs else RegularKind.NORMAL
-        class_counts = self._resubmission or spans  # without the capability the type decides alone
         fits = record.kind in (kind, RegularKind.UNKNOWN)
-        return kind if fits or not class_counts else None
+        # Without the capability the type alone decides.
+        return kind if fits or not self._resubmission else None
 
     def _decide(
         self,
         position: StreamPosition,
         record: Regular,
-        facts: EnvelopeFacts,
+        pending: _Pending,
         kind: RegularKind,
         cursors: _ResubmissionCursors,
     ) -> _ResubmissionCursors:
         """Order a transaction, repost or refuse it. Gives the cursors after its record."""
-        transaction = facts.transaction
-        if transaction in self._window or transaction in self._pending:
+        transaction = pending.facts.transaction
+        if transaction in self._window or transaction in self._pending_ids:
             self._refuse(transaction, "it was ordered before", Cause.REPLAYED)
             return cursors
         try:
-            if not facts.spans:
-                if record.kind is RegularKind.UNKNOWN or not self._resubmission:
-                    # It is ordered here and now, so its verdict must not depend on a clock: class
-                    # UNKNOWN says so. A config that the judge makes anew is signed by this node
-                    # alone; the one in the record is ordered, because all nodes have it.
-                    self.rules.judge(record.payload, RegularKind.UNKNOWN)
-                elif record.config_seq < self._sequence:
-                    return self._repost(position, record, cursors)
+            if record.kind is RegularKind.UNKNOWN or not self._resubmission:
+                # It is ordered here and now, so its verdict must not depend on a clock: class
+                # UNKNOWN says so. A config that the judge makes anew is signed by this node
+                # alone; the one in the record is ordered, because all nodes have it.
+                self.rules.judge(record.payload, RegularKind.UNKNOWN)
+            elif record.config_seq < self._sequence:
+                return self._repost(position, record, cursors)
             if kind is RegularKind.CONFIG:
-                self._config(position, record.payload, facts, cursors)
+                self._config(position, record.payload, pending, cursors)
             else:
-                self._normal(position, record.payload, facts, cursors)
+                self._normal(position, record.payload, pending, cursors)
         except Invalid as error:
             self._refuse(transaction, str(error), Cause.INVALID)
         return cursors
@@ -365,17 +373,18 @@ class Chain:
         self,
         position: StreamPosition,
         envelope: bytes,
-        facts: EnvelopeFacts,
+        pending: _Pending,
         cursors: _ResubmissionCursors,
     ) -> None:
-        batches, pending = self._cutter.ordered(envelope, facts.size, self._limits)
-        if len(batches) == 2 or (batches and pending):
+        batches, more = self._cutter.ordered(envelope, pending.facts.size, self._limits)
+        if len(batches) == 2 or (batches and more):
             # The message is not in the first batch: a node that resumes there reads it again.
-            self._write(batches[0], self._position, self._resubmission_cursors)
+            shared = len(pending.place.log) > 1
+            self._write(batches[0], self._position, self._resubmission_cursors, before=shared)
             batches = batches[1:]
         if not self._pending:
             self._first_pending = position.number
-        self._pending[facts.transaction] = None
+        self._add(pending)
         for batch in batches:
             self._write(batch, position, cursors)
 
@@ -383,17 +392,21 @@ class Chain:
         self,
         position: StreamPosition,
         envelope: bytes,
-        facts: EnvelopeFacts,
+        pending: _Pending,
         cursors: _ResubmissionCursors,
     ) -> None:
         rules = self.rules.after(envelope)
         if self._pending:
             self._write(self._cutter.cut(), self._position, self._resubmission_cursors)
         self._apply(rules)
-        if facts.type == _CONFIG:
+        if pending.facts.type == _CONFIG:
             self._last_config = self.height
-        self._pending[facts.transaction] = None
-        self._write((envelope,), position, cursors, kind=facts.type)
+        self._add(pending)
+        self._write((envelope,), position, cursors, kind=pending.facts.type)
+
+    def _add(self, pending: _Pending) -> None:
+        self._pending.append(pending)
+        self._pending_ids.add(pending.facts.transaction)
 
     def _write(
         self,
@@ -402,29 +415,51 @@ class Chain:
         cursors: _ResubmissionCursors,
         *,
         kind: int | None = None,
+        before: bool = False,
     ) -> None:
-        """Write all pending transactions as the next block."""
-        assert len(data) == len(self._pending), "the cutter holds what is pending"
+        """Write all pending transactions as the next block.
+
+        `before`: the block is cut in front of a record of a set's log that was stepped already.
+        """
+        entries = self._pending
+        assert len(data) == len(entries), "the cutter holds what is pending"
         block = new_block(self.height, self._previous_hash, data)
-        transactions = tuple(self._pending)
-        self._pending.clear()
-        window = self._window
-        for index, transaction in enumerate(transactions):
-            window[transaction] = (self.height, index)
-        while len(window) > self._window_max:
-            window.popitem(last=False)
+        transactions = tuple(entry.facts.transaction for entry in entries)
+        parts = tuple(
+            metadata_of(entry.bundle, self._name, index)
+            for index, entry in enumerate(entries)
+            if entry.bundle is not None
+        )
+        bundles = BlockBundles(parts, self._sets.heads(before=before))
+        places = encode_entries(
+            EntryPlace(_log_name(entry.place), entry.place.offset) for entry in entries
+        )
         self._actions.append(
             Write(
                 block,
-                _consenter(position, cursors),
+                _consenter(position, cursors, encode_block_bundles(bundles), places),
                 self._last_config,
                 kind == _CONFIG,
                 kind == _ORDERER_TRANSACTION,
                 transactions,
+                parts,
             )
         )
+        self._remember(transactions)
+        self._sets.written(self.height, parts)
+        self._pending = []
+        self._pending_ids.clear()
         self._previous_hash = header_hash(block.header)
         self.height += 1
+
+    def _remember(self, transactions: Sequence[str]) -> None:
+        """Move the transactions of the block that is written to the end of the window."""
+        window = self._window
+        for index, transaction in enumerate(transactions):
+            window[transaction] = (self.height, index)
+            window.move_to_end(transaction)  # a part of a bundle may be there already
+        while len(window) > self._window_max:
+            window.popitem(last=False)
 
     def _refuse(self, transaction: str, reason: str, counted_as: Cause) -> None:
         self._actions.append(Refuse(transaction, reason, counted_as))
@@ -433,11 +468,19 @@ class Chain:
         self._actions.append(Ignore(reason, counted_as))
 
 
-def _consenter(position: StreamPosition, cursors: _ResubmissionCursors) -> bytes:
+def _log_name(place: RecordPlace) -> str:
+    return "+".join(place.log)
+
+
+def _consenter(
+    position: StreamPosition, cursors: _ResubmissionCursors, bundles: bytes, entries: bytes
+) -> bytes:
     raw: bytes = KafkaMetadata(
         last_offset_persisted=position.number,
         last_original_offset_processed=cursors.last_original,
         last_resubmitted_config_offset=cursors.last_resubmitted_config,
         cursor=str(position.cursor).encode(),
+        bundles=bundles,
+        entries=entries,
     ).SerializeToString()
     return raw

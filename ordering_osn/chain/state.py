@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from ordering_osn.chain.blocks import consenter_of, header_hash, last_config_of
+from ordering_osn.chain.bundles.restart import advanced
+from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX
+from ordering_osn.chain.bundles.saved import BadState
+from ordering_osn.chain.bundles.sets import SetState
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Block
 
@@ -41,7 +46,8 @@ class ChainState:
     """A chain right behind a block.
 
     `position` is the block's. `window`: (ID, block, index) of the newest transactions, oldest
-    first.
+    first, each ID once. `sets`: the chain's sets there (`bundles.restart.restored_sets`), whose
+    rules have windows of `bundle_window_max`.
     """
 
     height: int
@@ -51,24 +57,27 @@ class ChainState:
     last_original: int
     last_resubmitted_config: int
     window: tuple[tuple[str, int, int], ...]
+    sets: tuple[SetState, ...] = ()
+    bundle_window_max: int = BUNDLE_WINDOW_MAX
 
 
 def state_from(newest_first: Iterable[Block], *, window_max: int = WINDOW_MAX) -> ChainState:
     """Give a chain's state right behind its last block, from its blocks, the last one first.
 
-    Takes no more blocks than the window needs. Raises `ValueError` where there are too few blocks
-    to fill the window (such a node would order duplicates that the others refuse), and
-    `CorruptMetadata`.
+    Takes no more blocks than the window needs. Leaves `sets` empty. Raises `ValueError` where there
+    are too few blocks to fill the window (such a node would order duplicates that the others
+    refuse), and `CorruptMetadata`.
     """
     last, oldest = None, 0
-    window: list[tuple[str, int, int]] = []
+    window: dict[str, tuple[int, int]] = {}
     for block in newest_first:
         number = block.header.number
         if last is not None and number != oldest - 1:
             raise ValueError(f"block {number} is not the one before block {oldest}")
         last, oldest = block if last is None else last, number
         data = block.data.data
-        window += [(transaction_id(data[i]), number, i) for i in reversed(range(len(data)))]
+        for index in reversed(range(len(data))):
+            window.setdefault(transaction_id(data[index]), (number, index))
         if len(window) >= window_max:
             break
     if last is None:
@@ -85,7 +94,9 @@ def state_from(newest_first: Iterable[Block], *, window_max: int = WINDOW_MAX) -
         position=StreamPosition(consenter.last_offset_persisted, consenter.cursor.decode()),
         last_original=consenter.last_original_offset_processed,
         last_resubmitted_config=consenter.last_resubmitted_config_offset,
-        window=tuple(reversed(window[:window_max])),
+        window=tuple(
+            (name, *place) for name, place in reversed(list(islice(window.items(), window_max)))
+        ),
     )
 
 
@@ -93,7 +104,7 @@ class IdleCheckpoint(NamedTuple):
     """A position of a chain behind its last block, with nothing pending.
 
     The records between the block and this position changed nothing but these values, so they need
-    not be read again.
+    not be read again. `heads`: the states of the chain's sets, serialized without their windows.
     """
 
     height: int
@@ -101,14 +112,20 @@ class IdleCheckpoint(NamedTuple):
     position: StreamPosition
     last_original: int
     last_resubmitted_config: int
+    heads: tuple[bytes, ...] = ()
 
     def advance(self, state: ChainState) -> ChainState:
         """Give `state` moved to this position; unchanged where this is of another last block."""
         if (self.height, self.previous_hash) != (state.height, state.previous_hash):
+            return state
+        try:
+            sets = advanced(state.sets, self.heads, window_max=state.bundle_window_max)
+        except BadState:
             return state
         return replace(
             state,
             position=self.position,
             last_original=self.last_original,
             last_resubmitted_config=self.last_resubmitted_config,
+            sets=sets,
         )

@@ -4,11 +4,6 @@
                      as Fabric's clients make it; otherwise the SHA-256 of the payload. So nobody
                      can take the ID of another's transaction, and a payload that is signed twice
                      has one ID. A config has the ID of the update from which it was made.
-    several chains   a channel ID of chain names, sorted and joined by "+", which no channel's name
-                     contains. Nodes no longer accept such transactions, but order those that are in
-                     a log already. The ID of such a transaction is followed by "@" and this channel
-                     ID: otherwise two transactions with one ID could be duplicates at some of their
-                     chains only.
 
 No I/O, no clock; no signature is checked here.
 """
@@ -19,10 +14,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
 from ordering_osn.protos import ConfigEnvelope, Envelope, HeaderType
 
-JOIN = "+"
 _CONFIG = int(HeaderType.CONFIG)
 _ORDERER_TRANSACTION = int(HeaderType.ORDERER_TRANSACTION)
 _WRAPPINGS_MAX = 2  # ORDERER_TRANSACTION holds a CONFIG, a CONFIG the CONFIG_UPDATE it is made of
@@ -36,18 +30,16 @@ class Malformed(ValueError):
 class EnvelopeFacts:
     """What ordering reads of an envelope. `type` is a `common.HeaderType`.
 
-    `size` is what counts against a batch's bytes: payload and signature.
+    `size` is what counts against a batch's bytes: payload and signature. `well_formed`: it has
+    both, and its bytes are those that an encoder gives. Fabric's peers (2.2.14, 2.5.5 and later:
+    protoutil.VerifyTransactionsAreWellFormed) refuse a block with any other for ever.
     """
 
     transaction: str
     channel: str
     type: int
     size: int
-
-    @property
-    def spans(self) -> bool:
-        """Whether it names several chains."""
-        return JOIN in self.channel
+    well_formed: bool = True
 
 
 def read(raw: bytes) -> EnvelopeFacts:
@@ -58,10 +50,11 @@ def read(raw: bytes) -> EnvelopeFacts:
         transaction = _transaction(envelope, _WRAPPINGS_MAX)
     except BadEnvelope as error:
         raise Malformed(str(error)) from error
-    channel = header.channel_id
-    if JOIN in channel:
-        transaction = f"{transaction}@{channel}"
-    return EnvelopeFacts(transaction, channel, header.type, envelope.size_bytes)
+    message = envelope.message
+    well_formed = bool(message.signature) and canonical(message) == raw
+    return EnvelopeFacts(
+        transaction, header.channel_id, header.type, envelope.size_bytes, well_formed
+    )
 
 
 def transaction_id(raw: bytes) -> str:

@@ -364,5 +364,5 @@ class _Check:
                 yield f"holds a transaction {index} that cannot be decoded: {error}"
                 continue
             here = self._force.config.channel_id if self._force else channel
-            if here not in channel.split(transactions.JOIN):
+            if channel != here:
                 yield f"holds a transaction {index} of channel {channel!r}, not {here!r}"

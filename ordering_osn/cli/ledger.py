@@ -14,11 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from multicast.errors import AmcastError, UsageError
+from ordering_osn.chain.state import state_from
 from ordering_osn.cli.inspection import describe, open_blocks, verify
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
 from ordering_osn.ledger.snapshots import restore as restore_ledger
 from ordering_osn.ledger.snapshots import snapshot as take_snapshot
+from ordering_osn.ledger.windows import save_windows
 from ordering_osn.node.joining import joined, ledger_folder
+from ordering_osn.protos import Block
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
@@ -120,14 +123,30 @@ def prune(
 ) -> None:
     """Remove a chain's oldest blocks. Stop the node first.
 
-    The config block in force at the new oldest block stays. Keep the newest 100,000 transactions:
-    a restarted node reads them to refuse replays.
+    The config block in force at the new oldest block stays. So do the newest 100,000 transactions:
+    a restarted node reads them to refuse replays. What it needs of bundles in the removed blocks is
+    written beside the others.
     """
     if not ledger_folder(folder, channel).is_dir():
         raise UsageError(f"{folder} holds no blocks of channel {channel}")
     with Ledger.open(ledger_folder(folder, channel)) as ledger:
+        _refuse_too_few(ledger, below)
+        save_windows(ledger, below, ledger.folder)
         ledger.prune(below)
         typer.echo(f"the oldest block of {channel} is now {ledger.base}", err=True)
+
+
+def _refuse_too_few(ledger: Ledger, below: int) -> None:
+    """Raise `UsageError` where a node could not start with the blocks from `below` on."""
+    kept = range(ledger.height - 1, max(below, ledger.base) - 1, -1)
+    try:
+        if below > ledger.base and kept:
+            state_from(Block.FromString(ledger.read(number)) for number in kept)
+    except ValueError as error:
+        raise UsageError(
+            f"{ledger.folder} was not pruned: {error}, or the node could not start; "
+            f"give a smaller --below"
+        ) from error
 
 
 @app.command()

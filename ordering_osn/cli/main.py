@@ -21,9 +21,10 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import settings
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import ANSWER_S, NodeClient, StatusAnswer, TlsFiles
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient, StatusAnswer
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
 from ordering_osn.cli import ledger
 from ordering_osn.cli.inspection import describe

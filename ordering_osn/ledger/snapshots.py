@@ -14,6 +14,7 @@ from multicast.errors import UsageError
 from ordering_osn.ledger import segments
 from ordering_osn.ledger.errors import LedgerDamaged
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.ledger.windows import save_windows
 
 
 def snapshot(ledger: Ledger, to: Path, *, base: int) -> None:
@@ -39,6 +40,7 @@ def snapshot(ledger: Ledger, to: Path, *, base: int) -> None:
         raise UsageError(f"{draft} cannot be created: {error.strerror}") from error
     try:
         segments.write_base(draft, ledger.base_at(base))
+        save_windows(ledger, base, draft)
         with Ledger.open(draft, fsync="never") as copy:
             for number in range(base, height):
                 copy.append(number, ledger.read(number))

@@ -7,7 +7,7 @@ A block that the core cut is signed and appended to the ledger
     AFTER the channel that it creates exists: a node that restarts in between creates it again,
           and creating a channel twice is creating it once
 
-and receipts for its transactions are given AFTER it is durable.
+and receipts for its transactions are given, and its parts of bundles reported, AFTER it is durable.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ordering_osn.chain.actions import Write
 from ordering_osn.chain.blocks import is_config, seal
-from ordering_osn.chain.chain import Write
 from ordering_osn.config.channel_creation import created_channel
 from ordering_osn.ledger.ledger import Ledger, LedgerFull
 from ordering_osn.node.catch_up import VerifiedBlock
@@ -75,6 +75,8 @@ class BlockWriter:
         persisted = KafkaMetadata.FromString(action.consenter).last_offset_persisted
         self._metrics.consensus_kafka_last_offset_persisted.labels(self._name).set(persisted)
         self._receipts.written(number, action.transactions)
+        if action.parts:
+            self._dependencies.bundles.written(self._name, number, action.parts)
 
     def append_verified(self, verified: VerifiedBlock) -> None:
         """Append a block that a peer gave. Raises `LedgerFull`."""

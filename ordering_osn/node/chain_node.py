@@ -24,14 +24,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import AccessDenied, ClusterUnreachable, TimedOut, Trimmed, UsageError
-from ordering_osn.chain.chain import Action, Chain, Ignore, Refuse, Repost, Write
+from ordering_osn.chain.actions import Action, Ignore, Refuse, Repost, SetOutcome, Write
+from ordering_osn.chain.bundles.log_records import ConfigMarker
+from ordering_osn.chain.chain import Chain, RecordPlace
 from ordering_osn.ledger.ledger import Ledger, LedgerFull
 from ordering_osn.node.block_writer import BlockWriter
 from ordering_osn.node.catch_up import ForgedBlock, NoPeer, verified
@@ -44,7 +47,7 @@ from ordering_osn.node.kafka_connection import CursorAfter
 from ordering_osn.node.order_watch import OrderWatch
 from ordering_osn.node.own_records import OwnRecords
 from ordering_osn.node.receipts import PendingReceipts
-from ordering_osn.node.resume import config_in_force, newest_block, resumed_state
+from ordering_osn.node.resume import config_in_force, newest_block, resumed_sets, resumed_state
 
 _log = logging.getLogger("amcast.osn")
 # An idle loop notices a stop within this time. With ten times more a node takes 5 s to stop, with
@@ -86,6 +89,8 @@ class ChainNode:
         self._dependencies = dependencies
         self._chain: Chain | None = None
         self._entries = ConsumerEntries({}, {})  # of the open consumer, as of the last look
+        self._settled: dict[str, int] = {}
+        self._markers_owed: dict[tuple[str, ...], int] = {}  # by set: the config that is posted
         self._checkpoint = CheckpointFile(name, checkpoint)
         self._timer = CutTimer()
         self._records = OwnRecords(
@@ -126,6 +131,15 @@ class ChainNode:
         place = None if chain is None else chain.find(transaction)
         return place if place is not None and place[0] < self.ledger.height else None
 
+    def markers(self, chains: tuple[str, ...]) -> tuple[ConfigMarker | None, ...]:
+        """Give, for each chain of a set, the newest marker that was read in the set's log."""
+        chain = self._chain
+        return tuple(None if chain is None else chain.marker(chains, name) for name in chains)
+
+    def settled(self, log: str) -> int:
+        """Give the offset in a log below which each record is in a durable block, or never is."""
+        return self._settled.get(log, 0)
+
     # -- its life -------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -159,9 +173,16 @@ class ChainNode:
         """Rebuild the core from the ledger and the idle checkpoint."""
         self.config = config_in_force(self.ledger)
         window_max = self._dependencies.window_max
-        state = resumed_state(self.ledger, self._checkpoint.read(), window_max=window_max)
-        chain = Chain(self._dependencies.rules(self.config), state, window_max=window_max)
+        sets = resumed_sets(self.ledger)
+        self._dependencies.bundles.restored(self.name, sets)
+        state = resumed_state(
+            self.ledger, self._checkpoint.read(), window_max=window_max, sets=sets
+        )
+        rules = self._dependencies.rules(self.config)
+        chain = Chain(self.name, rules, state, window_max=window_max)
         self._chain = chain
+        self._settled = {}
+        self._markers_owed = {}
         self._records.reset()
         self._timer.reset()
         self.status.set_ingress(is_open=chain.ingress_open)
@@ -173,7 +194,10 @@ class ChainNode:
         try:
             with self._open_consumer() as consumer:
                 self._entries = ConsumerEntries({}, {})
-                self._follow(consumer)
+                try:
+                    self._follow(consumer)
+                finally:  # what was read since the last look counts, too
+                    self._count_entries(consumer.entries())
         except Trimmed as error:
             self.status.waits_for(str(error))
             height = self.ledger.height
@@ -213,11 +237,15 @@ class ChainNode:
         assert chain is not None
         while not self.status.stopping:
             for batch in self._poll(consumer, chain):
-                spans = len(batch.to) > 1
+                log = batch.log.to
                 for record in batch.records:
                     position = chain.position.following(CursorAfter(batch, record.offset))
-                    for action in chain.step(position, record.value, spans=spans):
+                    place = RecordPlace(log, record.offset, batch.to)
+                    for action in chain.step(position, record.value, place):
                         self._carry_out(action, chain)
+            progress = consumer.progress()
+            self._settled = chain.settled(progress)
+            self._post_markers(chain, progress)
             self._watch_order(consumer)
             self.status.waits_for(None)  # the poll raises where the log no longer holds our place
             self._request_cut(chain)
@@ -254,6 +282,8 @@ class ChainNode:
                     self.status.changed()
             case Repost(raw):
                 self._records.repost(raw)
+            case SetOutcome(chains, offset, outcome):
+                self._dependencies.bundles.read(self.name, chains, offset, outcome)
             case Refuse(transaction, reason, counted_as):
                 metrics.transactions_refused.add(self.name, counted_as)
                 _log.info("chain %s refuses %s: %s", self.name, transaction, reason)
@@ -287,6 +317,17 @@ class ChainNode:
             for log, count in counts.items():
                 counter.add(self.name, log, amount=float(count - counted.get(log, 0)))
 
+    def _post_markers(self, chain: Chain, logs: Iterable[str]) -> None:
+        """Post this chain's config marker to each set whose log, as far as read, lacks it."""
+        marker = chain.config_marker
+        for log in logs:
+            chains = tuple(log.split("+"))
+            if len(chains) > 1 and self._markers_owed.get(chains) != marker.sequence:
+                self._markers_owed[chains] = marker.sequence
+                lacks = partial(_lacks_marker, chain, chains, marker)
+                if lacks():
+                    self._records.config_marker(chains, marker, needed=lacks)
+
     def _request_cut(self, chain: Chain) -> None:
         """Post a time-to-cut once transactions have waited long enough for the same block."""
         now = time.monotonic()
@@ -300,3 +341,9 @@ class ChainNode:
         """Save how far an idle chain has read. A restart must repeat an unstored repost."""
         if not self._records.reposts_pending:
             self._checkpoint.save(chain, every_s=every_s)
+
+
+def _lacks_marker(chain: Chain, chains: tuple[str, ...], marker: ConfigMarker) -> bool:
+    """Whether the log of a set, as far as it was read, has no marker of this config or a later."""
+    newest = chain.marker(chains, marker.chain)
+    return newest is None or newest.sequence < marker.sequence

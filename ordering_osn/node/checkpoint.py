@@ -18,7 +18,9 @@ from ordering_osn.chain.chain import Chain
 from ordering_osn.chain.state import IdleCheckpoint, StreamPosition
 from topology.documents import json_object
 
-SCHEMA_VERSION = 1  # of the file; a file of another version has no effect
+# Of the file. Version 1 had no heads; a file of another version has no effect.
+SCHEMA_VERSION = 2
+_READABLE = (1, SCHEMA_VERSION)
 _log = logging.getLogger("amcast.osn")
 
 
@@ -65,6 +67,7 @@ def write_checkpoint(path: Path, checkpoint: IdleCheckpoint) -> None:
         "cursor": str(checkpoint.position.cursor),
         "last_original": checkpoint.last_original,
         "last_resubmitted_config": checkpoint.last_resubmitted_config,
+        "set_heads": [head.hex() for head in checkpoint.heads],
     }
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(document), encoding="utf-8")
@@ -75,7 +78,7 @@ def read_checkpoint(path: Path) -> IdleCheckpoint | None:
     """Read the file; None where it says nothing."""
     try:
         document = json_object(path.read_bytes())
-        if document["schema_version"] != SCHEMA_VERSION:
+        if document["schema_version"] not in _READABLE:
             return None
         return IdleCheckpoint(
             int(document["height"]),
@@ -83,6 +86,7 @@ def read_checkpoint(path: Path) -> IdleCheckpoint | None:
             StreamPosition(int(document["position"]), str(document["cursor"])),
             int(document["last_original"]),
             int(document["last_resubmitted_config"]),
+            tuple(bytes.fromhex(head) for head in document.get("set_heads", ())),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

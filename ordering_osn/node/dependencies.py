@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from multicast.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.chain.bundles.metadata import BundleMetadata
+from ordering_osn.chain.bundles.restart import RestoredSet
+from ordering_osn.chain.bundles.rule import Outcome
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig
@@ -14,6 +18,35 @@ from ordering_osn.node.catch_up import Peers
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
 from ordering_osn.node.outbox import OnOutcome
+
+
+class BundleListener(Protocol):
+    """Hears what the chains of a node read and write of bundles. Called on the chains' threads."""
+
+    def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
+        """Take the outcome of a record of the log of a set, as `chain` has read it.
+
+        BEFORE the block with its part is durable. A record may be read again after a gap.
+        """
+
+    def written(self, chain: str, block: int, parts: Sequence[BundleMetadata]) -> None:
+        """Take the parts of bundles in a block of `chain`, AFTER the block is durable."""
+
+    def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
+        """Take where the bundles of the windows stand, before `chain` reads its first record."""
+
+
+class NoBundles:
+    """The listener of a node that answers nothing about bundles."""
+
+    def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
+        """Do nothing."""
+
+    def written(self, chain: str, block: int, parts: Sequence[BundleMetadata]) -> None:
+        """Do nothing."""
+
+    def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +57,11 @@ class Dependencies:
     rules: Callable[[ChannelConfig], ChannelRules]
     connect: Callable[[], None]  # reaches Kafka, so that `post` works; may raise
     consumer: Callable[[str, str], Consumer]  # of a chain, from a cursor
-    post: Callable[[bytes, str, OnOutcome], None]  # a record to one chain's log
+    post: Callable[[bytes, tuple[str, ...], OnOutcome], None]  # a record to the log of a set
     created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
     peers: Peers
     metrics: Metrics
+    bundles: BundleListener = field(default_factory=NoBundles)
     window_max: int = WINDOW_MAX
     stalled_s: float = STALLED_S
     probe_s: float = PROBE_S

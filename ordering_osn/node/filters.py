@@ -28,7 +28,6 @@ from ordering_osn.chain.envelopes import (
     signed_envelope,
 )
 from ordering_osn.chain.records import RegularKind
-from ordering_osn.chain.transactions import JOIN
 from ordering_osn.config.channel_config import ChannelConfig, config_of
 from ordering_osn.config.channel_creation import check_creation, created_channel, proposed_channel
 from ordering_osn.config.configtx import InvalidUpdate
@@ -44,11 +43,15 @@ __all__ = [
     "admit_creation",
     "admit_normal",
     "admit_update",
+    "check_writer",
     "class_of",
     "created_channel",
     "route",
 ]
 
+# In the names of destination sets, and in no channel's name: versions before bundles accepted
+# channel IDs of several names.
+_JOIN = "+"
 WRITERS = "/Channel/Writers"
 WRITERS_IN_MAINTENANCE = "/Channel/Orderer/Writers"
 
@@ -97,13 +100,13 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     kind = class_of(header)
     if kind is EnvelopeClass.CONFIG:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
-    if JOIN in header.channel_id:
+    if _JOIN in header.channel_id:
         # A Fabric peer stops for good at a block whose first envelope names another channel than
         # its own; elsewhere in a block it marks such an envelope as invalid.
         raise Refusal(
             Status.BAD_REQUEST,
             f"channel ID {header.channel_id!r} names several chains, and peers accept no such "
-            f"transaction: send a transaction to each chain",
+            f"transaction: send a bundle, with an envelope for each chain (BroadcastMulti)",
         )
     return kind, header.channel_id
 
@@ -256,6 +259,11 @@ def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime
         signed = SignedData.of(envelope)
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error
+    check_writer(config, signed, now=now)
+
+
+def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | None) -> None:
+    """Raise `Refusal` unless the signer may write; without `now` nothing is judged by the clock."""
     if now is not None and config.capabilities.resubmission:
         expires = expires_at(signed.creator)
         if expires is not None and expires <= now:

@@ -24,7 +24,7 @@ from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
+from ordering_osn.chain.envelopes import ParsedEnvelope, Signer, canonical
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.filters import (
@@ -120,7 +120,10 @@ class Ingress:
             return self._admit_update(name, envelope)
         chain = self._chain(name)
         sequence = admit_normal(chain.config, envelope, now=self._clock())
-        return _Admitted(encode(Regular(envelope.raw, sequence, RegularKind.NORMAL)), chain)
+        # Encoded anew, as Fabric's orderer does: a peer refuses a block for ever if an envelope in
+        # it is not in the form that an encoder gives it.
+        raw = canonical(envelope.message)
+        return _Admitted(encode(Regular(raw, sequence, RegularKind.NORMAL)), chain)
 
     def _admit_update(self, name: str, update: ParsedEnvelope) -> _Admitted:
         chain = self._chains.get(name)

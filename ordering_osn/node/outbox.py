@@ -25,7 +25,7 @@ from functools import partial
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producer import Producer
-from topology.tree import Plan
+from topology.tree import Plan, log_name
 
 # A failed posting is repeated after this time: soon enough that a time-to-cut adds little to a
 # batch time-out (2 s by default), and no more than five attempts a second while a broker is away.
@@ -77,6 +77,18 @@ class Posts:
         if self._producer is None:
             raise ClusterUnreachable("the log has not been reached yet")
         self._producer.multicast(raw, to=to, done=on_outcome)
+
+    async def declares(self, to: tuple[str, ...]) -> bool:
+        """Whether exactly this set is declared. Where it is not, a newer plan is looked for.
+
+        Raises `ClusterUnreachable`, also before Kafka was reached.
+        """
+        producer = self._producer
+        if producer is None:
+            raise ClusterUnreachable("the log has not been reached yet")
+        if producer.plan.has_log(log_name(to)):
+            return True
+        return await asyncio.to_thread(producer.declares, to)
 
     async def start(self, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
         """Post one record from the event loop as soon as there is room; give its future outcome.

@@ -1,10 +1,12 @@
-"""The records that a chain's loop posts to the chain's own log.
+"""The records that a chain's loop posts: to the chain's own log, and markers to those of its sets.
 
     repost        a stale transaction that is still valid; needed until it is stored
     time-to-cut   needed until it is stored or its block is cut
     probe         a CONNECT record that shows whether the order moves (`order_watch.py`)
+    config marker in the log of a set that has this chain: which config is in force; needed until
+                  it is read there
 
-The outbox posts each of them again until it is stored or no longer needed. For the chain's thread
+An outbox posts each of them again until it is stored or no longer needed. For the chain's thread
 only.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Callable
 
 from multicast.drivers.protocol import Appended, AppendOutcome
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.chain.bundles.log_records import ConfigMarker, encode_config_marker
 from ordering_osn.chain.records import Connect, TimeToCut, encode
 from ordering_osn.node.chain_status import ChainStatus
 from ordering_osn.node.order_watch import OrderWatch
@@ -33,7 +36,7 @@ class OwnRecords:
     def __init__(
         self,
         chain: str,
-        post: Callable[[bytes, str, OnOutcome], None],
+        post: Callable[[bytes, tuple[str, ...], OnOutcome], None],
         *,
         order: OrderWatch,
         metrics: Metrics,
@@ -42,11 +45,13 @@ class OwnRecords:
         self._post = post
         self._order = order
         self._metrics = metrics
-        self._outbox = self._empty_outbox()
+        self._outbox = self._outbox_to((chain,))
+        self._markers: dict[tuple[str, ...], Outbox] = {}  # one for each set
 
     def reset(self) -> None:
         """Drop what is not stored yet: the core is rebuilt from the ledger, and decides again."""
-        self._outbox = self._empty_outbox()
+        self._outbox = self._outbox_to((self._chain,))
+        self._markers.clear()
         self._order.probe_lost()
 
     def repost(self, raw: bytes) -> None:
@@ -62,9 +67,18 @@ class OwnRecords:
         """Post a probe until it is stored."""
         self._outbox.put(encode(Connect()), self._probe_posted, needed=lambda: True)
 
+    def config_marker(
+        self, chains: tuple[str, ...], marker: ConfigMarker, needed: Callable[[], bool]
+    ) -> None:
+        """Post a marker to the log of a set until it is stored, or `needed()` is false."""
+        outbox = self._markers.setdefault(chains, self._outbox_to(chains))
+        outbox.put(encode_config_marker(marker), self._marker_posted, needed=needed)
+
     def post_due(self, now: float) -> float | None:
         """Post what is due; say when something will be due next, None: nothing waits for time."""
-        return self._outbox.post_due(now)
+        outboxes = (self._outbox, *self._markers.values())
+        times = [outbox.post_due(now) for outbox in outboxes]
+        return min((due for due in times if due is not None), default=None)
 
     @property
     def reposts_pending(self) -> bool:
@@ -79,8 +93,8 @@ class OwnRecords:
             self._outbox.post_due(time.monotonic())
             status.check_stop()
 
-    def _empty_outbox(self) -> Outbox:
-        return Outbox(lambda raw, on_outcome: self._post(raw, self._chain, on_outcome))
+    def _outbox_to(self, chains: tuple[str, ...]) -> Outbox:
+        return Outbox(lambda raw, on_outcome: self._post(raw, chains, on_outcome))
 
     def _cut_posted(self, outcome: AppendOutcome) -> None:
         stored = isinstance(outcome, Appended)
@@ -91,6 +105,11 @@ class OwnRecords:
         if isinstance(outcome, Appended):
             self._order.probe_stored(outcome.offset)
         self._posted(outcome)
+
+    def _marker_posted(self, outcome: AppendOutcome) -> None:
+        self._metrics.markers_posted.add(self._chain)
+        if not isinstance(outcome, Appended):
+            _log.warning("chain %s posts its marker again: %s", self._chain, outcome.error)
 
     def _posted(self, outcome: AppendOutcome) -> None:
         """Note where the record is stored, or log the failure: the outbox posts it again."""

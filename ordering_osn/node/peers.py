@@ -11,8 +11,9 @@ from concurrent.futures import TimeoutError as NotInTime
 
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient, TlsFiles
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import seek_envelope
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.node.catch_up import NoPeer
 

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
+from ordering_osn.api.channels import BundleAnswer, BundleFate
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.node.bundles.desk import BundleDesk
 from ordering_osn.node.catch_up import NoPeers, Peers
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
@@ -109,6 +111,14 @@ class Registrar:
             metrics=self.metrics,
             clock=clock,
             plan=cluster.plan,
+            closed=self._failed,
+            ready_s=ready_s,
+        )
+        self._desk = BundleDesk(
+            self._chains,
+            self._posts,
+            metrics=self.metrics,
+            clock=clock,
             closed=self._failed,
             ready_s=ready_s,
         )
@@ -208,10 +218,11 @@ class Registrar:
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
-            post=lambda raw, chain, on_outcome: self._posts.post(raw, (chain,), on_outcome),
+            post=self._posts.post,
             created=self._create,
             peers=self._peers,
             metrics=self.metrics,
+            bundles=self._desk,
             window_max=self._window_max,
             stalled_s=self._stalled_s,
             probe_s=self._probe_s * random.uniform(*_PROBE_SPREAD),  # noqa: S311
@@ -265,6 +276,14 @@ class Registrar:
     async def submit(self, envelope: bytes) -> tuple[int, str]:
         """Filter one envelope and append it to its chain's log; see `Ingress.submit`."""
         return await self._ingress.submit(envelope)
+
+    async def submit_bundle(self, raw: bytes) -> BundleAnswer:
+        """Take in a serialized bundle; see `BundleDesk.submit`."""
+        return await self._desk.submit(raw)
+
+    async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
+        """Give what this node knows of a bundle; see `BundleDesk.status`."""
+        return await self._desk.status(bundle_id, wait_s)
 
     async def receipt(
         self, channel: str, transaction: str, timeout_s: float

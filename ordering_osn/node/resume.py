@@ -1,4 +1,4 @@
-"""Where a chain resumes: its state from its ledger, and the config in force there.
+"""Where a chain resumes: its state and its sets from its ledger, and the config in force there.
 
 Everything that a chain holds in memory is rebuilt from here, at a start of the node and after a gap
 in the log.
@@ -7,11 +7,14 @@ in the log.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ordering_osn.chain.blocks import last_config_of
+from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.state import ChainState, IdleCheckpoint, state_from
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.ledger.windows import ledger_sets
 from ordering_osn.protos import Block
 
 
@@ -26,14 +29,25 @@ def config_in_force(ledger: Ledger) -> ChannelConfig:
 
 
 def resumed_state(
-    ledger: Ledger, checkpoint: IdleCheckpoint | None, *, window_max: int
+    ledger: Ledger,
+    checkpoint: IdleCheckpoint | None,
+    *,
+    window_max: int,
+    sets: tuple[RestoredSet, ...] = (),
 ) -> ChainState:
     """Give the chain's state behind its newest block, or at a checkpoint that is later.
 
-    Raises `ValueError` where the ledger holds too few blocks, and `CorruptMetadata`.
+    `sets`: what `resumed_sets` gives. Raises `ValueError` where the ledger holds too few blocks,
+    and `CorruptMetadata`.
     """
     state = state_from(_newest_first(ledger), window_max=window_max)
+    state = replace(state, sets=tuple(entry.state for entry in sets))
     return state if checkpoint is None else checkpoint.advance(state)
+
+
+def resumed_sets(ledger: Ledger) -> tuple[RestoredSet, ...]:
+    """Give the sets of the chain behind its newest block; see `windows.ledger_sets`."""
+    return ledger_sets(ledger, ledger.height - 1)
 
 
 def _newest_first(ledger: Ledger) -> Iterator[Block]:

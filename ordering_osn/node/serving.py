@@ -17,9 +17,10 @@ from typing import Literal
 
 from multicast.drivers import open_driver
 from multicast.settings import Settings
-from ordering_osn.api.grpc_server import Server, TlsFiles
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import CountingHandler, Metrics
 from ordering_osn.api.operations import Operations
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection

@@ -84,6 +84,24 @@ class ConfigMarker(_message.Message):
     sequence: int
     def __init__(self, chain: _Optional[str] = ..., config_block: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
+class BlockEntries(_message.Message):
+    __slots__ = ("logs", "runs")
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    logs: _containers.RepeatedScalarFieldContainer[str]
+    runs: _containers.RepeatedCompositeFieldContainer[EntryRun]
+    def __init__(self, logs: _Optional[_Iterable[str]] = ..., runs: _Optional[_Iterable[_Union[EntryRun, _Mapping]]] = ...) -> None: ...
+
+class EntryRun(_message.Message):
+    __slots__ = ("log", "first", "count")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    log: int
+    first: int
+    count: int
+    def __init__(self, log: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
 class BlockBundles(_message.Message):
     __slots__ = ("parts", "sets")
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -167,10 +185,12 @@ class RequestContent(_message.Message):
     def __init__(self, creator: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., tls_cert_sha256: _Optional[bytes] = ..., status: _Optional[_Union[StatusRequest, _Mapping]] = ..., deliver: _Optional[_Union[DeliverMultiRequest, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("bundle_id",)
+    __slots__ = ("bundle_id", "wait_ms")
     BUNDLE_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     bundle_id: bytes
-    def __init__(self, bundle_id: _Optional[bytes] = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, bundle_id: _Optional[bytes] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
     __slots__ = ("status", "info", "unknown", "accepted", "void", "committed", "chains_not_covered")

@@ -35,6 +35,17 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     assert result["latency_ms"]["p50"] <= result["latency_ms"]["p99"]
     assert result["throughput_per_s"] > 0
     assert result["killed"] in [node["name"] for node in result["tree"]["collectors"]]
+    work = result["measured_work"]
+    uncounted = [row["name"] for row in work["collectors"] if row["dropped_measured"] is None]
+    assert uncounted == [result["killed"]]
+    assert work["not_counted"] == [
+        f"not counted: {result['killed']}: another process took it over meanwhile"
+    ]
+    counted = [row for row in work["collectors"] if row["name"] != result["killed"]]
+    assert sum(row["passed_on_measured"] + row["dropped_measured"] for row in counted) > 0
+    for row in (*counted, *work["consumers"]):
+        assert row["passed_on_measured"] == row["passed_on_predicted"], row
+        assert row["dropped_measured"] == row["dropped_predicted"], row
     assert amcast("verify", str(history)).returncode == 0
 
 

@@ -96,7 +96,7 @@ def row_of(output, name):
     return [int(word) for word in line.removeprefix(name).split()]
 
 
-def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(system, monkeypatch):
+def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(system):
     # Init: all collectors in one process.
     system.order()
     multicast(system)
@@ -121,7 +121,12 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(syste
     (line,) = [line for line in table.splitlines() if line.startswith("K3 ")]
     assert line.split()[5:9] == [str(sum(wanted["K3"][kind].values())) for kind in KINDS]
 
-    # The same over a window of `topology plan --from-cluster`.
+
+def test_a_window_of_plan_from_cluster_shows_the_same_as_text_and_as_json(system, monkeypatch):
+    # Init: what was counted before the window does not matter.
+    system.order()
+    multicast(system)
+    drained(system, predicted(system.plan, SENT))
     more = {"P1": 30, "P2": 50, "P3": 70, "P4": 110, "P5": 130}
     both = Counter(SENT) + Counter(more)
 
@@ -136,6 +141,8 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(syste
         '[[consumer]]\nname = "C1"\ninterest = ["P1", "P2"]\n'
     )
     flags = ["plan", str(file), "--from-cluster", "-b", system.bootstrap]
+
+    # Test and check.
     done = CliRunner().invoke(topology_cli, flags)
     assert done.exit_code == 0, done.output
     window = predicted(system.plan, more)
@@ -150,6 +157,31 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(syste
     entries = [consumer_work(system.plan, entry).drops for entry in system.plan.consumers]
     dropped = sum(more.get(log, 0) for logs in entries for log in logs)
     assert f"consumers drop {dropped} as predicted; not measured" in done.output
+
+    # The same once more, as JSON.
+    both.update(more)
+    done = CliRunner().invoke(topology_cli, [*flags, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    work = json.loads(done.stdout)["measured_work"]
+    assert work["seconds"] > 0
+    assert (work["unit"], work["not_counted"]) == ("entries", [])
+    for row in work["collectors"]:
+        passed_on, dropped = (
+            sum(window[row["name"]][kind].values()) for kind in ("passed_on", "dropped")
+        )
+        assert _figures(row) == (row["name"], passed_on, passed_on, dropped, dropped)
+    assert {row["name"] for row in work["collectors"]} == set(window)
+    assert _figures(work["all_measured"]) == ("all measured", *total)
+    assert [_figures(row) for row in work["consumers"]] == [
+        (entry.name, 0, None, sum(of(consumer_work(system.plan, entry).drops, more).values()), None)
+        for entry in system.plan.consumers
+        if entry.collector is not None
+    ]
+
+
+def _figures(row):
+    names = ("name", "passed_on_predicted", "passed_on_measured")
+    return tuple(row[key] for key in (*names, "dropped_predicted", "dropped_measured"))
 
 
 def test_consumers_count_what_their_collectors_streams_hold(system):

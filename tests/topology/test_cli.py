@@ -203,7 +203,9 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
 
 def test_plan_names_those_because_of_whom_a_consumer_is_not_genuine():
     assert "C1              1  10      90%  C2 1" in run("plan", POSTER).stdout
-    work = one_document(run("plan", POSTER, "-o", "json"))["foreign_work"]
+    document = one_document(run("plan", POSTER, "-o", "json"))
+    assert document["measured_work"] is None  # no cluster was asked
+    work = document["foreign_work"]
     assert [entry["consumer"] for entry in work] == ["C1", "C3"]
     assert work[0]["causes"] == [{"consumer": "C2", "entries": 1.0, "logs": ["P4"]}]
     assert (work[0]["foreign"], work[0]["genuineness"]) == (1.0, 0.9)
@@ -260,7 +262,9 @@ def cluster(tmp_path, monkeypatch):
     rates = dict.fromkeys(("P1", "P2", "P3", "P4", "P5"), 100.0)
     run("plan", POSTER, "--out", out, "--cluster-id", "here")
     running = Plan.parse(out.read_bytes())
-    monkeypatch.setattr("topology.cli._ask_cluster", lambda *_: (running, dict(rates), "here", 5))
+    monkeypatch.setattr(
+        "topology.cli._ask_cluster", lambda *_: (running, dict(rates), "here", 5, None)
+    )
     return rates
 
 

@@ -7,6 +7,8 @@ few calls of the package as possible.
                 (`enable.partition.eof`) reveals markers and aborted records at a log's end
     kept        consumed while its Kafka partition was paused; returned after `resume`. Only
                 then librdkafka's own pause is used, because it drops everything fetched ahead
+    lost        of a client: it has dropped all its brokers and never connects again, as librdkafka
+                does after a broker has named none (docs/hazards.md); another client replaces it
     slice       `Consumer.poll` cannot be interrupted, so it waits in slices, and a `wake` takes
                 effect at the end of one. A message ends a slice at once
 
@@ -15,6 +17,7 @@ Invariant: positions never decrease, except by `add`.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -44,6 +47,7 @@ _LEADERS_S = 0.5
 _SHORTEST_S = 0.001  # librdkafka counts milliseconds: it does not wait for less
 
 _PROBE_S = 0.5  # a running broker answers in milliseconds
+_FRESH_S = 1.0  # the same for a new client, which has to connect first
 
 # If a header name is not UTF-8, the package returns a broken list with an error set; nothing in the
 # list may be used. Python reports this as SystemError, but a call that the interpreter has
@@ -76,6 +80,7 @@ class LibrdkafkaReader:
         *,
         timeout_s: float,
     ) -> None:
+        self._settings = dict(settings)
         self._bootstrap = settings["bootstrap.servers"]
         user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
         self._access = Access(self._bootstrap, user)
@@ -94,14 +99,19 @@ class LibrdkafkaReader:
         self._error: AmcastError | None = None  # raised once earlier records are returned
         self._woken = False
         self._closed = False
+        self._ending: threading.Thread | None = None
+        self.replaced = 0  # lost clients so far
         _keep_memory()
+        self._consumer = self._open()
+        self.add(starts)
+
+    def _open(self) -> Any:
         try:
-            self._consumer = confluent_kafka.Consumer(
-                {**settings, "error_cb": self._troubled}, logger=LOG
+            return confluent_kafka.Consumer(
+                {**self._settings, "error_cb": self._troubled}, logger=LOG
             )
         except (KafkaException, ValueError) as error:
             raise UsageError(f"librdkafka refuses the client settings: {error}.") from error
-        self.add(starts)
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
         """Start to read these, or start again, each from the given offset.
@@ -326,25 +336,65 @@ class LibrdkafkaReader:
         if now - since < self._timeout_s or not self._positions:
             return
         # An idle log is as silent as a dead broker, and no event reports that brokers are back.
-        answered = self._probe()
+        answered = self._answered(self._consumer, _PROBE_S)
         self._received_at = now
         if answered:
             self._down_since = self._refused = None
         elif self._down_since is None:
             self._down_since = now
-        else:
+        elif not self._replace():
             self._down_since = now
             refused, self._refused = self._refused, None
             raise refused or ClusterUnreachable(
                 f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s."
             )
 
-    def _probe(self) -> bool:
+    def _answered(self, consumer: Any, timeout_s: float) -> bool:
+        """Whether a client gets an answer that names brokers; it is lost after one without."""
         try:
-            self._consumer.list_topics(next(iter(self._positions)).topic, timeout=_PROBE_S)
+            topic = next(iter(self._positions)).topic
+            return bool(consumer.list_topics(topic, timeout=timeout_s).brokers)
         except KafkaException:
             return False
-        return True
+
+    def _replace(self) -> bool:
+        """If a new client is answered, go on with it at the positions; return whether it is.
+
+        The client that is not needed any more is closed on a thread, as that may take as long as a
+        DNS look-up of a broker; while one is being closed, none is opened.
+        """
+        if self._ending is not None and self._ending.is_alive():
+            return False
+        try:
+            other = self._open()
+        except UsageError as error:
+            LOG.warning("A lost reader cannot be replaced yet: %s", error)
+            return False
+        answered = self._answered(other, _FRESH_S)
+        if answered:
+            self._consumer, other = other, self._consumer
+            self._continue()
+        self._ending = threading.Thread(target=other.close, name="amcast-reader-end", daemon=True)
+        self._ending.start()
+        return answered
+
+    def _continue(self) -> None:
+        """Have a new client read from the positions; what is kept lies below them."""
+        self.replaced += 1
+        LOG.warning(
+            "A reader is replaced: its client had lost the brokers at %s, which answer a new one",
+            self._bootstrap,
+        )
+        self._stopped.clear()  # a paused one is stopped again when something comes from it
+        self._looked_up.clear()
+        self._down_since = self._refused = None
+        self._received_at = time.monotonic()
+        self._consumer.incremental_assign(
+            [
+                confluent_kafka.TopicPartition(*log, offset)
+                for log, offset in self._positions.items()
+            ]
+        )
 
 
 def _keep_memory() -> None:

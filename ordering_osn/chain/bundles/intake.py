@@ -78,6 +78,11 @@ class BundleIntake:
     def __len__(self) -> int:
         return len(self._open)
 
+    def get(self, bundle_id: bytes) -> Bundle | None:
+        """Give an open bundle; None where no bundle of this ID is open."""
+        entry = self._open.get(bundle_id)
+        return None if entry is None else entry.bundle
+
     def take_in(self, bundle: Bundle) -> JudgeBundle | None:
         """Take in a client's bundle; None where it is open already, and both wait for one answer.
 
@@ -105,6 +110,23 @@ class BundleIntake:
         entry = self._open.pop(bundle_id, None)
         if entry is not None:
             self._bytes -= entry.size
+
+    def unread(self, chain: str) -> list[JudgeBundle]:
+        """Take that `chain` went on behind a gap, and does not read the outcomes in it any more.
+
+        A bundle that is posted may be among them, so it is posted again: where it counted, the copy
+        is a duplicate. One that was posted often enough is dropped: nothing is known of it.
+        """
+        actions = []
+        for bundle_id, entry in list(self._open.items()):
+            if entry.judging or chain not in entry.bundle.chains:
+                continue
+            if entry.posts < self._posts_max:
+                entry.judging = True
+                actions.append(JudgeBundle(entry.bundle))
+            else:
+                self.forget(bundle_id)
+        return actions
 
     def read(self, outcome: Outcome) -> JudgeBundle | BundleSettled | None:
         """Take the outcome of the next record; None where it asks nothing of this node."""

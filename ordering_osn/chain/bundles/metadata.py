@@ -131,26 +131,43 @@ def read_block_bundles(raw: bytes) -> BlockBundles:
     return bundles
 
 
-def newest_ids(
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """Where a chain's part of a bundle stands."""
+
+    bundle_id: bytes
+    block: int
+    index: int
+
+
+def newest_places(
     chains: tuple[str, ...],
     block: int,
     count: int,
-    read: Callable[[int], BlockBundles],
-) -> tuple[bytes, ...]:
-    """Give the IDs of the set's newest bundles up to block number `block`, oldest first.
+    read: Callable[[int], BlockBundles | None],
+    pruned: Sequence[PartPlace] = (),
+) -> tuple[PartPlace, ...]:
+    """Give the places of the set's newest bundles up to block number `block`, oldest first.
 
     At most `count`; fewer where the set has no more, since it began. `read` gives the metadata of a
     block of the chain by its number; only blocks with bundles of the set are read, and `block`.
+    From the first block on that was pruned (None) the places are those of `pruned`, oldest first.
     Raises `BadBundleMetadata` for links that do not lead back, or to a block without the set.
     """
-    newest_first: list[bytes] = []
+    newest_first: list[PartPlace] = []
     while len(newest_first) < count:
         bundles = read(block)
+        if bundles is None:
+            newest_first += [place for place in reversed(pruned) if place.block <= block]
+            break
         head = bundles.head(chains)
         if head is None:
             raise BadBundleMetadata(f"block {block} has no head of the set {'+'.join(chains)}")
-        ids = [part.bundle_id for part in bundles.parts if part.chains == chains]
-        newest_first += reversed(ids)
+        newest_first += [
+            PartPlace(part.bundle_id, block, part.index)
+            for part in reversed(bundles.parts)
+            if part.chains == chains
+        ]
         if not head.previous_block:
             break
         if head.previous_block >= block:

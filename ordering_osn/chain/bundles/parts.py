@@ -18,6 +18,7 @@ from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
     Value,
     known_once,
+    message_field,
     text,
 )
 from ordering_osn.chain.transactions import EnvelopeFacts
@@ -42,6 +43,12 @@ def read_part(raw: bytes | memoryview) -> EnvelopeFacts:
     raw_payload, signature = _bytes(envelope, 1), _bytes(envelope, 2)
     if not raw_payload:
         raise BadWireFormat("the envelope has no payload")
+    if not signature:
+        raise BadWireFormat("the envelope has no signature")
+    # A peer (2.2.14, 2.5.5 and later: protoutil.VerifyTransactionsAreWellFormed) encodes each
+    # envelope anew, and refuses a block for ever in which one then differs.
+    if raw != message_field(1, bytes(raw_payload)) + message_field(2, bytes(signature)):
+        raise BadWireFormat("the envelope is not payload and signature in their only encoding")
     payload = known_once(raw_payload, _PAYLOAD, "the payload")
     if 1 not in payload:
         raise BadWireFormat("the payload has no header")

@@ -77,18 +77,24 @@ def read_head(
     """Read a head and complete it; raises `BadState`.
 
     `newest`: the IDs of the set's bundles in the chain's blocks, up to the one with this head,
-    oldest first (`metadata.newest_ids`). The last `window_max` of them are used; fewer are refused
-    where more counted.
+    oldest first (`metadata.newest_places`). The last `window_max` of them are used; fewer are
+    refused where more counted.
     """
-    state = _read(raw, window_max)
-    if state.window:
-        raise BadState("a head has no window")
+    state = read_bare_head(raw, window_max=window_max)
     size = min(state.counted, window_max)
     if len(newest) < size:
         raise BadState(f"the blocks hold {len(newest)} bundles of this set; {size} are needed")
     window = tuple(newest[len(newest) - size :])
     _check_window(window)
     return replace(state, window=window)
+
+
+def read_bare_head(raw: bytes, *, window_max: int = BUNDLE_WINDOW_MAX) -> RuleState:
+    """Read a head without completing it: its window is empty; raises `BadState`."""
+    state = _read(raw, window_max)
+    if state.window:
+        raise BadState("a head has no window")
+    return state
 
 
 def state_chains(raw: bytes | memoryview) -> tuple[str, ...]:

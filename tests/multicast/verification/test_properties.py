@@ -393,9 +393,9 @@ def test_a_process_without_records_did_no_work():
     assert verdict(worked(("K9", "P1", 0)), "genuineness").verdict == "not checked"
 
 
-def test_planned_foreign_work_is_counted():
+def test_the_note_says_how_many_records_were_judged_and_by_what():
     note = verdict(worked(("K1", "P1", 3), ("K2", "P3", 2)), "genuineness").note
-    assert note == "5 records handled, 2 of them planned foreign work"
+    assert note == "5 records handled, each by a process to which a plan gives the record's log"
 
 
 def test_genuineness_needs_work_lines_and_a_plan():

@@ -11,10 +11,11 @@ import pytest
 from grpc import aio
 
 from multicast.errors import UsageError
-from ordering_osn.api.grpc_server import ConnectionLost, NodeClient, Server, TlsFiles
+from ordering_osn.api.grpc_server import ConnectionLost, NodeClient, Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
 from ordering_osn.api.seek import ENDLESS, seek_envelope
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.blocks import new_block
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers.chains import (

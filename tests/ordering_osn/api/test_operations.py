@@ -13,11 +13,11 @@ import pytest
 
 from multicast.errors import UsageError
 from ordering_osn.api import operations
-from ordering_osn.api.grpc_server import TlsFiles
 from ordering_osn.api.log_levels import LogLevels, MalformedSpec
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
 from ordering_osn.api.seek import seek_envelope
+from ordering_osn.api.tls_files import TlsFiles
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.chains import (
     MUTUAL_TLS,

@@ -36,7 +36,7 @@ def test_the_transaction_id_is_fabrics_where_it_is_bound_to_the_signer():
 
 def test_what_a_client_adds_to_fabrics_messages_is_skipped():
     for unknown in (number_field(20, 3), message_field(20, b"x"), b"\xa5\1abcd", b"\xa1\1abcdefgh"):
-        raw = made(HEADER + unknown, after_header=unknown, after_payload=unknown)
+        raw = made(HEADER + unknown, after_header=unknown)
         assert read_part(raw) == transactions.read(raw)
 
 
@@ -49,10 +49,17 @@ def test_a_default_value_that_a_client_writes_is_read():
     ("raw", "text"),
     [
         (b"", "no payload"),
-        (Envelope(payload=b"\x12\0").SerializeToString(), "the payload has no header"),
+        (
+            Envelope(payload=b"\x12\0", signature=b"s").SerializeToString(),
+            "the payload has no header",
+        ),
         (made(b""), "no channel header"),
         (made(HEADER + b"\x08\3"), "the channel header has field 1 twice"),
         (made(HEADER, after_payload=b"\x12\0"), "the envelope has field 2 twice"),
+        (made(HEADER, after_payload=number_field(20, 3)), "in their only encoding"),
+        (made(HEADER)[-3:] + made(HEADER)[:-3], "in their only encoding"),
+        (made(HEADER)[:-3] + b"\x12\x81\0s", "in their only encoding"),
+        (made(HEADER)[:-3], "the envelope has no signature"),
         (made(HEADER.replace(b"\x08\3", b"\x0a\0")), "field 1 of the channel header"),
         (made(HEADER + b"\xa3\1\xa4\1"), "wire type 3"),
         (made(HEADER + b"\x1a\1\xff"), "the channel header's timestamp"),

@@ -13,7 +13,7 @@ from ordering_osn.chain.bundles.metadata import (
     check_whole,
     encode_block_bundles,
     metadata_of,
-    newest_ids,
+    newest_places,
     read_block_bundles,
 )
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, RuleState
@@ -196,30 +196,34 @@ def chain_of_blocks(*blocks):
     return read, asked_for, [made[number].id for number in range(20)]
 
 
+def newest(chains, block, count, read):
+    return tuple(place.bundle_id for place in newest_places(chains, block, count, read))
+
+
 def test_the_windows_ids_are_read_along_the_links_and_no_other_block():
     read, asked_for, ids = chain_of_blocks(
         ([1, 2], 0), ([], 1), ([], 1), ([3], 1), ([4, 5], 4), ([], 5)
     )
-    assert newest_ids(AB, 6, 9, read) == tuple(ids[1:6])
+    assert newest(AB, 6, 9, read) == tuple(ids[1:6])
     assert asked_for == [6, 5, 4, 1]
     del asked_for[:]
-    assert newest_ids(AB, 6, 3, read) == tuple(ids[3:6])
+    assert newest(AB, 6, 3, read) == tuple(ids[3:6])
     assert asked_for == [6, 5, 4]
-    assert newest_ids(AB, 5, 1, read) == (ids[5],)
-    assert newest_ids(AB, 3, 2, read) == tuple(ids[1:3])
-    assert newest_ids(AB, 6, 0, read) == ()
+    assert newest(AB, 5, 1, read) == (ids[5],)
+    assert newest(AB, 3, 2, read) == tuple(ids[1:3])
+    assert newest(AB, 6, 0, read) == ()
 
 
 def test_links_that_do_not_lead_back_are_refused():
     read, _, _ = chain_of_blocks(([1], 0), ([2], 2))
     with pytest.raises(BadBundleMetadata, match="block 2 names block 2 as an earlier one"):
-        newest_ids(AB, 2, 3, read)
+        newest(AB, 2, 3, read)
 
 
 def test_a_link_to_a_block_without_the_set_is_refused():
     read, _, _ = chain_of_blocks(([1], 0), ([2], 1))
     with pytest.raises(BadBundleMetadata, match="block 2 has no head of the set chain-a"):
-        newest_ids(ABC, 2, 3, read)
+        newest(ABC, 2, 3, read)
 
 
 # -- is anything torn? -----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ordering_osn.chain.bundles.metadata import (
     SetHead,
     encode_block_bundles,
     metadata_of,
-    newest_ids,
+    newest_places,
     read_block_bundles,
 )
 from ordering_osn.chain.bundles.rule import (
@@ -304,7 +304,7 @@ class Replica:
             return BundleRule(fresh)
         last = len(self.blocks)
         head = self.metadata(last).head(chains)
-        newest = newest_ids(chains, last, WINDOW, self.metadata)
+        newest = [place.bundle_id for place in newest_places(chains, last, WINDOW, self.metadata)]
         return BundleRule(read_head(head.state, newest, window_max=WINDOW))
 
     def metadata(self, number):

@@ -406,13 +406,6 @@ def test_a_config_has_the_id_of_its_update_whoever_made_it():
     assert transaction_id(creation(of)) == transaction_id(of)
 
 
-def test_a_transaction_of_several_chains_has_their_names_in_its_id():
-    one, several = normal("a"), normal("a", channel="chain-a+chain-b")
-
-    assert transaction_id(several) == f"{transaction_id(one)}@chain-a+chain-b"
-    assert (read(one).spans, read(several).spans) == (False, True)
-
-
 def test_a_transactions_size_is_payload_and_signature():
     envelope = envelopes("chain-a")[0]
     parsed = Envelope.FromString(envelope)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from ordering_osn.chain.actions import Cause, Ignore, Refuse
 from ordering_osn.chain.blocks import consenter_of, header_hash, is_config
-from ordering_osn.chain.chain import Cause, Chain, Ignore, Refuse
+from ordering_osn.chain.chain import Chain
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -29,8 +30,6 @@ from tests.ordering_osn.helpers.cores import (
     sized,
     update,
 )
-
-SPANNING = "chain-a+chain-b"
 
 
 def causes(actions):
@@ -105,7 +104,7 @@ def test_k6_a_genesis_block_has_position_minus_three():
 
     assert (state.position.number, state.last_original, state.last_resubmitted_config) == (-3, 0, 0)
     assert state.height == 1
-    assert Chain(rules(), state).ingress_open
+    assert Chain("chain-a", rules(), state).ingress_open
 
 
 def test_a_chain_without_blocks_does_not_start():
@@ -217,7 +216,7 @@ def test_a_block_cut_by_time_keeps_the_config_that_was_posted_again():
     stepped.step(TimeToCut(1))
 
     assert metadata(stepped.writes[0]) == (3, 0, 2)
-    again = Chain(rules(sequence=1), state_from([sealed(stepped.writes[0]), genesis()]))
+    again = Chain("chain-a", rules(sequence=1), state_from([sealed(stepped.writes[0]), genesis()]))
     assert not again.ingress_open
 
 

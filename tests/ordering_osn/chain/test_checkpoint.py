@@ -3,10 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain.chain import Chain
 from ordering_osn.chain.state import IdleCheckpoint, StreamPosition, state_from
 from ordering_osn.node.checkpoint import read_checkpoint, write_checkpoint
-from tests.ordering_osn.chain.test_restarts import WINDOW, Node, World, fresh
+from tests.ordering_osn.chain.test_restarts import Node, World, fresh
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules
 
 
@@ -18,8 +17,8 @@ class Checkpointing(Node):
     def restart(self):
         super().restart()
         if self.checkpoint is not None:
-            state = self.checkpoint.advance(state_from(reversed(self.blocks), window_max=WINDOW))
-            self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
+            state = self.checkpoint.advance(self.state())
+            self.chain = self.core(state)
             self.position = max(state.position.number, 0)
 
     def step(self, *, crash_at=None):

@@ -1,4 +1,7 @@
-"""Nodes that step one log, post to it and crash anywhere: every node writes the same blocks."""
+"""Nodes that step one log, post to it and crash anywhere: every node writes the same blocks.
+
+The stream has the records of the chain's own log and of the log of one set, with bundles.
+"""
 
 import dataclasses
 import itertools
@@ -7,11 +10,19 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain.blocks import check_next, last_config_of
-from ordering_osn.chain.chain import Chain, Repost, Write
+from ordering_osn.chain.actions import Repost, SetOutcome, Write
+from ordering_osn.chain.blocks import check_next, consenter_of, last_config_of
+from ordering_osn.chain.bundles.bundle import make_bundle
+from ordering_osn.chain.bundles.log_records import encode_config_marker
+from ordering_osn.chain.bundles.metadata import read_block_bundles
+from ordering_osn.chain.bundles.restart import restored_sets
+from ordering_osn.chain.bundles.rule import BundleCounts
+from ordering_osn.chain.chain import Chain, RecordPlace
+from ordering_osn.chain.entries import read_entries
 from ordering_osn.chain.records import Connect, Regular, RegularKind, TimeToCut, encode
 from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import KafkaMessage
+from tests.ordering_osn.helpers.bundles import Scribe, bundle_record, marker
 from tests.ordering_osn.helpers.cores import (
     config,
     genesis,
@@ -25,8 +36,9 @@ from tests.ordering_osn.helpers.cores import (
     update,
 )
 
-SPANNING = "chain-a+chain-b"
+OWN, SET = ("chain-a",), ("chain-a", "chain-b")
 WINDOW = 6
+BUNDLE_WINDOW = 3
 CHANGES = [{}, {"messages_max": 1}, {"messages_max": 4}, {"bytes_preferred": 700}]
 START = rules(messages_max=3, bytes_preferred=800)
 
@@ -38,16 +50,31 @@ class Node:
         self._log = log
         self.blocks = [genesis()]
         self.rules = {0: start}  # as a node reads them from its newest config block
+        self.outcomes = {}  # of the set's log, by offset
         self.restart()
 
-    def restart(self):
+    def state(self):
         state = state_from(reversed(self.blocks), window_max=WINDOW)
-        self.chain = Chain(self.rules[state.last_config], state, window_max=WINDOW)
+        sets = restored_sets(len(self.blocks) - 1, self.bundles, window_max=BUNDLE_WINDOW)
+        state.sets = tuple(entry.state for entry in sets)
+        state.bundle_window_max = BUNDLE_WINDOW
+        return state
+
+    def core(self, state):
+        return Chain("chain-a", self.rules[state.last_config], state, window_max=WINDOW)
+
+    def bundles(self, number):
+        """What the metadata of a block say of bundles."""
+        return read_block_bundles(consenter_of(self.blocks[number]).bundles)
+
+    def restart(self):
+        state = self.state()
+        self.chain = self.core(state)
         self.position = max(state.position.number, 0)
         self.owed = []  # reposts that are not stored yet
 
     def flush(self):
-        self._log += [(raw, False) for raw in self.owed]
+        self._log += [(raw, OWN, OWN) for raw in self.owed]
         self.owed.clear()
 
     @property
@@ -56,10 +83,11 @@ class Node:
 
     def step(self, *, crash_at=None):
         """Step a record and carry out its actions; crash before action `crash_at`."""
-        raw, spans = self._log[self.position]
+        raw, log, to = self._log[self.position]
+        place = RecordPlace(log, self.position, to)  # offsets only have to grow in each log
         self.position += 1
         position = StreamPosition(self.position, f"cursor {self.position}")
-        for number, action in enumerate(self.chain.step(position, raw, spans=spans)):
+        for number, action in enumerate(self.chain.step(position, raw, place)):
             if number == crash_at:
                 break
             if isinstance(action, Write):
@@ -71,6 +99,8 @@ class Node:
                     self.rules[block.header.number] = self._after(action)
             elif isinstance(action, Repost):
                 self.owed.append(action.raw)
+            elif isinstance(action, SetOutcome):
+                self.outcomes[place.offset] = action.outcome
         if crash_at is not None:
             self.restart()
 
@@ -80,7 +110,7 @@ class Node:
 
     def post_cut(self):
         if self.chain.wanted_cut:
-            self._log.append((encode(TimeToCut(self.chain.wanted_cut[0])), False))
+            self._log.append((encode(TimeToCut(self.chain.wanted_cut[0])), OWN, OWN))
 
     @property
     def looks(self):
@@ -95,7 +125,26 @@ class Node:
 
     @property
     def ordered(self):
-        return [name for block in self.blocks for name in names(block)]
+        """The name of each transaction, and whether it is a part of a bundle."""
+        ordered = []
+        for number, block in enumerate(self.blocks):
+            parts = {part.index for part in self.bundles(number).parts}
+            ordered += [(name, index in parts) for index, name in enumerate(names(block))]
+        return ordered
+
+    @property
+    def alone(self):
+        """The names of what is ordered and is no part of a bundle."""
+        return [name for name, part in self.ordered if not part]
+
+    @property
+    def parts(self):
+        """The bundle IDs and envelopes of the parts in the blocks, in order."""
+        return [
+            (part.bundle_id, block.data.data[part.index])
+            for number, block in enumerate(self.blocks)
+            for part in self.bundles(number).parts
+        ]
 
 
 FORGED = [
@@ -108,8 +157,12 @@ FORGED = [
     (encode(Regular(normal("forged"), 0, RegularKind.NORMAL, -1)), False),
     (encode(Regular(update("forged"), 0, RegularKind.NORMAL)), False),
     (encode(Regular(config(9, update("forged")), 9, RegularKind.CONFIG)), False),
-    (encode(Regular(made("forged", b"", channel=SPANNING), 0, RegularKind.NORMAL)), False),
+    (encode(Regular(made("forged", b"", channel="chain-b"), 0, RegularKind.NORMAL)), False),
     (KafkaMessage(regular={"class": 9}).SerializeToString(), False),
+    (encode(Regular(normal("forged"), 0, RegularKind.NORMAL)), True),
+    (encode(TimeToCut(2)), True),
+    (b"\x82\1\xff", True),
+    (None, True),
 ]
 
 
@@ -128,18 +181,42 @@ class World:
         self.posted = []  # names of good transactions
         self.raws = []
 
-    def post(self, raw, *, spans=False):
-        self.log.append((raw, spans))
-        self.raws.append((raw, spans))
+    def post(self, raw, *, log=OWN, to=None):
+        self.log.append((raw, log, to or log))
+        self.raws.append((raw, log, to or log))
 
     def transaction(self, node):
         name = f"t{next(self.count)}"
         size = self.chance.choice([250, 450, 450, 900])
-        spans = self.chance.randint(0, 5) == 0
-        envelope = normal(name, channel=SPANNING) if spans else sized(name, size)
         seq = node.chain.rules.parameters.sequence - self.chance.randint(0, 1)
-        self.post(encode(Regular(envelope, max(0, seq), RegularKind.NORMAL)), spans=spans)
+        self.post(encode(Regular(sized(name, size), max(0, seq), RegularKind.NORMAL)))
         self.posted.append(name)
+
+    def marker(self, node):
+        """A node's marker, or one of the other chain, which is at config 0 or 1."""
+        own = encode_config_marker(node.chain.config_marker)
+        other = self.chance.randint(0, 1)
+        self.post(self.chance.choice([own, own, marker("chain-b", other)]), log=SET)
+
+    def bundle(self, node):
+        """A bundle with an own part of any size, or one whose transaction stands alone, too."""
+        name = f"b{next(self.count)}"
+        if self.old and self.posted and self.chance.randint(0, 3) == 0:
+            name = self.chance.choice(self.posted)
+        envelopes = {
+            "chain-a": sized(name, self.chance.choice([250, 450, 900])),
+            "chain-b": normal(name, channel="chain-b"),
+        }
+        scribe = Scribe()
+        scribe._made = next(self.count)
+        made_of = make_bundle(envelopes, signer=scribe)
+        markers = [node.chain.marker(SET, chain) for chain in SET]
+        stamps = [
+            max(0, (0 if each is None else each.sequence) - (self.chance.randint(0, 5) == 0))
+            for each in markers
+        ]
+        to = self.chance.choice([SET] * 9 + [OWN])
+        self.post(bundle_record(made_of, *stamps), log=SET, to=to)
 
     def config(self, node):
         changes = self.chance.choice(CHANGES)
@@ -149,7 +226,7 @@ class World:
 
     def act(self):
         node = self.chance.choice(self.nodes)
-        what = self.chance.randint(0, 20)
+        what = self.chance.randint(0, 25)
         if what < 8:
             if node.behind:
                 node.step()
@@ -166,7 +243,12 @@ class World:
         elif what == 17:
             node.restart()
         elif what == 18:
-            self.log.append(self.chance.choice(FORGED))
+            raw, shared = self.chance.choice(FORGED)
+            self.log.append((raw, SET if shared else OWN, SET if shared else OWN))
+        elif what == 19:
+            self.marker(node)
+        elif what < 24:
+            self.bundle(node)
         elif self.raws and self.old:
             self.log.append(self.chance.choice(self.raws[-self.old :]))
 
@@ -209,7 +291,7 @@ def test_every_good_transaction_is_ordered_once(seed):
     world = World(seed)
     world.run()
 
-    ordered = [name for name in world.nodes[0].ordered if name.startswith("t")]
+    ordered = [name for name in world.nodes[0].alone if name.startswith("t")]
     assert sorted(ordered) == sorted(world.posted)
 
 
@@ -220,10 +302,46 @@ def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
     world.run()
 
     ordered = world.nodes[0].ordered
-    assert {name for name in ordered if name.startswith("t")} == set(world.posted)
-    for start in range(len(ordered)):
-        near = ordered[start : start + WINDOW + 1]
-        assert len(set(near)) == len(near), near
+    names_ordered = [name for name, _ in ordered]
+    assert {name for name in names_ordered if name.startswith("t")} == set(world.posted)
+    for index, (name, part) in enumerate(ordered):
+        near = names_ordered[max(0, index - WINDOW) : index]
+        assert part or name not in near, near
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
+    world = World(seed, old=20)
+    world.run()
+
+    whole = fresh(world.log)
+    counted = [
+        outcome.bundle
+        for _, outcome in sorted(whole.outcomes.items())
+        if isinstance(outcome, BundleCounts)
+    ]
+    expected = [(each.id, each.parts[0].envelope) for each in counted]
+    for node in world.nodes:
+        assert node.parts == expected
+        assert node.outcomes == {
+            offset: whole.outcomes[offset] for offset in node.outcomes
+        }  # also those of records that were read again
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
+    world = World(seed, old=20)
+    world.run()
+
+    for block in world.nodes[0].blocks[1:]:
+        data = block.data.data
+        places = read_entries(consenter_of(block).entries, len(data))
+        for envelope, (log, offset) in zip(data, places, strict=True):
+            raw, chains, _ = world.log[offset]
+            assert "+".join(chains) == log
+            assert envelope in raw
 
 
 @settings(max_examples=120, deadline=None)
@@ -244,7 +362,7 @@ def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
             (b.header, b.data) for b in first.blocks
         ]
         assert node.chain.ingress_open
-    ordered = [name for name in first.ordered if name.startswith("t")]
+    ordered = [name for name in first.alone if name.startswith("t")]
     assert len(set(ordered)) == len(ordered)
 
 

@@ -1,17 +1,16 @@
-"""The core of a chain: stale records, reposts, replays, and transactions of several chains."""
+"""The core of a chain: stale records, reposts and replays."""
 
 import pytest
 
-from ordering_osn.chain.blocks import header_hash
-from ordering_osn.chain.chain import Cause, Ignore, Repost
+from ordering_osn.chain.actions import Cause, Ignore, Repost
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, decode
 from ordering_osn.chain.state import state_from
+from ordering_osn.protos import Envelope
 from tests.ordering_osn.helpers.cores import (
     Stepped,
     config,
     creation,
     genesis,
-    made,
     metadata,
     normal,
     payload_data,
@@ -264,9 +263,8 @@ FORGED = {
     "a copy of a record to come": Regular(normal("a"), 1, RegularKind.NORMAL, 2**63 - 1),
     "a copy of itself": Regular(normal("a"), 1, RegularKind.NORMAL, 3),
     "a copy of less than nothing": Regular(normal("a"), 1, RegularKind.NORMAL, -1),
-    "one of several chains in the log of one": Regular(
-        normal("a", channel=SPANNING), 1, RegularKind.NORMAL
-    ),
+    "one of another chain": Regular(normal("a", channel="chain-b"), 1, RegularKind.NORMAL),
+    "one of several chains": Regular(normal("a", channel=SPANNING), 1, RegularKind.NORMAL),
 }
 
 
@@ -280,6 +278,25 @@ def test_what_none_of_ours_posts_is_refused_and_leaves_no_mark(row):
     assert stepped.named == [["b"]]
     assert metadata(stepped.writes[0]) == (4, 1, 0)
     assert stepped.chain.ingress_open
+
+
+def reversed_fields(raw):
+    """The same envelope with its signature in front of its payload: libraries read it alike."""
+    envelope = Envelope.FromString(raw)
+    envelope.ClearField("payload")
+    signature = envelope.SerializeToString()
+    return signature + raw[: len(raw) - len(signature)]
+
+
+@pytest.mark.parametrize("spoil", [reversed_fields, lambda raw: raw + b"\x12\0"])
+def test_an_envelope_that_peers_refuse_with_its_block_is_in_no_block(spoil):
+    """No ingress of ours posts it: Fabric's peers would stay at its block for ever."""
+    stepped = Stepped(rules(messages_max=1))
+    raw = spoil(normal("a"))
+    assert Envelope.FromString(raw).payload == Envelope.FromString(normal("a")).payload
+
+    assert causes(stepped.normal("a", envelope=raw)) == [Cause.MALFORMED]
+    assert stepped.named == []
 
 
 # -- the window -------------------------------------------------------------------------------
@@ -352,88 +369,3 @@ def test_a_window_that_the_blocks_do_not_fill_is_refused():
         state_from([last, before], window_max=5)
     with pytest.raises(ValueError, match="not the one before"):
         state_from([last, genesis()], window_max=5)
-
-
-# -- several chains ---------------------------------------------------------------------------
-
-
-def spanning(stepped, name, *, seq=0, channel=SPANNING, kind=RegularKind.NORMAL, original=0):
-    record = Regular(normal(name, channel=channel), seq, kind, original)
-    return stepped.step(record, spans=True)
-
-
-def test_a_transaction_of_several_chains_is_never_judged_again():
-    for capability in (True, False):
-        stepped = Stepped(
-            rules(messages_max=1, sequence=3, refuses=[b"a"], resubmission=capability)
-        )
-        spanning(stepped, "a", seq=0)
-
-        assert stepped.named == [["a"]]
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"channel": "chain-a"},
-        {"kind": RegularKind.CONFIG},
-        {"kind": RegularKind.UNKNOWN},
-        {"original": 1},
-    ],
-)
-def test_what_does_not_belong_in_a_log_of_several_chains_is_refused_by_all(forged):
-    stepped = Stepped(rules(messages_max=1), position=4)
-
-    assert causes(spanning(stepped, "a", **forged)) == [Cause.MISPLACED]
-
-
-def test_a_config_in_a_log_of_several_chains_is_refused():
-    stepped = Stepped(rules())
-    envelope = made("c", b"", kind="CONFIG_UPDATE", channel=SPANNING)
-
-    assert causes(stepped.step(Regular(envelope, 0, RegularKind.NORMAL), spans=True)) == [
-        Cause.MISPLACED
-    ]
-
-
-def test_a_transaction_of_several_chains_is_ordered_once():
-    stepped = Stepped(rules(messages_max=1))
-    spanning(stepped, "a")
-
-    assert causes(spanning(stepped, "a")) == [Cause.REPLAYED]
-
-
-def test_one_id_at_one_chain_and_at_several_tears_none():
-    """The same nonce twice: chain-b, which sees only the second one, would order it."""
-    stepped = Stepped(rules(messages_max=1))
-    stepped.normal("a")
-    spanning(stepped, "a")
-    spanning(stepped, "a", channel="chain-a+chain-c")
-
-    assert len(stepped.writes) == 3
-    assert [write.transactions[0].partition("@")[2] for write in stepped.writes] == [
-        "",
-        "chain-a+chain-b",
-        "chain-a+chain-c",
-    ]
-
-
-def test_blocks_of_a_log_with_transactions_of_several_chains_are_those_of_earlier_versions():
-    """Nodes accept none any more; the digests were made by the last version that did."""
-    stepped = Stepped(rules(messages_max=3))
-    for number in range(8):
-        if number % 3:
-            spanning(stepped, f"t{number}")
-        else:
-            stepped.normal(f"t{number}")
-    stepped.config("c1", messages_max=2)
-    spanning(stepped, "t8")
-    stepped.step(TimeToCut(stepped.chain.height))
-
-    assert [header_hash(write.block.header).hex()[:16] for write in stepped.writes] == [
-        "10dbbc28e6a26736",
-        "1270a2a25c841a9a",
-        "90a2bc3b78c45cc4",
-        "921d76a0fa773c07",
-        "fa0ad823d36083cf",
-    ]

@@ -10,8 +10,9 @@ import pytest
 from multicast.cli.main import build
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
-from ordering_osn.api.grpc_server import Server, TlsFiles
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.seek import seek_envelope
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from bench.orderer.transactions import FOLDER as FABRIC
-from ordering_osn.api.grpc_server import NodeClient, Server, TlsFiles
+from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.blocks import header_hash, new_block, seal
 from ordering_osn.chain.envelopes import ParsedEnvelope, signed_envelope
 from ordering_osn.chain.transactions import transaction_id

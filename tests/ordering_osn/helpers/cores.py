@@ -4,8 +4,9 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
+from ordering_osn.chain.actions import Write
 from ordering_osn.chain.blocks import new_block, seal
-from ordering_osn.chain.chain import Chain, Invalid, Parameters, Write
+from ordering_osn.chain.chain import Chain, Invalid, Parameters, RecordPlace
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import (
@@ -165,16 +166,17 @@ class Stepped:
         for name, value in cursors.items():
             assert hasattr(state, name)
             setattr(state, name, value)
-        self.chain = Chain(config or rules(), state, window_max=window_max)
+        self.chain = Chain(CHANNEL, config or rules(), state, window_max=window_max)
         self.position = max(state.position.number, 0)
         self.writes = []
 
-    def step(self, record, *, spans=False):
-        """Step a record (or raw bytes); gives the actions."""
+    def step(self, record, *, log=(CHANNEL,), to=None):
+        """Step a record (or raw bytes) of a log; gives the actions."""
         self.position += 1
         raw = record if isinstance(record, bytes | None) else encode(record)
         position = StreamPosition(self.position, f"cursor {self.position}")
-        actions = self.chain.step(position, raw, spans=spans)
+        # Offsets only have to grow in each log.
+        actions = self.chain.step(position, raw, RecordPlace(log, self.position, to or log))
         self.writes += [action for action in actions if isinstance(action, Write)]
         return actions
 

@@ -28,10 +28,10 @@ from topology.planner.solver import plan as solve
 _numbers = itertools.count()
 
 
-def chains_plan(*names: str, spanning=(), topic="chains"):
+def chains_plan(*names: str, spanning=(), topic="chains", **options):
     """Plan a topic with a partition for each chain, and a log for each set in `spanning`.
 
-    Where there is such a set, collectors order its chains.
+    Where there is such a set, collectors order its chains. `options` are the planner's.
     """
     return solve(
         from_document(
@@ -41,7 +41,8 @@ def chains_plan(*names: str, spanning=(), topic="chains"):
                 "destinations": [list(to) for to in spanning],
                 "consumer": [{"name": name, "interest": [name]} for name in names],
             }
-        )
+        ),
+        **options,
     )
 
 
@@ -173,6 +174,8 @@ def healthy(*nodes: Registrar) -> None:
 
 LONE = chains_plan("chain-a")
 TWO = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
+# The same with one collector for both: foreign work costs nothing.
+SHARED = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")], phi=0)
 
 
 def log_of(osn: Nodes, *chains: str):

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import re
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.filters import admit_update
 from tests.ordering_osn.helpers.small import (
     LONE,
+    SHARED,
     Nodes,
     accepted,
     batch_of,
@@ -66,6 +68,51 @@ def test_a_time_to_cut_whose_posting_failed_is_posted_again(tmp_path):
         driver.lost = 3
         until_ordered(node, 1)
         assert counted(node, "timers_posted", "chain-a", "failed") >= 1
+
+
+def test_the_metrics_count_the_order_entries_that_each_chain_reads_and_drops(tmp_path, monkeypatch):
+    # Init: one collector orders both chains, so each chain reads the entries of the other, too.
+    (collector,) = SHARED.collectors
+    assert set(collector.bag) == {"chain-a", "chain-b", "chain-a+chain-b"}
+    with Nodes(SHARED, tmp_path, stalled_s=60.0, probe_s=1e9) as osn:
+        node = osn.start("n1", quick(), quick("chain-b"))
+        healthy(node)
+        ends = osn.small.driver.last_stable_offsets
+
+        # Test: unequal numbers, and none to both chains.
+        accepted(node, *[transaction() for _ in range(3)])
+        accepted(node, *[transaction("chain-b") for _ in range(7)])
+        until_ordered(node, 3)
+        until_ordered(node, 7, "chain-b")
+
+        # Check: an entry for each offset of a log, with the node's own records (cuts and probes).
+        a, b = log_of(osn, "chain-a"), log_of(osn, "chain-b")
+        until(lambda: _entries_counted(node, "read") == _both(ends([a, b])[a], ends([a, b])[b]))
+        end_a, end_b = ends([a, b])[a], ends([a, b])[b]
+        assert 3 < end_a < end_b
+        assert _entries_counted(node, "dropped") == {
+            ("chain-a", "chain-b"): end_b,
+            ("chain-b", "chain-a"): end_a,
+        }
+        # What is read after the last look before a node stops counts, too.
+        monkeypatch.setattr(node.get("chain-a").order, "due", lambda _: False)
+        accepted(node, transaction())
+        until_ordered(node, 4)
+        osn.stop("n1")
+        assert _entries_counted(node, "read")["chain-a", "chain-a"] > end_a
+
+
+def _both(end_a, end_b):
+    """Give by (chain, log) what both chains read."""
+    ends = {"chain-a": end_a, "chain-b": end_b}
+    return {(chain, log): end for chain in ends for log, end in ends.items()}
+
+
+def _entries_counted(node, kind):
+    """Give a counter of entries as the page shows it, by (chain, log); without those at 0."""
+    form = rf'^amcast_osn_entries_{kind}{{channel="(.+)",log="(.+)"}} (.+)$'
+    samples = re.findall(form, node.metrics.expose().decode(), re.MULTILINE)
+    return {(chain, log): float(count) for chain, log, count in samples if float(count)}
 
 
 def test_three_nodes_that_race_to_cut_write_the_same_blocks(tmp_path):
@@ -330,6 +377,7 @@ def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_p
         assert "judged again" in info
         driver.release()
         until(lambda: node.get("chain-a").config.sequence == 2)
+        until(lambda: node.get("chain-a").status.ingress_open)
         accepted(node, transaction())
         until_ordered(node, 3)
 

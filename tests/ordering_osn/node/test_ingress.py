@@ -49,3 +49,26 @@ def test_header_types_without_a_name_are_ordered_where_signed_and_else_forbidden
             for status in ("SUCCESS", "FORBIDDEN")
         ]
         assert counts == [len(sent)] * 2
+
+
+def swapped(raw):
+    """The same envelope with its signature in front of its payload: libraries read it alike."""
+    signature = canonical(Envelope(signature=Envelope.FromString(raw).signature))
+    return signature + raw[: len(raw) - len(signature)]
+
+
+def test_an_envelope_in_another_encoding_stands_in_the_block_as_peers_demand_it(tmp_path):
+    """Fabric's peers refuse a block for ever with an envelope that an encoder does not give so."""
+    sent = [transaction() for _ in range(3)]
+    odd = [swapped(sent[0]), sent[1] + b"\xa0\6\1", sent[2]]
+    assert Envelope.FromString(odd[0]) == Envelope.FromString(sent[0])
+
+    async def ask(node):
+        async with client_of(node) as client:
+            return await broadcast(client, *odd)
+
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="30ms"))
+        healthy(node)
+        assert asyncio.run(ask(node)) == [200] * 3
+        assert until_ordered(node, 3) == [sent[0], *odd[1:]]

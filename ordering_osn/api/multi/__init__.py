@@ -1,0 +1,1 @@
+"""Our own gRPC service, `amcast.osn.MultiChain`: bundles, and what became of them."""

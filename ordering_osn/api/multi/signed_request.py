@@ -1,0 +1,101 @@
+"""Requests of our own service, signed by their sender: made, read and judged.
+
+The sender signs a RequestContent: his identity, the time, under mutual TLS the hash of his TLS
+certificate, and what he asks for. The checks are those of Deliver's requests, in this order:
+
+    1. `read_signed_request`: it can be decoded, its time is near the node's, it is bound to the
+       TLS client (400); the signature fits, the certificate has not expired (403)
+    2. `may_read`: the sender satisfies the Readers of a channel (in maintenance the orderer's)
+
+No I/O and no gRPC; only `signed_request`, which makes a client's request, reads a clock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from ordering_osn.api.channels import Channel, Status
+from ordering_osn.api.seek import READERS, READERS_IN_MAINTENANCE, TIME_WINDOW, Refused
+from ordering_osn.chain.envelopes import Signer
+from ordering_osn.config.policies import PolicyNotMet, SignedData
+from ordering_osn.identity import BadSignature, UntrustedIdentity, expires_at, verify_as
+from ordering_osn.protos import DecodeError
+from ordering_osn.wire.multichain_pb2 import RequestContent, SignedRequest
+
+_MS = 1000  # in a second
+# A status request has 1.5 kB; one of DeliverMulti names up to 64 chains and a cursor of them all.
+REQUEST_BYTES_MAX = 1 << 20
+
+
+class CheckedRequest(NamedTuple):
+    """A request that its sender signed just now. `content` is a RequestContent."""
+
+    content: Any
+    signed: SignedData
+    expires: datetime | None  # the end of its sender's certificate, where it has one
+
+
+def signed_request(
+    signer: Signer, *, tls_hash: bytes = b"", now: datetime | None = None, **request: Any
+) -> bytes:
+    """Make a serialized SignedRequest: `status=StatusRequest(…)` or `deliver=…`.
+
+    `tls_hash` is the SHA-256 of the client's own TLS certificate, under mutual TLS.
+    """
+    content = RequestContent(
+        creator=signer.creator,
+        nonce=signer.nonce(),
+        time_ms=int((now or datetime.now(UTC)).timestamp() * _MS),
+        tls_cert_sha256=tls_hash,
+        **request,
+    ).SerializeToString()
+    made: bytes = SignedRequest(content=content, signature=signer.sign(content)).SerializeToString()
+    return made
+
+
+def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> CheckedRequest:
+    """Read a request that anybody sent; raises `seek.Refused`.
+
+    `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
+    """
+    if len(raw) > REQUEST_BYTES_MAX:
+        raise Refused(
+            Status.BAD_REQUEST, f"the request has {len(raw)} bytes, more than {REQUEST_BYTES_MAX}"
+        )
+    try:
+        request = SignedRequest.FromString(raw)
+        content = RequestContent.FromString(request.content)
+    except DecodeError as error:
+        raise Refused(Status.BAD_REQUEST, "the request is not a SignedRequest") from error
+    if abs(now.timestamp() - content.time_ms / _MS) > TIME_WINDOW.total_seconds():
+        raise Refused(
+            Status.BAD_REQUEST,
+            f"the request's time is more than {TIME_WINDOW} from this node's time",
+        )
+    if tls_hash is not None and content.tls_cert_sha256 != tls_hash:
+        raise Refused(
+            Status.BAD_REQUEST, "the request does not hold the hash of the client's TLS certificate"
+        )
+    try:
+        verify_as(content.creator, request.content, request.signature)
+    except (BadSignature, UntrustedIdentity) as error:
+        raise Refused(
+            Status.FORBIDDEN, f"the request's creator did not sign it: {error}"
+        ) from error
+    expires = expires_at(content.creator)
+    if expires is not None and now > expires:
+        raise Refused(Status.FORBIDDEN, "the identity has expired")
+    signed = SignedData(request.content, content.creator, request.signature)
+    return CheckedRequest(content, signed, expires)
+
+
+def may_read(channel: Channel, signed: SignedData) -> bool:
+    """Whether the sender satisfies the channel's Readers now; his certificate is checked before."""
+    config = channel.config
+    policy = READERS_IN_MAINTENANCE if config.maintenance else READERS
+    try:
+        config.policies.evaluate(policy, [signed])
+    except PolicyNotMet:
+        return False
+    return True

@@ -1,0 +1,36 @@
+"""A client of transactions over several chains: makes bundles, sends them, follows their fate.
+
+    messages.py   what goes to a node and comes back, as bytes and as values
+    client.py     `Client`, for asyncio; tries the nodes in turn
+    blocking.py   `SyncClient`, the same calls for threads
+
+docs/multichain-client.md shows how to use it.
+"""
+
+from ordering_osn.client.blocking import SyncClient
+from ordering_osn.client.client import Client
+from ordering_osn.client.messages import (
+    BundleIsVoid,
+    BundlePlace,
+    BundleRefused,
+    CommittedBundle,
+    DeliveredEntry,
+    DeliveredEnvelope,
+    ReportedFate,
+    RequestRefused,
+    Submitted,
+)
+
+__all__ = [
+    "BundleIsVoid",
+    "BundlePlace",
+    "BundleRefused",
+    "Client",
+    "CommittedBundle",
+    "DeliveredEntry",
+    "DeliveredEnvelope",
+    "ReportedFate",
+    "RequestRefused",
+    "Submitted",
+    "SyncClient",
+]

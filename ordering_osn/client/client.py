@@ -1,0 +1,434 @@
+"""`Client`: submit bundles to any of several nodes, follow their fate, read several chains.
+
+    node       one of the addresses; the client stays with the one that answered last
+    busy       a 503, a lost connection or a time-out: the next node is asked
+
+The same bundle may be sent to any node any number of times: its ID makes the rule count it once.
+So the client sends it again, unchanged, whenever it does not know what a node did with it.
+All waits are bounded; only `deliver` without a time-out waits as long as its nodes can be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from typing import Self, TypeVar
+
+from multicast.errors import AmcastError, TimedOut, UsageError
+from ordering_osn.api.channels import Status
+from ordering_osn.api.grpc_server import ANSWER_S, ConnectionLost, NodeClient
+from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.chain.bundles.bundle import Bundle, encode_bundle, make_bundle
+from ordering_osn.chain.envelopes import Signer
+from ordering_osn.client import messages
+from ordering_osn.client.messages import (
+    OLDEST,
+    BundleIsVoid,
+    BundleRefused,
+    CommittedBundle,
+    DeliveredEntry,
+    DeliverEnded,
+    ReportedFate,
+    RequestRefused,
+    Submitted,
+)
+
+# A node that restarts, or a partition that gets another leader, is back within this time.
+RETRY_S = 60.0
+# Between two rounds over all nodes: refused connections come back at once.
+_PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
+# How long a node is asked to wait for a final fate at once. If another node than the one that took
+# the bundle in is asked, and knows nothing, the bundle is submitted again after this time.
+_WAIT_S = 5.0
+# Bundles of one stream without an answer. Each has 8 MiB at most, so they fit in memory.
+IN_FLIGHT_MAX = 128
+# gRPC gives up a connection attempt after 20 s, so a call that lasted longer had a connection.
+_WORKED_S = 60.0
+_Answer = TypeVar("_Answer")
+_BUSY = (ConnectionLost, TimedOut)
+
+
+class _Turns:
+    """Which node to ask next: each in turn; a pause after each round; for a bounded time."""
+
+    def __init__(self, count: int, first: int, retry_s: float) -> None:
+        self._count, self._retry_s = count, retry_s
+        self._clock = asyncio.get_running_loop().time
+        self.worked(first)
+
+    def worked(self, place: int) -> None:
+        """Begin anew with the node at `place`, which has just answered."""
+        self._first, self._tried = place, 0
+        self._pause_s = _PAUSE_S
+        self._deadline: float | None = None
+
+    async def next(self, failed: AmcastError | None = None) -> int | None:
+        """Return the next node's place; None where the time is over. `failed`: why one more."""
+        now = self._clock()
+        if self._tried and self._deadline is None:
+            self._deadline = now + self._retry_s
+        if self._tried and self._tried % self._count == 0:
+            left_s = (self._deadline or now) - now
+            if left_s <= 0 or (failed is not None and not failed.retriable):
+                return None
+            await asyncio.sleep(min(self._pause_s, left_s))
+            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        place = (self._first + self._tried) % self._count
+        self._tried += 1
+        return place
+
+
+class _Pipeline:
+    """The bundles of one `submit_many`: read ahead, sent, and kept until they are answered.
+
+    They are read by a task of their own: when a connection is lost, the caller's iterator must not
+    be cancelled in the middle of a step.
+    """
+
+    def __init__(
+        self, bundles: Iterable[Bundle] | AsyncIterable[Bundle], in_flight_max: int
+    ) -> None:
+        self.waiting: deque[Bundle] = deque()  # sent or to be sent again, oldest first
+        self.ended = False  # nothing is left to read
+        self.failed: BaseException | None = None  # of the caller's iterator
+        self._queue: asyncio.Queue[Bundle | None] = asyncio.Queue(1)
+        self._room = asyncio.Semaphore(in_flight_max)
+        self._reading = asyncio.create_task(self._read(bundles))
+
+    async def _read(self, bundles: Iterable[Bundle] | AsyncIterable[Bundle]) -> None:
+        try:
+            if isinstance(bundles, AsyncIterable):
+                async for bundle in bundles:
+                    await self._queue.put(bundle)
+            else:
+                for bundle in bundles:
+                    await self._queue.put(bundle)
+        except Exception as error:  # noqa: BLE001 - raised to the caller after the last answer
+            self.failed = error
+        await self._queue.put(None)
+
+    async def unanswered(self) -> AsyncIterator[bytes]:
+        """Yield what one connection has to send: what waits already, then new bundles."""
+        for sent_before in tuple(self.waiting):
+            yield encode_bundle(sent_before)
+        while not self.ended:
+            await self._room.acquire()
+            try:
+                bundle = await self._queue.get()
+            except asyncio.CancelledError:
+                self._room.release()
+                raise
+            if bundle is None:
+                self.ended = True
+                return
+            self.waiting.append(bundle)
+            yield encode_bundle(bundle)
+
+    def answered(self) -> None:
+        """Forget the oldest bundle; there is room for another one."""
+        self.waiting.popleft()
+        self._room.release()
+
+    @property
+    def done(self) -> bool:
+        """Whether each bundle is answered."""
+        return self.ended and not self.waiting
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reading.cancel()
+
+
+class Client:
+    """A client of the nodes at `addresses` (HOST:PORT): `async with Client([…], signer) as client`.
+
+    `signer` signs bundles and requests (`identity.SigningIdentity.load`). `tls` and `name` are as
+    of `grpc_server.NodeClient`. `retry_s`: how long, in seconds, the nodes are asked in turn while
+    all are busy; each is asked once at least, and each answer may take `answer_s`. For one event
+    loop; calls may overlap.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        signer: Signer,
+        *,
+        tls: TlsFiles | None = None,
+        name: str = "",
+        retry_s: float = RETRY_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        if isinstance(addresses, str) or not addresses:
+            raise UsageError("a client needs a list of the addresses of nodes, HOST:PORT each")
+        self._addresses, self._signer, self._tls = tuple(addresses), signer, tls
+        self._name, self._retry_s, self._answer_s = name, retry_s, answer_s
+        self._tls_hash = tls.tls_hash if tls else b""
+        self._nodes: dict[int, NodeClient] = {}
+        self._place = 0  # of the node that answered last
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for node in self._nodes.values():
+            await node.__aexit__(*error)
+        self._nodes.clear()
+
+    def bundle(
+        self, parts: Mapping[str, bytes], *, signer: Signer | None = None, expiry: int = 0
+    ) -> Bundle:
+        """Make and sign a bundle of serialized envelopes by chain; raises `BadBundle`.
+
+        `signer`: another submitter than the client's. `expiry`: the last offset of the set's log at
+        which the bundle may count; 0: none.
+        """
+        return make_bundle(parts, signer=signer or self._signer, expiry=expiry)
+
+    async def submit(self, bundle: Bundle) -> Submitted:
+        """Send a bundle to one node, and to the next while nodes are busy; returns the answer.
+
+        The answer is 503 where each node was busy to the end. Raises `ConnectionLost` or `TimedOut`
+        where the last node did not answer. After these two the bundle may count all the same.
+        """
+
+        async def send(node: NodeClient) -> Submitted:
+            (raw,) = await self._answers(node, messages.BROADCAST_MULTI, encode_bundle(bundle))
+            return messages.read_submitted(raw, bundle.id)
+
+        return await self._ask(send, lambda answer: answer.status)
+
+    async def submit_many(
+        self,
+        bundles: Iterable[Bundle] | AsyncIterable[Bundle],
+        *,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> AsyncGenerator[Submitted]:
+        """Send bundles as they arrive, without waiting for answers; yields these, in order.
+
+        At most `in_flight_max` bundles are not answered. A refused bundle does not stop those
+        behind it. Where a connection is lost, all that were not answered are sent again to the
+        next node. A bundle that is sent again may be ordered behind later ones. Raises as `submit`.
+        A plain iterable is read on the event loop, so it must not block.
+        """
+        pipeline = _Pipeline(bundles, in_flight_max)
+        turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        failed: AmcastError | None = None
+        try:
+            while not pipeline.done:
+                place = await turns.next(failed)
+                if place is None:
+                    assert failed is not None
+                    raise failed
+                node = await self._node(place)
+                try:
+                    async with contextlib.aclosing(self._pipelined(node, pipeline)) as answers:
+                        async for answer in answers:
+                            turns.worked(place)
+                            self._place = place
+                            yield answer
+                except _BUSY as error:
+                    failed = error
+            if pipeline.failed is not None:
+                raise pipeline.failed
+        finally:
+            pipeline.close()
+
+    async def _pipelined(self, node: NodeClient, pipeline: _Pipeline) -> AsyncGenerator[Submitted]:
+        """Run a pipeline over one connection."""
+        call = node.exchange(messages.BROADCAST_MULTI, pipeline.unanswered())
+        async with contextlib.aclosing(call) as answers:
+            while True:
+                raw = await self._awaited(answers, pipeline)
+                if raw is None and not pipeline.done:
+                    raise ConnectionLost("the node ended the stream before it answered all bundles")
+                if raw is None:
+                    return
+                bundle = pipeline.waiting[0] if pipeline.waiting else None
+                if bundle is None:
+                    raise messages.BadAnswer("the node answered more bundles than it was sent")
+                answer = messages.read_submitted(raw, bundle.id)
+                if answer.status == Status.SERVICE_UNAVAILABLE:
+                    answer = await self.submit(bundle)
+                pipeline.answered()
+                yield answer
+
+    async def _awaited(self, answers: AsyncGenerator[bytes], pipeline: _Pipeline) -> bytes | None:
+        """Return the next answer, None at the end; the time counts while a bundle waits for one."""
+        reading = asyncio.ensure_future(anext(answers, None))
+        try:
+            while True:
+                oldest = pipeline.waiting[0] if pipeline.waiting else None
+                if (await asyncio.wait({reading}, timeout=self._answer_s))[0]:
+                    return reading.result()
+                if oldest is not None:
+                    raise TimedOut(f"no answer to a bundle came within {self._answer_s:g} s")
+        finally:
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait({reading})
+
+    async def status(self, bundle_id: bytes, *, wait_s: float = 0.0) -> ReportedFate:
+        """Ask a node for a bundle's fate; the node waits for a final one, for `wait_s` at most.
+
+        Raises `RequestRefused`, or as `submit`.
+        """
+
+        async def ask(node: NodeClient) -> tuple[int, str, ReportedFate]:
+            request = messages.status_request(
+                self._signer, bundle_id, wait_s, tls_hash=self._tls_hash
+            )
+            (raw,) = await self._answers(node, messages.STATUS, request, wait_s=wait_s)
+            return messages.read_fate(raw)
+
+        status, info, fate = await self._ask(ask, lambda answer: answer[0])
+        if status != Status.SUCCESS:
+            raise RequestRefused(f"the request for the fate of {bundle_id.hex()}", status, info)
+        return fate
+
+    async def wait(self, bundle_id: bytes, timeout_s: float) -> CommittedBundle:
+        """Wait until a bundle's parts are in blocks of all chains that a node runs.
+
+        Raises `BundleIsVoid` where it does not count, `TimedOut` where its fate is not known within
+        `timeout_s` (it may still count), or as `status`.
+        """
+        return await self._followed(bundle_id, timeout_s, None)
+
+    async def submit_and_wait(self, bundle: Bundle, timeout_s: float) -> CommittedBundle:
+        """Submit a bundle and wait for its fate; raises `BundleRefused`, or as `submit` and `wait`.
+
+        Submits it again while the asked node does not know it: the node that took it in may be
+        gone.
+        """
+        return await self._followed(bundle.id, timeout_s, bundle)
+
+    async def _accepted(self, bundle: Bundle) -> None:
+        answer = await self.submit(bundle)
+        if not answer.accepted:
+            raise BundleRefused(answer)
+
+    async def _followed(
+        self, bundle_id: bytes, timeout_s: float, again: Bundle | None
+    ) -> CommittedBundle:
+        """Ask for a fate until it is final; submit `again` first, and where a node knows none."""
+        pause_s = _PAUSE_S
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                if again is not None:
+                    await self._accepted(again)
+                while True:
+                    left_s = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+                    fate = await self.status(bundle_id, wait_s=max(0.0, min(left_s, _WAIT_S)))
+                    if fate.kind == "committed":
+                        return CommittedBundle(bundle_id, fate.places, fate.chains_not_covered)
+                    if fate.kind == "void" and not fate.duplicate:
+                        raise BundleIsVoid(bundle_id, fate)
+                    if fate.kind == "unknown" and again is not None:
+                        await self._accepted(again)
+                    # For a node that answers at once although it was asked to wait.
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        except TimeoutError as error:
+            raise self._too_late(bundle_id, timeout_s) from error
+
+    @staticmethod
+    def _too_late(bundle_id: bytes, timeout_s: float) -> TimedOut:
+        return TimedOut(
+            f"the fate of bundle {bundle_id.hex()} was not known within {timeout_s:g} s; it may "
+            "still count: ask again, or send the same bundle again"
+        )
+
+    async def deliver(
+        self,
+        chains: Sequence[str],
+        start: str | bytes = OLDEST,
+        *,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[DeliveredEntry]:
+        """Yield the entries of several chains, in an order that agrees with every other reader's.
+
+        `start`: "oldest", "newest", or the cursor of an entry of the same chains. Continues behind
+        the last entry at the next node where a connection is lost; while no entry came yet, a
+        stream from "newest" begins at the newest again. Raises `RequestRefused`, `ConnectionLost`,
+        or `TimedOut` where an entry takes longer than `timeout_s`; None waits without limit.
+        Close the iterator (`contextlib.aclosing`) to end the stream early.
+        """
+        turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        clock = asyncio.get_running_loop().time
+        failed: AmcastError | None = None
+        while (place := await turns.next(failed)) is not None:
+            node = await self._node(place)
+            request = messages.deliver_request(self._signer, chains, start, tls_hash=self._tls_hash)
+            failed, began = ConnectionLost("the node ended the stream without a status"), clock()
+            call = node.exchange(messages.DELIVER_MULTI, [request], timeout_s=timeout_s)
+            try:
+                async with contextlib.aclosing(call) as answers:
+                    async for raw in answers:
+                        entry = messages.read_delivered(raw)
+                        if isinstance(entry, DeliverEnded):
+                            if entry.status == Status.SUCCESS:
+                                return
+                            failed = RequestRefused(
+                                "the request for entries", entry.status, entry.info
+                            )
+                            break
+                        turns.worked(place)
+                        self._place, start = place, entry.cursor
+                        yield entry
+            except ConnectionLost as error:
+                failed = error
+            if isinstance(failed, RequestRefused) and not failed.retriable:
+                raise failed
+            if clock() - began > _WORKED_S:
+                turns.worked(place)
+        assert failed is not None
+        raise failed
+
+    # -- the nodes ---------------------------------------------------------------------------------
+
+    async def _node(self, place: int) -> NodeClient:
+        if place not in self._nodes:
+            client = NodeClient(self._addresses[place], tls=self._tls, name=self._name)
+            self._nodes[place] = await client.__aenter__()
+        return self._nodes[place]
+
+    async def _answers(
+        self, node: NodeClient, method: str, request: bytes, *, wait_s: float = 0.0
+    ) -> list[bytes]:
+        """Send one message to a method that gives one answer; returns it in a list."""
+        call = node.exchange(method, [request], timeout_s=wait_s + self._answer_s)
+        async with contextlib.aclosing(call) as answers:
+            async for raw in answers:
+                return [raw]
+        raise ConnectionLost("the node ended the call without an answer")
+
+    async def _ask(
+        self, call: Callable[[NodeClient], Awaitable[_Answer]], status: Callable[[_Answer], int]
+    ) -> _Answer:
+        """Call the nodes in turn until one is not busy; returns the last answer, or raises."""
+        turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        failed: AmcastError | None = None
+        last: _Answer | None = None
+        while (place := await turns.next(failed)) is not None:
+            try:
+                last, failed = await call(await self._node(place)), None
+            except _BUSY as error:
+                last, failed = None, error
+                continue
+            if status(last) != Status.SERVICE_UNAVAILABLE:
+                self._place = place
+                return last
+        if failed is not None:
+            raise failed
+        assert last is not None
+        return last

@@ -1,0 +1,101 @@
+"""The bundles of a ledger's sets, as a restart needs them: from the blocks, and from a file.
+
+A restart reads the newest bundles of each set in the chain's blocks. Pruning would take blocks away
+that hold some of them, so it first writes their places into a file beside the blocks. Without
+bundles in the blocks below the new base there is no such file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ordering_osn.chain.blocks import consenter_of
+from ordering_osn.chain.bundles.metadata import BlockBundles, PartPlace, read_block_bundles
+from ordering_osn.chain.bundles.restart import RestoredSet, restored_sets
+from ordering_osn.chain.bundles.sets import Chains
+from ordering_osn.ledger.errors import LedgerDamaged, Pruned
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.protos import Block
+from topology.documents import json_object
+
+WINDOWS_FILE = "windows.json"
+_SCHEMA_VERSION = 1  # of the file; another version was written by another program
+
+
+def ledger_sets(ledger: Ledger, block: int) -> tuple[RestoredSet, ...]:
+    """Give the sets of the chain right behind a block. Reads the blocks with their bundles.
+
+    Raises `ValueError` for metadata that no correct node writes, `LedgerDamaged`, and `Pruned` for
+    a `block` that was pruned.
+    """
+    known: dict[int, BlockBundles | None] = {}  # the links of several sets lead to the same blocks
+
+    def read(number: int) -> BlockBundles | None:
+        if number not in known:
+            known[number] = _bundles(ledger, number)
+        return known[number]
+
+    if read(block) is None:
+        raise Pruned(f"block {block} was pruned; the oldest one is {ledger.base}")
+    return restored_sets(block, read, pruned=read_windows(ledger.folder))
+
+
+def _bundles(ledger: Ledger, number: int) -> BlockBundles | None:
+    if number < ledger.base:
+        return None  # also of the config block that is kept
+    return read_block_bundles(consenter_of(Block.FromString(ledger.read(number))).bundles)
+
+
+def save_windows(ledger: Ledger, base: int, folder: Path) -> None:
+    """Write into a ledger's `folder` what a restart needs of the blocks of `ledger` below `base`.
+
+    Atomic, and synced. Writes nothing where these blocks have no bundles. Raises as `ledger_sets`.
+    """
+    if base <= ledger.base:
+        windows = read_windows(ledger.folder) if base else {}
+    else:
+        windows = {entry.chains: entry.places for entry in ledger_sets(ledger, base - 1)}
+    sets = [
+        {
+            "chains": chains,
+            "places": [[place.bundle_id.hex(), place.block, place.index] for place in places],
+        }
+        for chains, places in windows.items()
+        if places
+    ]
+    if not sets:
+        return
+    document = {"schema_version": _SCHEMA_VERSION, "sets": sets}
+    unfinished = folder / f"{WINDOWS_FILE}.unfinished"
+    with unfinished.open("w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(folder / WINDOWS_FILE)
+
+
+def read_windows(folder: Path) -> Mapping[Chains, Sequence[PartPlace]]:
+    """Read the file of a ledger's folder; empty where there is none. Raises `LedgerDamaged`."""
+    path = folder / WINDOWS_FILE
+    try:
+        document = json_object(path.read_bytes())
+        known = document["schema_version"] == _SCHEMA_VERSION
+        windows = {
+            tuple(entry["chains"]): tuple(
+                PartPlace(bytes.fromhex(bundle_id), int(block), int(index))
+                for bundle_id, block, index in entry["places"]
+            )
+            for entry in document["sets"]
+        }
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerDamaged(
+            f"{path} is not what a pruning wrote ({error}); restore the ledger from a snapshot"
+        ) from error
+    if not known:
+        raise LedgerDamaged(f"{path} has version {document['schema_version']}; use that program")
+    return windows

@@ -1,0 +1,62 @@
+"""Decides which bundles a node takes in: the filters of each chain, for its part and the submitter.
+
+All parts are judged before anything is appended. Chains are judged in their order, and the first
+refusal counts. Its status and its chain go into the answer. No I/O, no clock, no waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from multicast.errors import AmcastError
+from ordering_osn.chain.bundles.bundle import BadBundle, Bundle, check_signature, read_bundle
+from ordering_osn.chain.envelopes import ParsedEnvelope
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.policies import SignedData
+from ordering_osn.node.filters import Refusal, admit_normal, check_writer
+
+
+class BundleRefusal(AmcastError):
+    """A bundle is not taken in: the status, the text and the chain of the answer."""
+
+    def __init__(self, status: int, info: str, chain: str = "") -> None:
+        super().__init__(info)
+        self.status = int(status)
+        self.info = info
+        self.chain = chain
+
+
+def read_signed(raw: bytes) -> Bundle:
+    """Read a bundle that anybody sent; raises `BundleRefusal` 400, 403 or 413.
+
+    Afterwards its submitter has signed it. Which rights he has, `admit` says.
+    """
+    try:
+        bundle = read_bundle(raw)
+        check_signature(bundle)
+    except BadBundle as error:
+        raise BundleRefusal(error.status, error.info, error.chain) from error
+    return bundle
+
+
+def admit(bundle: Bundle, configs: Sequence[ChannelConfig], *, now: datetime) -> tuple[int, ...]:
+    """Judge a bundle by the config of each of its chains, in their order; give its stamps.
+
+    Raises `BundleRefusal` with the status and the chain of the first refusal: the part must pass
+    all filters of its chain, and the submitter must satisfy the chain's Writers.
+    """
+    signed = SignedData(*bundle.signed)
+    stamps = []
+    for part, config in zip(bundle.parts, configs, strict=True):
+        try:
+            stamps.append(admit_normal(config, ParsedEnvelope(part.envelope), now=now))
+        except Refusal as refusal:
+            info = f"the part for chain {part.chain!r}: {refusal.info}"
+            raise BundleRefusal(refusal.status, info, part.chain) from refusal
+        try:
+            check_writer(config, signed, now=now)
+        except Refusal as refusal:
+            info = f"the bundle's submitter, in chain {part.chain!r}: {refusal.info}"
+            raise BundleRefusal(refusal.status, info, part.chain) from refusal
+    return tuple(stamps)

@@ -1,0 +1,68 @@
+"""Wakes coroutines that wait for a change which another thread reports.
+
+A watcher takes its event, looks, and waits. What changes after it looked sets the event, so no
+change is missed: `clear` BEFORE looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class ChangeEvent:
+    """An event of one event loop, which any thread can set."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def clear(self) -> None:
+        """Forget earlier changes; on the event loop."""
+        self._event.clear()
+
+    async def wait(self) -> None:
+        """Wait for the next change since `clear`."""
+        await self._event.wait()
+
+    def set_from_any_thread(self) -> None:
+        """Wake the waiter; does nothing where its loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop is closed: nobody waits
+            return
+
+
+class Changes(Generic[Key]):
+    """Who waits for changes, by key. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: dict[Key, list[ChangeEvent]] = {}
+
+    @contextmanager
+    def watch(self, key: Key) -> Iterator[ChangeEvent]:
+        """Give an event that is set after each change under this key; on an event loop."""
+        event = ChangeEvent()
+        with self._lock:
+            self._events.setdefault(key, []).append(event)
+        try:
+            yield event
+        finally:
+            with self._lock:
+                events = self._events[key]
+                events.remove(event)
+                if not events:
+                    del self._events[key]
+
+    def notify(self, key: Key) -> None:
+        """Wake all who wait for changes under this key. From any thread."""
+        with self._lock:
+            events = list(self._events.get(key, ()))
+        for event in events:
+            event.set_from_any_thread()

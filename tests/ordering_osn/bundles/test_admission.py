@@ -1,0 +1,164 @@
+"""Each refusal at the desk: its status, its chain, and that nothing is appended."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from multicast.drivers.protocol import AppendFailed
+from multicast.errors import AppendRefused, AppendUnknown, BufferFull, ClusterUnreachable
+from ordering_osn.chain.bundles.bundle import encode_bundle
+from ordering_osn.chain.bundles.intake import BundleIntake
+from ordering_osn.node.bundles.admission import admit
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.desk import SmallDesk, signed_bundle
+from tests.ordering_osn.helpers.pki import root
+
+STRANGER = configs.Member(root().issue("x", units=["client"]), "Org1MSP")
+
+
+def answer(world, made):
+    """Submit; a refusal must leave nothing open and append nothing."""
+
+    async def ask():
+        before = world.posts.started
+        answered = await world.submit(made)
+        if answered.status != 200:
+            assert world.posts.started == before
+            assert len(world.desk._intake) == 0
+        return answered
+
+    return asyncio.run(ask())
+
+
+def refusal(world, made):
+    answered = answer(world, made)
+    assert answered.info
+    assert "\n" not in answered.info
+    return answered.status, answered.chain
+
+
+def test_a_bundle_that_passes_is_stamped_with_the_sequence_of_each_config():
+    made = signed_bundle()
+    world = SmallDesk()
+    assert answer(world, made).status == 200
+    assert world.posts.started == 1
+    newer = [configs.genesis("chain-a"), configs.genesis("chain-b")]
+    assert admit(made, newer, now=configs.NOW) == tuple(config.sequence for config in newer)
+
+
+def test_what_cannot_be_read_is_400_and_has_no_id():
+    world = SmallDesk()
+    answered = answer(world, b"\xff\xff")
+    assert (answered.status, answered.bundle_id) == (400, b"")
+    assert world.metrics.bundles_processed.value("BAD_REQUEST") == 1
+
+
+def test_a_part_for_another_channel_is_400_with_its_chain():
+    made = signed_bundle()
+    raw = encode_bundle(made).replace(b"chain-b", b"chain-c")
+    assert refusal(SmallDesk(), raw)[0] == 400
+
+
+def test_what_is_too_large_is_413():
+    assert refusal(SmallDesk(), bytes((8 << 20) + (64 << 10) + 1)) == (413, "")
+
+
+def test_another_signature_is_403_without_a_chain():
+    forged = replace(signed_bundle(), signature=signed_bundle().signature)
+    assert refusal(SmallDesk(), encode_bundle(forged)) == (403, "")
+
+
+@pytest.mark.parametrize("wrong", ["chain-a", "chain-b"])
+def test_a_part_by_a_stranger_is_403_with_its_chain(wrong):
+    made = signed_bundle(**{wrong: configs.transaction(wrong, signer=STRANGER)})
+    assert refusal(SmallDesk(), made) == (403, wrong)
+
+
+def test_a_submitter_without_rights_is_403_with_the_first_chain():
+    made = signed_bundle(signer=STRANGER, parts_by=configs.org_user())
+    answered = answer(SmallDesk(), made)
+    assert (answered.status, answered.chain) == (403, "chain-a")
+    assert "submitter" in answered.info
+
+
+def test_the_first_of_two_bad_parts_counts():
+    made = signed_bundle(
+        chain_a=configs.transaction("chain-a", signer=STRANGER),
+        chain_b=configs.transaction("chain-b", data=b"x" * 2000),
+    )
+    world = SmallDesk()
+    sizes = {"absolute_max_bytes": 1500, "preferred_max_bytes": 1500}
+    small = configs.changed(configs.genesis("chain-b"), lambda new: configs.set_batch(new, **sizes))
+    world.nodes["chain-b"].config = configs.ChannelConfig("chain-b", small)
+    assert refusal(world, made) == (403, "chain-a")
+    made = signed_bundle(chain_b=configs.transaction("chain-b", data=b"x" * 2000))
+    assert refusal(world, made) == (400, "chain-b")
+
+
+def test_a_chain_in_maintenance_is_503_with_its_chain():
+    world = SmallDesk()
+    world.nodes["chain-b"].config = configs.in_maintenance(configs.genesis("chain-b"))
+    assert refusal(world, signed_bundle()) == (503, "chain-b")
+
+
+def test_an_undeclared_set_is_404_and_says_what_to_do():
+    world = SmallDesk()
+    world.posts.declared = False
+    answered = answer(world, signed_bundle())
+    assert (answered.status, answered.chain) == (404, "")
+    assert "amcast topology apply" in answered.info
+
+
+def test_a_chain_that_this_node_does_not_run_is_404_with_its_chain():
+    world = SmallDesk(runs=["chain-a"])
+    assert refusal(world, signed_bundle()) == (404, "chain-b")
+
+
+def test_a_chain_that_cannot_be_opened_is_503_with_its_chain():
+    world = SmallDesk(runs=["chain-a"])
+    world.closed["chain-b"] = "its ledger is damaged"
+    assert refusal(world, signed_bundle()) == (503, "chain-b")
+
+
+def test_a_chain_in_trouble_is_503_with_its_chain():
+    world = SmallDesk()
+    world.nodes["chain-b"].status.why_not = "its log does not answer"
+    assert refusal(world, signed_bundle()) == (503, "chain-b")
+
+
+def test_without_a_marker_in_time_it_is_503_with_the_chain_that_lacks_it():
+    world = SmallDesk(ready_s=0.0, introduce=False)
+    assert refusal(world, signed_bundle()) == (503, "chain-a")
+    assert all(node.watchers == 0 for node in world.nodes.values())
+
+
+def test_a_node_that_is_full_is_503():
+    world = SmallDesk(intake=BundleIntake(bytes_max=100))
+    assert refusal(world, signed_bundle()) == (503, "")
+
+
+@pytest.mark.parametrize("error", [BufferFull("no room"), ClusterUnreachable("nobody answered")])
+def test_a_producer_that_takes_nothing_is_503(error):
+    world = SmallDesk()
+    world.posts.refuses = error
+    assert refusal(world, signed_bundle()) == (503, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "doubt"), [(AppendUnknown("nobody answered."), True), (AppendRefused("no."), False)]
+)
+def test_a_record_that_is_not_stored_is_503_and_the_answer_says_whether_it_may_count(error, doubt):
+    async def ask():
+        world = SmallDesk()
+        world.posts.outcomes = [AppendFailed(error)]
+        made = signed_bundle()
+        answered = await world.submit(made)
+        assert (answered.status, answered.chain) == (503, "")
+        assert ("may count all the same" in answered.info) == doubt
+        assert len(world.desk._intake) == 0
+        # Sent again, it is posted again.
+        assert (await world.submit(made)).status == 200
+        assert world.posts.started == 2
+
+    asyncio.run(ask())

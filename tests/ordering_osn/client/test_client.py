@@ -1,0 +1,426 @@
+"""`Client`: what it does with each answer, and when nodes are busy, gone or silent."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from multicast.errors import TimedOut, UsageError
+from multicast.local.broker import free_ports
+from ordering_osn.api.grpc_server import ConnectionLost, MethodMissing
+from ordering_osn.chain.bundles.bundle import BadBundle
+from ordering_osn.chain.bundles.rule import VoidReason
+from ordering_osn.client import (
+    BundleIsVoid,
+    BundlePlace,
+    BundleRefused,
+    Client,
+    RequestRefused,
+    Submitted,
+)
+from ordering_osn.client.messages import BadAnswer
+from tests.ordering_osn.helpers.chains import USER, gathered, transaction
+from tests.ordering_osn.helpers.multi import (
+    AB,
+    ScriptedNode,
+    World,
+    alone,
+    client_of,
+    committed,
+    entry_of,
+    fresh,
+    void,
+)
+
+UNKNOWN, ACCEPTED = {"unknown": {}}, {"accepted": {}}
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario, 120))
+
+
+def raised(kind, scenario):
+    with pytest.raises(kind) as caught:
+        run(scenario)
+    return caught.value
+
+
+async def with_client(nodes, call, **options):
+    async with client_of(*nodes, **options) as client:
+        return await call(client)
+
+
+def calling(nodes, call, **options):
+    """Run one call of a client of these nodes."""
+    return with_client(nodes, call, **options)
+
+
+# -- a bundle --------------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_made_of_envelopes_and_signed_by_the_client():
+    parts = {chain: transaction(chain=chain) for chain in ("chain-b", "chain-a")}
+    made = Client(["127.0.0.1:1"], USER).bundle(parts, expiry=9)
+    assert made.chains == AB
+    assert made.expiry == 9
+    assert made.submitter == USER.creator
+    assert {part.chain: part.envelope for part in made.parts} == parts
+
+
+def test_an_envelope_for_another_chain_is_refused_before_anything_is_sent():
+    parts = {"chain-a": transaction(), "chain-b": transaction(chain="chain-c")}
+    with pytest.raises(BadBundle, match="is an envelope for channel 'chain-c'"):
+        Client(["127.0.0.1:1"], USER).bundle(parts)
+
+
+@pytest.mark.parametrize("addresses", ["127.0.0.1:7050", []])
+def test_addresses_must_be_a_list(addresses):
+    with pytest.raises(UsageError, match="a list of the addresses"):
+        Client(addresses, USER)
+
+
+# -- submit ----------------------------------------------------------------------------------------
+
+
+def test_an_accepted_bundle_is_answered_200():
+    world, made = World(), fresh()
+    node = ScriptedNode(world)
+    answer = run(calling([node], lambda client: client.submit(made)))
+    assert answer == Submitted(200, "", made.id, "")
+    assert answer.accepted
+    assert world.taken == [made.id]
+
+
+def test_a_refused_bundle_is_answered_once_with_its_chain_and_no_other_node_is_asked():
+    nodes = [ScriptedNode(World(), ["refuse"]), ScriptedNode(World())]
+    made = fresh()
+    answer = run(calling(nodes, lambda client: client.submit(made)))
+    assert answer == Submitted(403, "no writer", made.id, "chain-b")
+    assert [len(node.received) for node in nodes] == [1, 0]
+
+
+@pytest.mark.parametrize("trouble", ["busy", "break", "take and break"])
+def test_the_next_node_gets_the_same_bundle(trouble):
+    world, made = World(), fresh()
+    nodes = [ScriptedNode(world, [trouble]), ScriptedNode(world)]
+    assert run(calling(nodes, lambda client: client.submit(made))).accepted
+    assert [node.received for node in nodes] == [[made.id], [made.id]]
+    assert world.taken == [made.id]
+
+
+def test_the_client_stays_with_the_node_that_answered():
+    nodes = [ScriptedNode(World(), ["busy"]), ScriptedNode(World())]
+
+    async def twice(client):
+        return [await client.submit(fresh()) for _ in range(3)]
+
+    assert all(answer.accepted for answer in run(calling(nodes, twice)))
+    assert [len(node.received) for node in nodes] == [1, 3]
+
+
+def test_a_single_node_that_is_busy_for_a_while_is_asked_again():
+    node = ScriptedNode(World(), ["busy", "break", "busy"])
+    made = fresh()
+    assert run(calling([node], lambda client: client.submit(made), retry_s=60.0)).accepted
+    assert node.received == [made.id] * 4
+
+
+def test_nodes_that_stay_busy_give_503_in_bounded_time():
+    node = ScriptedNode(World(), ["busy"] * 1000)
+    answer = run(calling([node], lambda client: client.submit(fresh())))
+    assert (answer.status, answer.info) == (503, "wait")
+    assert 2 <= len(node.received) < 1000
+
+
+def test_nodes_that_are_gone_raise_an_error_that_is_not_definite():
+    async def submit():
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        async with Client(addresses, USER, retry_s=0.1) as client:
+            await client.submit(fresh())
+
+    error = raised(ConnectionLost, submit())
+    assert error.retriable
+    assert not error.definite
+
+
+def test_a_silent_node_counts_as_lost():
+    world, made = World(), fresh()
+    nodes = [ScriptedNode(world, ["silent"]), ScriptedNode(world)]
+    assert run(calling(nodes, lambda client: client.submit(made), answer_s=0.5)).accepted
+    alone_and_silent = [ScriptedNode(world, ["silent"] * 100)]
+    call = calling(alone_and_silent, lambda client: client.submit(made), answer_s=0.2, retry_s=0.1)
+    raised(TimedOut, call)
+
+
+def test_an_answer_to_another_bundle_is_an_error():
+    node = ScriptedNode(World(), ["other"])
+    error = raised(BadAnswer, calling([node], lambda client: client.submit(fresh())))
+    assert "instead of" in str(error)
+
+
+# -- submit_many -----------------------------------------------------------------------------------
+
+
+def many(nodes, bundles, **options):
+    return run(calling(nodes, lambda client: gathered(client.submit_many(bundles)), **options))
+
+
+def test_many_bundles_are_answered_in_their_order_and_a_refused_one_stops_none():
+    world, bundles = World(), [fresh() for _ in range(5)]
+    node = ScriptedNode(world, ["take", "refuse", "take"])
+    answers = many([node], bundles)
+    assert [answer.status for answer in answers] == [200, 403, 200, 200, 200]
+    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
+    assert node.received == [made.id for made in bundles]
+
+
+def test_no_bundle_gives_no_answer():
+    assert many([ScriptedNode(World())], []) == []
+
+
+@pytest.mark.parametrize("trouble", ["break", "take and break", "busy"])
+def test_many_bundles_go_on_at_the_next_node(trouble):
+    world, bundles = World(), [fresh() for _ in range(40)]
+    script = [*["take"] * 7, trouble]
+    nodes = [ScriptedNode(world, script), ScriptedNode(world)]
+    answers = many(nodes, bundles)
+    assert [answer.status for answer in answers] == [200] * 40
+    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
+    assert sorted(world.taken) == sorted(made.id for made in bundles)
+
+
+def test_at_most_so_many_bundles_are_not_answered():
+    world = World()
+    node = ScriptedNode(world)
+    taken = []  # how many are read ahead when an answer comes
+
+    async def read_ahead(client):
+        drawn = 0
+
+        async def source():
+            nonlocal drawn
+            for _ in range(30):
+                drawn += 1
+                yield fresh()
+
+        taken.extend([drawn async for _ in client.submit_many(source(), in_flight_max=4)])
+
+    run(calling([node], read_ahead))
+    assert len(taken) == 30
+    # Four sent, one in the queue, one in the reader's hand.
+    assert max(drawn - index for index, drawn in enumerate(taken)) <= 7
+
+
+def test_an_error_of_the_iterator_comes_after_the_answers():
+    def source():
+        yield fresh()
+        raise LookupError("no more")
+
+    answers = []
+
+    async def read(client):
+        nonlocal answers
+        async for answer in client.submit_many(source()):
+            answers += [answer.status]
+
+    raised(LookupError, calling([ScriptedNode(World())], read))
+    assert answers == [200]
+
+
+def test_a_slow_iterator_is_no_time_out():
+    async def slow():
+        yield fresh()
+        await asyncio.sleep(0.5)
+        yield fresh()
+
+    answers = many([ScriptedNode(World())], slow(), answer_s=0.1)
+    assert [answer.status for answer in answers] == [200, 200]
+
+
+def test_a_stream_that_gets_no_answer_goes_on_at_the_next_node():
+    world, bundles = World(), [fresh() for _ in range(3)]
+    nodes = [ScriptedNode(world, ["take", "silent"]), ScriptedNode(world)]
+    answers = many(nodes, bundles, answer_s=0.5)
+    assert [answer.status for answer in answers] == [200] * 3
+
+
+# -- fates -----------------------------------------------------------------------------------------
+
+
+def waiting(fates, *, timeout_s=60.0, **node_script):
+    world, made = World(), fresh()
+    world.fates[made.id] = fates
+    node = ScriptedNode(world, **node_script)
+    return calling([node], lambda client: client.wait(made.id, timeout_s)), made, node
+
+
+def test_the_places_of_a_committed_bundle():
+    call, made, node = waiting([UNKNOWN, ACCEPTED, committed(*AB)])
+    done = run(call)
+    assert done.bundle_id == made.id
+    assert done.places == (BundlePlace("chain-a", 7, 1), BundlePlace("chain-b", 7, 1))
+    assert len(node.requests) == 3
+    assert node.requests[0].status.bundle_id == made.id
+    assert 0 < node.requests[0].status.wait_ms <= 60_000
+
+
+def test_chains_of_which_the_node_knows_nothing_are_named():
+    call, _, _ = waiting(committed("chain-a") | {"chains_not_covered": ["chain-b"]})
+    done = run(call)
+    assert done.chains_not_covered == ("chain-b",)
+    assert [place.chain for place in done.places] == ["chain-a"]
+
+
+@pytest.mark.parametrize("reason", [reason for reason in VoidReason if reason.name != "DUPLICATE"])
+def test_a_void_bundle_raises_its_reason_and_chain(reason):
+    call, made, _ = waiting(void(reason.name, "chain-b"))
+    error = raised(BundleIsVoid, call)
+    assert (error.reason, error.chain) == (reason, "chain-b")
+    assert error.retriable == reason.may_count_later
+    assert made.id.hex() in str(error)
+
+
+def test_a_duplicate_counted_before_so_its_places_are_awaited():
+    call, _, _ = waiting([void("DUPLICATE"), committed(*AB)])
+    assert len(run(call).places) == 2
+
+
+def test_a_fate_that_does_not_come_is_a_time_out():
+    call, _, _ = waiting(ACCEPTED, timeout_s=0.5)
+    error = raised(TimedOut, call)
+    assert "may still count" in str(error)
+
+
+def test_a_node_that_does_not_answer_for_a_fate_is_left():
+    world, made = World(), fresh()
+    world.take(made)
+    nodes = [ScriptedNode(world, statuses=["break"]), ScriptedNode(world)]
+    assert run(calling(nodes, lambda client: client.wait(made.id, 60.0))).places
+
+
+def test_who_may_not_read_is_refused():
+    call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
+    error = raised(RequestRefused, call)
+    assert (error.status, error.info) == (403, "no reader")
+
+
+def test_submit_and_wait_gives_the_places():
+    world, made = World(), fresh()
+    done = run(calling([ScriptedNode(world)], lambda client: client.submit_and_wait(made, 60.0)))
+    assert [place.chain for place in done.places] == list(AB)
+
+
+def test_submit_and_wait_raises_a_refusal():
+    node = ScriptedNode(World(), ["refuse"])
+    error = raised(BundleRefused, calling([node], lambda c: c.submit_and_wait(fresh(), 60.0)))
+    assert (error.status, error.chain) == (403, "chain-b")
+    assert error.definite
+
+
+def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
+    lost, world, made = World(), World(), fresh()
+    nodes = [ScriptedNode(lost, statuses=["break"] * 100), ScriptedNode(world)]
+    done = run(calling(nodes, lambda client: client.submit_and_wait(made, 60.0)))
+    assert done.places
+    assert [node.received for node in nodes] == [[made.id], [made.id]]
+
+
+def test_submit_and_wait_is_bounded_as_a_whole():
+    node = ScriptedNode(World(), ["silent"])
+    raised(TimedOut, calling([node], lambda client: client.submit_and_wait(fresh(), 0.3)))
+
+
+# -- deliver ---------------------------------------------------------------------------------------
+
+
+def entries(count=6):
+    made = [fresh() for _ in range(count // 2)]
+    return [each for one in made for each in (alone("chain-a", one.id), entry_of(one))]
+
+
+def delivered(nodes, start="oldest", **options):
+    return run(calling(nodes, lambda client: gathered(client.deliver(AB, start)), **options))
+
+
+def key(entry):
+    return entry.bundle_id or entry.parts[0].envelope
+
+
+def test_entries_have_their_parts_and_places():
+    made = fresh()
+    world = World(entries=[alone("chain-b"), entry_of(made)])
+    node = ScriptedNode(world)
+    single, bundled = delivered([node])
+    assert single.bundle_id == b""
+    assert single.chains == ("chain-b",)
+    assert bundled.bundle_id == made.id
+    assert bundled.chains == AB
+    assert [part.place for part in bundled.parts] == [BundlePlace(chain, 3, 0) for chain in AB]
+    assert [part.envelope for part in bundled.parts] == [part.envelope for part in made.parts]
+    (request,) = node.requests
+    assert tuple(request.deliver.chains) == AB
+
+
+def test_newest_begins_at_the_newest_and_a_cursor_behind_its_entry():
+    world = World(entries=entries())
+    everything = delivered([ScriptedNode(world)])
+    assert delivered([ScriptedNode(world)], "newest") == everything[-1:]
+    for index, entry in enumerate(everything):
+        assert delivered([ScriptedNode(world)], entry.cursor) == everything[index + 1 :]
+
+
+@pytest.mark.parametrize("trouble", ["break", "busy"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_stream_that_breaks_goes_on_behind_its_last_entry(trouble, count):
+    world = World(entries=entries())
+    expected = [key(entry) for entry in delivered([ScriptedNode(world)])]
+    first = ScriptedNode(world, streams=[(count, trouble)])
+    second = ScriptedNode(world, streams=[(1, trouble), (0, trouble)])
+    taken = delivered([first, second], retry_s=60.0)
+    assert [key(entry) for entry in taken] == expected
+
+
+def test_a_refused_stream_raises_at_once():
+    nodes = [ScriptedNode(World(), streams=[(0, "forbid")]), ScriptedNode(World())]
+    error = raised(RequestRefused, calling(nodes, lambda c: gathered(c.deliver(AB))))
+    assert error.status == 403
+    assert nodes[1].requests == []
+
+
+def test_nodes_that_only_break_streams_off_raise_in_bounded_time():
+    node = ScriptedNode(World(), streams=[(0, "break")] * 1000)
+    raised(ConnectionLost, calling([node], lambda client: gathered(client.deliver(AB))))
+    assert 2 <= len(node.requests) < 1000
+
+
+def test_an_entry_that_takes_too_long_is_a_time_out():
+    node = ScriptedNode(World(entries=entries()), streams=[(2, "silent")])
+    taken = []
+
+    async def read(client):
+        nonlocal taken
+        async with aclosing(client.deliver(AB, timeout_s=0.5)) as stream:
+            async for entry in stream:
+                taken += [entry]
+
+    raised(TimedOut, calling([node], read))
+    assert len(taken) == 2
+
+
+def test_another_start_is_refused():
+    call = calling([ScriptedNode(World())], lambda client: gathered(client.deliver(AB, "begin")))
+    assert "oldest, newest" in str(raised(UsageError, call))
+
+
+def test_nodes_without_the_service_are_asked_once_each():
+    class Old(ScriptedNode):
+        SERVICE = "amcast.osn.Receipts"
+
+    call = calling([Old(World())], lambda client: client.submit(fresh()), retry_s=10_000.0)
+    error = raised(MethodMissing, call)
+    assert "older version" in str(error)
+    assert not error.retriable
+    world, made = World(), fresh()
+    mixed = [Old(World()), ScriptedNode(world, ["busy"])]
+    assert run(calling(mixed, lambda client: client.submit(made), retry_s=60.0)).accepted
+    assert world.taken == [made.id]

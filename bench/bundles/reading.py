@@ -61,7 +61,7 @@ class ChainCopy:
             return
         consenter = consenter_of(block)
         self.position = consenter.last_offset_persisted
-        bundles = read_block_bundles(getattr(consenter, "bundles", b""))
+        bundles = read_block_bundles(consenter.bundles)
         by_index = {part.index: part for part in bundles.parts}
         named = [part.chains for part in bundles.parts] + [head.chains for head in bundles.heads]
         for chains in named:

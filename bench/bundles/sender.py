@@ -33,7 +33,10 @@ from bench.bundles import bank
 from bench.bundles.streams import NodeStreams
 from bench.harness.hosts import end
 from bench.orderer.transactions import FOLDER, user
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, TimedOut
+from ordering_osn.api.channels import Status
+from ordering_osn.api.grpc_server import ConnectionLost
+from ordering_osn.client import BundleRefused, Client
 
 BUNDLES, SEPARATE = "bundles", "separate"
 
@@ -159,7 +162,39 @@ async def separately(task: SendTask) -> AsyncIterator[Send]:
         yield send
 
 
-_ARMS = {SEPARATE: separately}
+@contextlib.asynccontextmanager
+async def bundled(task: SendTask) -> AsyncIterator[Send]:
+    """Give what sends the parts of a transfer as one bundle; the nodes take turns to be the first.
+
+    A bundle has the same ID wherever it is sent again, so it counts once.
+    """
+    signer = user(FOLDER)
+    count = len(task.addresses)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(
+                Client([*task.addresses[first:], *task.addresses[:first]], signer)
+            )
+            for first in range(count)
+        ]
+
+        async def send(number: int) -> str:
+            client = clients[number % count]
+            made = bank.transfer(task.seed, number, task.sets)
+            parts = bank.envelopes(made, signer=signer, now=datetime.now(UTC))
+            bundle = client.bundle(parts)
+            answer = None
+            while answer is None or answer.status == Status.SERVICE_UNAVAILABLE:
+                with contextlib.suppress(ConnectionLost, TimedOut):
+                    answer = await client.submit(bundle)
+            if not answer.accepted:
+                raise BundleRefused(answer)
+            return bundle.id.hex()
+
+        yield send
+
+
+_ARMS = {BUNDLES: bundled, SEPARATE: separately}
 
 
 async def run(task: SendTask, note: Callable[[str], None]) -> None:

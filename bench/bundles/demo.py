@@ -7,6 +7,7 @@ its own blocks, and the judges compare them.
 
 from __future__ import annotations
 
+import bisect
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -171,14 +172,17 @@ def _sentence(arms: Sequence[JudgedArm]) -> str:
 
 
 def drawing(outcome: BanksOutcome, verdicts: Sequence[JudgedArm], load: Load) -> str:
-    """Draw both arms around the first kill of the clients that tore a transfer."""
-    panels = []
-    for arm in verdicts:
-        begun = _interesting(outcome, arm.name)
-        first = max(0, begun - _BEFORE_KILL)
-        panels.append(
-            _panel(arm, outcome.arms[arm.name], outcome.happened, load, (first, first + _EXCERPT))
+    """Draw both arms around the first kill of the clients that left something unacknowledged."""
+    panels = [
+        _panel(
+            arm,
+            outcome.arms[arm.name],
+            outcome.happened,
+            _interesting(outcome, arm.name),
+            load,
         )
+        for arm in verdicts
+    ]
     foot = (
         "left to right: the order of each bank's blocks (grey boxes, with their numbers) · "
         "dashed, with a cross: a part is missing · slanted: banks disagree"
@@ -193,43 +197,38 @@ def _interesting(outcome: BanksOutcome, arm: str) -> int:
 
 
 def _panel(
-    arm: JudgedArm,
-    outcome: ArmOutcome,
-    happened: Sequence[Happened],
-    load: Load,
-    window: tuple[int, int],
+    arm: JudgedArm, outcome: ArmOutcome, happened: Sequence[Happened], around: int, load: Load
 ) -> Panel:
-    first, end = window
     chains: dict[str, list[DrawnPart]] = {}
     for chain, copy in outcome.held.items():
-        drawn = chains[chain.removesuffix(_SEPARATE[arm.name])] = []
-        for part, entry in zip(
-            copy.parts, (each for each in copy.entries if not each.opening), strict=True
-        ):
-            number = int(entry.key.removeprefix("t"))
-            if first <= number < end:
-                drawn.append(DrawnPart(number, part.block, entry.change))
-    banks = {
-        number: transfer(load.seed, number, [*combinations(BANKS, 2), BANKS]).banks
-        for number in range(first, end)
-    }
+        entries = (entry for entry in copy.entries if not entry.opening)
+        chains[chain.removesuffix(_SEPARATE[arm.name])] = [
+            DrawnPart(int(entry.key.removeprefix("t")), part.block, entry.change)
+            for part, entry in zip(copy.parts, entries, strict=True)
+        ]
+    present = sorted({part.transfer for parts in chains.values() for part in parts})
+    first = max(0, bisect.bisect_left(present, around) - _BEFORE_KILL)
+    shown = present[first : first + _EXCERPT]
+    sets = [*combinations(BANKS, 2), BANKS]
     kills = [
         (each.begun[arm.name], each.what)
         for each in happened
-        if each.kind != CONFIG and first <= each.begun[arm.name] <= end
+        if each.kind != CONFIG and shown[0] <= each.begun[arm.name] <= shown[-1]
     ]
     count = len(arm.verdict.torn)
-    agreeing = arm.figures()["pairs_agreeing"]
     return Panel(
         title={BUNDLES: "As bundles", SEPARATE: "As separate transactions"}[arm.name],
         verdict=(
-            f"{arm.verdict.transfers:,} transfers: {count} torn; {agreeing} of "
-            f"{arm.verdict.pairs} pairs of banks agree; money is missing at "
-            f"{arm.books.points_off:,} of {arm.books.points:,} common points. "
-            f"Here: transfers {first} to {end - 1}"
+            f"{arm.verdict.transfers:,} transfers: {count} torn; "
+            f"{arm.figures()['pairs_agreeing']} of {arm.verdict.pairs} pairs of banks agree; "
+            f"money is missing at {arm.books.points_off:,} of {arm.books.points:,} common points. "
+            f"Here: {len(shown)} of them, t{shown[0]} to t{shown[-1]}"
         ),
-        good=not count and not arm.books.points_off,
-        chains=chains,
-        banks=banks,
+        good=not arm.verdict.witnesses and not arm.books.points_off,
+        chains={
+            chain: [part for part in parts if shown[0] <= part.transfer <= shown[-1]]
+            for chain, parts in chains.items()
+        },
+        banks={number: transfer(load.seed, number, sets).banks for number in shown},
         kills=kills,
     )

@@ -32,7 +32,7 @@ class JudgedArm:
     verdict: ChainsVerdict
     books: Books
     forks: Sequence[str]
-    unexplained: Sequence[str]
+    unexplained: list[str]
 
     @property
     def violations(self) -> list[str]:

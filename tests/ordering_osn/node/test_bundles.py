@@ -1,6 +1,7 @@
 """Bundles at real nodes on a log in memory: in the blocks of all chains, and their fates."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -18,13 +19,29 @@ from tests.ordering_osn.helpers.small import (
     healthy,
     ordered,
     quick,
-    submit,
     transaction,
     until_alike,
 )
 
 pytestmark = pytest.mark.slow
 AB = ("chain-a", "chain-b")
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running_loop():
+    """One event loop for all calls of a node, as its server has: its reposts outlive a call."""
+    thread = threading.Thread(target=_LOOP.run_forever, daemon=True)
+    thread.start()
+    yield
+    _LOOP.call_soon_threadsafe(_LOOP.stop)
+    thread.join(60)
+
+
+def on_loop(coroutine):
+    return asyncio.run_coroutine_threadsafe(coroutine, _LOOP).result(120)
 
 
 def fresh(*, expiry=0):
@@ -43,7 +60,7 @@ def send(node, *made, wait_s=60.0):
         fates = await asyncio.gather(*[node.bundle_status(each.id, wait_s) for each in accepted])
         return answers, fates
 
-    return asyncio.run(both())
+    return on_loop(both())
 
 
 def assert_committed(node, made, fate):
@@ -88,7 +105,7 @@ def test_a_config_in_between_leaves_bundles_whole(tmp_path):
         for count in (20, 30):
             made = [fresh() for _ in range(5)]
             update = batch_of(node.get("chain-a").config, count)
-            (accepted,) = submit(node, update)
+            accepted = on_loop(node.submit(update))
             assert accepted[0] == 200
             answers, fates = send(node, *made)
             assert [answer.status for answer in answers] == [200] * 5

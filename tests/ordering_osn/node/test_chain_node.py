@@ -33,6 +33,7 @@ from tests.ordering_osn.helpers.small import (
 )
 
 pytestmark = pytest.mark.slow
+TWO_CHAINS = ("chain-a", "chain-b")
 
 
 # -- the loop -------------------------------------------------------------------------------
@@ -85,8 +86,10 @@ def test_the_metrics_count_the_order_entries_that_each_chain_reads_and_drops(tmp
         until_ordered(node, 3)
         until_ordered(node, 7, "chain-b")
 
-        # Check: an entry for each offset of a log, with the node's own records (cuts and probes).
-        a, b = log_of(osn, "chain-a"), log_of(osn, "chain-b")
+        # Check: an entry for each offset of a log, with the node's own records: cuts, probes, and
+        # in the log of both chains a marker of each.
+        a, b, both = log_of(osn, "chain-a"), log_of(osn, "chain-b"), log_of(osn, *TWO_CHAINS)
+        until(lambda: ends([both])[both] == 2)
         until(lambda: _entries_counted(node, "read") == _both(ends([a, b])[a], ends([a, b])[b]))
         end_a, end_b = ends([a, b])[a], ends([a, b])[b]
         assert 3 < end_a < end_b
@@ -104,8 +107,8 @@ def test_the_metrics_count_the_order_entries_that_each_chain_reads_and_drops(tmp
 
 def _both(end_a, end_b):
     """Give by (chain, log) what both chains read."""
-    ends = {"chain-a": end_a, "chain-b": end_b}
-    return {(chain, log): end for chain in ends for log, end in ends.items()}
+    ends = {"chain-a": end_a, "chain-b": end_b, "chain-a+chain-b": 2}
+    return {(chain, log): end for chain in TWO_CHAINS for log, end in ends.items()}
 
 
 def _entries_counted(node, kind):

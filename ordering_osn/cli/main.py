@@ -26,7 +26,7 @@ from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
-from ordering_osn.cli import ledger
+from ordering_osn.cli import bundles, ledger
 from ordering_osn.cli.inspection import describe
 from ordering_osn.cli.ledger import Channel, Folder
 from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
@@ -39,6 +39,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Order transactions into blocks, as Hyperledger Fabric's orderer."
 )
 app.registered_commands += ledger.app.registered_commands
+app.registered_commands += bundles.app.registered_commands
 
 
 _LOG_LEVELS = ("error", "warning", "info", "debug")

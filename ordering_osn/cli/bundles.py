@@ -1,0 +1,268 @@
+"""`amcast osn bundle|broadcast-multi|status`: make bundles, send them, and ask for their fate.
+
+Files hold length-prefixed frames (`length_prefixed.py`): of envelopes, and of bundles. Answers
+go to stdout as JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from multicast.errors import AmcastError, UsageError
+from ordering_osn.api.grpc_server import ANSWER_S
+from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.chain.bundles.bundle import (
+    BadBundle,
+    Bundle,
+    encode_bundle,
+    make_bundle,
+    read_bundle,
+)
+from ordering_osn.chain.transactions import Malformed, channel_header
+from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
+from ordering_osn.client import BundleIsVoid, CommittedBundle, ReportedFate, SyncClient
+from ordering_osn.identity import SigningIdentity
+
+app = typer.Typer()
+_ID_BYTES = 32  # a SHA-256
+
+Nodes = Annotated[
+    list[str],
+    typer.Option("--node", "-n", help="A node's address, HOST:PORT; repeatable: tried in turn."),
+]
+Msp = Annotated[
+    Path, typer.Option("--msp", help="The signer: an MSP folder, as Fabric's tools make it.")
+]
+MspID = Annotated[str, typer.Option("--msp-id", help="The signer's MSP ID, such as Org1MSP.")]
+Authority = Annotated[
+    list[Path] | None,
+    typer.Option("--tls-ca", help="TLS: a CA of the node's certificate (PEM); repeatable."),
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--tls-cert", help="TLS: this side's certificate (PEM).")
+]
+Key = Annotated[Path | None, typer.Option("--tls-key", help="TLS: this side's key (PEM).")]
+ServerName = Annotated[
+    str,
+    typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")]
+
+
+class RefusedBundles(AmcastError):
+    """Some bundles were refused, or are void; the text says how many, and the first reason."""
+
+
+@app.command()
+def bundle(
+    *,
+    part: Annotated[
+        list[str],
+        typer.Option("--part", help="CHAIN=FILE: an envelope for this chain; once for each chain."),
+    ],
+    msp: Msp,
+    msp_id: MspID,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file to write; default: stdout.")
+    ] = None,
+    expiry: Annotated[
+        int, typer.Option("--expiry", help="The last offset of the set's log; 0: it never expires.")
+    ] = 0,
+) -> None:
+    """Make a bundle of one signed envelope for each chain, and sign it.
+
+    A part's file holds one envelope: serialized, or as one length-prefixed frame. Writes one frame;
+    'amcast osn broadcast-multi' sends a file of such frames. Prints the bundle ID on stderr.
+    """
+    envelopes: dict[str, bytes] = {}
+    for entry in part:
+        chain, found, file = entry.partition("=")
+        if not (chain and found and file):
+            raise UsageError(f"--part {entry!r} is not CHAIN=FILE")
+        if chain in envelopes:
+            raise UsageError(f"--part names chain {chain!r} twice; a bundle has one part for each")
+        envelopes[chain] = _envelope(Path(file), chain)
+    signer = SigningIdentity.load(msp, msp_id)
+    try:
+        made = make_bundle(envelopes, signer=signer, expiry=expiry)
+    except BadBundle as error:
+        raise UsageError(f"no bundle of these parts: {error.info}") from error
+    raw = encode_bundle(made)
+    frame = len(raw).to_bytes(LENGTH_BYTES, "big") + raw
+    if out is None:
+        sys.stdout.buffer.write(frame)
+        sys.stdout.buffer.flush()
+    else:
+        try:
+            out.write_bytes(frame)
+        except OSError as error:
+            raise UsageError(f"{out}: {error.strerror or error}") from error
+    typer.echo(f"bundle {made.id.hex()} for {', '.join(made.chains)}", err=True)
+
+
+def _envelope(file: Path, chain: str) -> bytes:
+    """Read one envelope from a file; raises `UsageError`."""
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    if int.from_bytes(raw[:LENGTH_BYTES], "big") == len(raw) - LENGTH_BYTES:
+        raw = raw[LENGTH_BYTES:]
+    try:
+        named = channel_header(raw).channel_id
+    except Malformed as error:
+        raise UsageError(f"{file} does not hold one envelope: {error}") from error
+    if named != chain:
+        raise UsageError(f"{file} holds an envelope for channel {named!r}, not for {chain!r}")
+    return raw
+
+
+@app.command("broadcast-multi")
+def broadcast_multi(
+    file: Annotated[
+        Path | None, typer.Argument(help="Length-prefixed bundles; default: stdin.")
+    ] = None,
+    *,
+    node: Nodes,
+    msp: Msp,
+    msp_id: MspID,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until each is in blocks of all its chains, or void")
+    ] = False,
+    tls_ca: Authority = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    tls_name: ServerName = "",
+    timeout: Timeout = ANSWER_S,
+) -> None:
+    """Send bundles to a node, which orders each in all its chains or in none.
+
+    Prints a JSON line for each: its ID and the status, with --wait its fate. Exits with 1 where one
+    is refused or void, and with 4 where an answer or a fate does not come within --timeout: such a
+    bundle may still count; send the same file again. --msp signs the questions of --wait.
+    """
+    if file is not None:
+        if not file.is_file():
+            raise UsageError(f"{file} is not a file")
+        check_frames(file)
+    made = list(_bundles(file))
+    failed: list[str] = []
+    with _client(
+        node,
+        SigningIdentity.load(msp, msp_id),
+        _tls(tls_ca, tls_cert, tls_key),
+        name=tls_name,
+        timeout_s=timeout,
+    ) as client:
+        accepted: list[Bundle] = []
+        for each, answer in zip(made, client.submit_many(made), strict=False):
+            if answer.accepted:
+                accepted.append(each)
+            else:
+                of_chain = f", chain {answer.chain}" if answer.chain else ""
+                failed.append(f"{each.id.hex()}: {answer.status}{of_chain}: {answer.info}")
+            if not (wait and answer.accepted):
+                row = {"status": answer.status, "info": answer.info, "chain": answer.chain}
+                _print(each.id, row)
+        for each in accepted if wait else ():
+            try:
+                _print(each.id, _committed(client.wait(each.id, timeout)))
+            except BundleIsVoid as void:
+                failed.append(str(void))
+                _print(each.id, {"status": 200, "fate": "void", "info": str(void)})
+    if failed:
+        raise RefusedBundles(f"{len(failed)} of {len(made)} bundles failed; the first: {failed[0]}")
+
+
+@app.command()
+def status(
+    bundle_id: Annotated[str, typer.Argument(metavar="ID", help="The bundle ID, 64 hex digits.")],
+    *,
+    node: Nodes,
+    msp: Msp,
+    msp_id: MspID,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="Seconds to wait for a final fate; 0: do not wait.")
+    ] = 0.0,
+    tls_ca: Authority = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    tls_name: ServerName = "",
+    timeout: Timeout = ANSWER_S,
+) -> None:
+    """Print what a node knows of a bundle: unknown, accepted, void or committed, as JSON.
+
+    The signer must be a reader of one of the bundle's chains.
+    """
+    try:
+        named = bytes.fromhex(bundle_id)
+    except ValueError:
+        named = b""
+    if len(named) != _ID_BYTES:
+        raise UsageError(f"{bundle_id!r} is not a bundle ID: give {2 * _ID_BYTES} hex digits")
+    with _client(
+        node,
+        SigningIdentity.load(msp, msp_id),
+        _tls(tls_ca, tls_cert, tls_key),
+        name=tls_name,
+        timeout_s=timeout,
+    ) as client:
+        _print(named, _fate(client.status(named, wait_s=wait_s)))
+
+
+def _bundles(file: Path | None) -> Iterable[Bundle]:
+    """Read the bundles of a file; raises `UsageError` before anything is sent."""
+    for number, raw in enumerate(frames(file), start=1):
+        try:
+            yield read_bundle(raw)
+        except BadBundle as error:
+            raise UsageError(f"frame {number} is not a bundle: {error.info}") from error
+
+
+def _tls(
+    authorities: list[Path] | None, certificate: Path | None, key: Path | None
+) -> TlsFiles | None:
+    if authorities:
+        return TlsFiles.read(certificate, key, authorities)
+    if certificate or key:
+        raise UsageError("TLS needs --tls-ca, a CA of the node's certificate")
+    return None
+
+
+def _client(
+    nodes: Sequence[str],
+    signer: SigningIdentity,
+    tls: TlsFiles | None,
+    *,
+    name: str,
+    timeout_s: float,
+) -> SyncClient:
+    return SyncClient(nodes, signer, tls=tls, name=name, retry_s=timeout_s, answer_s=timeout_s)
+
+
+def _print(bundle_id: bytes, row: dict[str, Any]) -> None:
+    typer.echo(json.dumps({"bundle": bundle_id.hex(), **row}))
+
+
+def _committed(committed: CommittedBundle) -> dict[str, Any]:
+    places = {each.chain: {"block": each.block, "index": each.index} for each in committed.places}
+    return {"status": 200, "fate": "committed", "places": places}
+
+
+def _fate(fate: ReportedFate) -> dict[str, Any]:
+    row: dict[str, Any] = {"fate": fate.kind}
+    if fate.reason is not None:
+        row |= {"reason": fate.reason.name, "chain": fate.chain}
+    if fate.places:
+        row["places"] = {
+            each.chain: {"block": each.block, "index": each.index} for each in fate.places
+        }
+    if fate.chains_not_covered:
+        row["chains_not_covered"] = list(fate.chains_not_covered)
+    return row

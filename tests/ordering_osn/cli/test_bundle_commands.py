@@ -1,0 +1,136 @@
+"""`amcast osn bundle`, `broadcast-multi` and `status`, against nodes that follow a script."""
+
+import json
+
+import pytest
+
+from multicast.cli.main import build
+from multicast.errors import AmcastError, UsageError
+from ordering_osn.chain.bundles.bundle import read_bundle
+from ordering_osn.cli.length_prefixed import frames
+from tests.ordering_osn.helpers.chains import USER_FOLDER, transaction
+from tests.ordering_osn.helpers.multi import (
+    ScriptedNode,
+    World,
+    scripted_elsewhere,
+    void,
+)
+
+SIGNER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
+AB = ("chain-a", "chain-b")
+
+
+def amcast(*words):
+    """Run a command in this process; raises its error."""
+    build([str(word) for word in words])(
+        [str(word) for word in words], prog_name="amcast", standalone_mode=False
+    )
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """A file with an envelope for each chain: one serialized, one as a frame."""
+    given = []
+    for chain in AB:
+        raw = transaction(chain=chain)
+        file = tmp_path / f"{chain}.envelope"
+        file.write_bytes(raw if chain == "chain-a" else len(raw).to_bytes(4, "big") + raw)
+        given += ["--part", f"{chain}={file}"]
+    return given
+
+
+@pytest.fixture
+def made(tmp_path, parts):
+    """A file with two bundles, and the bundles."""
+    files = [tmp_path / "one", tmp_path / "other"]
+    for file in files:
+        amcast("osn", "bundle", *parts, *SIGNER, "--out", file)
+    both = tmp_path / "both"
+    both.write_bytes(b"".join(file.read_bytes() for file in files))
+    return both, [read_bundle(raw) for raw in frames(both)]
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_bundle_is_made_of_files_and_each_time_another(made, tmp_path, parts, capsys):
+    _, bundles = made
+    amcast("osn", "bundle", *parts, *SIGNER, "--out", tmp_path / "third", "--expiry", "9")
+    (raw,) = frames(tmp_path / "third")
+    third = read_bundle(raw)
+    assert (third.chains, third.expiry) == (AB, 9)
+    assert len({each.id for each in (*bundles, third)}) == 3
+    assert third.id.hex() in capsys.readouterr().err
+
+
+def test_bundles_are_sent_and_awaited(made, capsys):
+    file, bundles = made
+    with scripted_elsewhere(ScriptedNode(World())) as (address,):
+        amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER)
+        sent = lines(capsys)
+        amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER, "--wait")
+        waited = lines(capsys)
+        amcast("osn", "status", bundles[1].id.hex(), "--node", address, *SIGNER)
+        (asked,) = lines(capsys)
+    ids = [bundle.id.hex() for bundle in bundles]
+    assert [(row["bundle"], row["status"]) for row in sent] == [(each, 200) for each in ids]
+    assert [row["bundle"] for row in waited] == ids
+    places = {chain: {"block": 7, "index": 1} for chain in AB}
+    assert [(row["fate"], row["places"]) for row in waited] == [("committed", places)] * 2
+    assert asked == {"bundle": ids[1], "fate": "committed", "places": places}
+
+
+def test_a_refused_bundle_and_a_void_one_end_with_an_error_after_all_were_sent(made, capsys):
+    file, bundles = made
+    with (
+        scripted_elsewhere(ScriptedNode(World(), ["refuse"])) as (address,),
+        pytest.raises(AmcastError, match="1 of 2 bundles failed; the first: ") as refused,
+    ):
+        amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER, "--wait")
+    assert refused.value.exit_code == 1
+    first, second = lines(capsys)
+    assert (first["status"], second["fate"]) == (403, "committed")
+
+    world = World(fate=void("EXPIRED"))
+    with scripted_elsewhere(ScriptedNode(world)) as (address,):
+        with pytest.raises(AmcastError, match="2 of 2 bundles failed"):
+            amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER, "--wait")
+        assert [row["fate"] for row in lines(capsys)] == ["void", "void"]
+        amcast("osn", "status", bundles[0].id.hex(), "--node", address, *SIGNER)
+    assert lines(capsys) == [
+        {"bundle": bundles[0].id.hex(), "fate": "void", "reason": "EXPIRED", "chain": ""}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--part", "chain-a"], "'chain-a' is not CHAIN=FILE"),
+        (["--part", "chain-a=nowhere"], "nowhere: No such file"),
+        (["--part", "chain-c={a}"], "holds an envelope for channel 'chain-a', not for 'chain-c'"),
+        (["--part", "chain-a={empty}"], "does not hold one envelope"),
+        (["--part", "chain-a={a}"], "no bundle of these parts: "),
+        (["--part", "chain-a={a}", "--part", "chain-a={a}"], "names chain 'chain-a' twice"),
+        (["--part", "chain-a={a}", "--part", "chain-b={b}", "--expiry", "-1"], "not an offset"),
+    ],
+)
+def test_wrong_parts_are_refused_with_one_sentence(tmp_path, parts, words, text):
+    (tmp_path / "empty").write_bytes(b"")
+    files = {"a": parts[1].split("=")[1], "b": parts[3].split("=")[1], "empty": tmp_path / "empty"}
+    words = [word.format(**files) for word in words]
+    with pytest.raises(UsageError, match=text):
+        amcast("osn", "bundle", *words, *SIGNER, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_other_frames_and_a_wrong_id_are_refused_before_anything_is_sent(tmp_path):
+    file = tmp_path / "frames"
+    file.write_bytes((5).to_bytes(4, "big") + b"hello")
+    with pytest.raises(UsageError, match="frame 1 is not a bundle"):
+        amcast("osn", "broadcast-multi", file, "--node", "127.0.0.1:1", *SIGNER)
+    with pytest.raises(UsageError, match="is not a file"):
+        amcast("osn", "broadcast-multi", tmp_path / "no", "--node", "127.0.0.1:1", *SIGNER)
+    for wrong in ("abc", "ff", "x" * 64):
+        with pytest.raises(UsageError, match="is not a bundle ID: give 64 hex digits"):
+            amcast("osn", "status", wrong, "--node", "127.0.0.1:1", *SIGNER)

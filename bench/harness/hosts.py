@@ -90,6 +90,10 @@ class CollectorProcesses:
         process.send_signal(signal.SIGKILL)
         process.wait(10)
 
+    def ended(self) -> list[str]:
+        """Name the collectors whose processes were started and have ended."""
+        return [name for name, process in self._processes.items() if process.poll() is not None]
+
     def stop(self) -> None:
         """End all, within bounded time."""
         for process in self._processes.values():

@@ -49,7 +49,7 @@ def librdkafka_settings(
         "reconnect.backoff.ms": RETRY_BACKOFF_MS,
         "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
         # "rebootstrap" resets the backoff whenever the last known broker is down, and so connects
-        # some 80 times a second. Without it, a client that has dropped all its brokers stays without
+        # some 80 times a second. Without it, a client that has dropped all its brokers gets none
         # (docs/hazards.md): `reader.py` and `appender.py` replace such a client.
         "metadata.recovery.strategy": "none",
         "socket.nagle.disable": True,

@@ -1,0 +1,16 @@
+"""Four banks as chains: transfers between them as bundles and as separate transactions.
+
+    bank.py      the transfers, and the balances that a bank computes from its own blocks
+    judge.py     torn transfers, the order of any two chains, cycles
+    money.py     whether money is conserved at every common point of the chains
+    picture.py   an excerpt of the chains as SVG
+    reading.py   what the ledgers of the nodes hold
+    world.py     brokers, plan, collectors and nodes as processes
+    faults.py    kills them while transfers are sent
+    sender.py    a client as a process, which is killed, too
+    run.py       one run: load, faults, settling, reading
+    demo.py      `amcast osn demo`
+    campaign.py  `amcast bench bundles`: many bundles over random sets of chains
+
+No chaincode executes anywhere here: the service orders, and each bank reads its blocks.
+"""

@@ -1,0 +1,108 @@
+"""Kills nodes, collectors, brokers and clients while transfers are sent, and restarts them.
+
+A fault is due when the first arm has begun a share of its transfers. Everything is killed by
+SIGKILL and started again at once; a node is killed only when all nodes are healthy, so that no two
+are down at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bench.bundles.configs import changed_timeout
+from bench.bundles.sender import ClientRun
+from bench.bundles.world import BanksWorld
+
+NODE, COLLECTOR, BROKER, CLIENT, CONFIG = "node", "collector", "broker", "client", "config"
+
+
+@dataclass(frozen=True, slots=True)
+class DueFault:
+    """One fault: due at a share of the transfers; `number` says which one of its kind, modulo."""
+
+    share: float
+    kind: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A fault that was made. `begun`: how many transfers of each arm had begun by then."""
+
+    kind: str
+    what: str
+    begun: Mapping[str, int]
+    unacknowledged: Mapping[str, Sequence[int]]
+    """Of a client: which transfers of each arm it had begun, and nobody acknowledged."""
+
+
+class Faults:
+    """Makes the faults of a list in turn; for one thread."""
+
+    def __init__(
+        self,
+        world: BanksWorld,
+        clients: Mapping[str, ClientRun],
+        faults: Sequence[DueFault],
+        say: Callable[[str], None],
+    ) -> None:
+        self._world = world
+        self._clients = clients
+        self._waiting = sorted(faults, key=lambda fault: fault.share)
+        self._say = say
+        self.happened: list[Happened] = []
+
+    @property
+    def left(self) -> int:
+        """How many faults are still to be made."""
+        return len(self._waiting)
+
+    def revive(self) -> None:
+        """Start collectors again that ended by themselves, as they do where no broker answers."""
+        for name in self._world.collectors.ended():
+            self._world.collectors.start(name)
+
+    def make_due(self, share: float) -> None:
+        """Make all faults that are due; blocks while a broker restarts. Raises `TimedOut`."""
+        while self._waiting and self._waiting[0].share <= share:
+            self._make(self._waiting.pop(0))
+
+    def _make(self, fault: DueFault) -> None:
+        world = self._world
+        unacknowledged: dict[str, Sequence[int]] = {}
+        match fault.kind:
+            case "node":
+                number = fault.number % len(world.nodes.addresses)
+                what = f"node {number}"
+                world.nodes.wait_healthy()
+                world.nodes.kill(number)
+                world.nodes.start(number)
+            case "collector":
+                name = world.collectors.names[fault.number % len(world.collectors.names)]
+                what = f"collector {name}"
+                world.collectors.kill(name)
+                world.collectors.start(name)
+            case "broker":
+                number = 1 + fault.number % world.size.brokers
+                what = f"broker {number}"
+                world.cluster.kill(number)
+            case "client":
+                what = "the clients"
+                for arm, client in self._clients.items():
+                    unacknowledged[arm] = client.kill()
+                    client.start()
+            case _:
+                chain = world.size.chains[fault.number % len(world.size.chains)]
+                what = f"the config of {chain}"
+                changed_timeout(world.nodes, chain, now=datetime.now(UTC))
+        begun = {}
+        for arm, client in self._clients.items():
+            client.journal.look()
+            begun[arm] = client.journal.begun
+        self.happened.append(Happened(fault.kind, what, begun, unacknowledged))
+        did = "changed" if fault.kind == CONFIG else "killed and restarted"
+        self._say(f"{max(begun.values())} transfers have begun; {did}: {what}")
+        if fault.kind == BROKER:
+            world.cluster.restart(number)

@@ -1,0 +1,262 @@
+"""What nodes refuse, which chains do work for a bundle (row M6), and sets that a new plan adds."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from collectors.epoch_change import ends_of, logs_to_mark
+from multicast.control import ends_record, log_partition, markers_record
+from multicast.messages import epoch_header
+from ordering_osn.api.channels import FateKind
+from ordering_osn.chain.bundles.bundle import encode_bundle
+from ordering_osn.chain.bundles.rule import VoidReason
+from ordering_osn.protos import Status
+from ordering_osn.wire import multichain_pb2 as stubs
+from tests.helpers.small import until
+from tests.ordering_osn.helpers.bundle_nodes import (
+    CHAINS,
+    FOUR,
+    A,
+    B,
+    C,
+    Clients,
+    D,
+    bundle_for,
+    check_rows,
+    killed_and_started,
+    log_end,
+    quick_chains,
+    started,
+)
+from tests.ordering_osn.helpers.chains import ORDERER, STRANGER
+from tests.ordering_osn.helpers.small import (
+    TWO,
+    Nodes,
+    chains_plan,
+    counted,
+    ordered,
+    transaction,
+)
+from topology.carry_over import retained
+
+pytestmark = pytest.mark.slow
+
+
+# -- forged and refused: nothing in any log --------------------------------------------------------
+
+
+def changed(change):
+    """Make a genuine bundle, change its wire form (and its content), and serialize it."""
+    raw = stubs.Bundle.FromString(encode_bundle(bundle_for(A, B)))
+    content = stubs.BundleContent.FromString(raw.content)
+    change(raw, content)
+    raw.content = content.SerializeToString()
+    return raw.SerializeToString()
+
+
+def exchanged(raw, _):
+    raw.envelopes[0], raw.envelopes[1] = raw.envelopes[1], raw.envelopes[0]
+
+
+def from_elsewhere(raw, _):
+    raw.envelopes[1] = bundle_for(A, B).parts[1].envelope
+
+
+def from_elsewhere_with_its_hash(raw, content):
+    from_elsewhere(raw, content)
+    content.parts[1].sha256 = hashlib.sha256(raw.envelopes[1]).digest()
+
+
+def added(raw, content):
+    raw.envelopes.append(transaction(C))
+    content.parts.add(chain=C, sha256=hashlib.sha256(raw.envelopes[-1]).digest())
+
+
+def left_out(raw, content):
+    del raw.envelopes[1], content.parts[1]
+
+
+def added_to_two(raw, content):
+    added(raw, content)
+    assert len(content.parts) == 3
+
+
+def twice(raw, content):
+    raw.envelopes.append(raw.envelopes[1])
+    content.parts.add().CopyFrom(content.parts[1])
+
+
+def many(raw, content):
+    for _ in range(63):
+        raw.envelopes.append(raw.envelopes[0])
+        content.parts.add().CopyFrom(content.parts[0])
+
+
+def another_submitter(_, content):
+    content.submitter = ORDERER.creator
+
+
+def another_expiry(_, content):
+    content.expiry = 7
+
+
+def too_large(raw, content):
+    raw.envelopes[0] = transaction(A, data=bytes(1 << 20))
+    content.parts[0].sha256 = hashlib.sha256(raw.envelopes[0]).digest()
+
+
+def not_canonical(raw, content):
+    raw.envelopes[0] += b"\x7a\x00"  # a field that no envelope has
+    content.parts[0].sha256 = hashlib.sha256(raw.envelopes[0]).digest()
+
+
+FORGED = {
+    "parts exchanged": (changed, exchanged, 400, "not the envelope that the submitter signed", A),
+    "a part from elsewhere": (changed, from_elsewhere, 400, "not the envelope", B),
+    "with its hash": (changed, from_elsewhere_with_its_hash, 403, "did not sign", ""),
+    "a chain added": (changed, added_to_two, 403, "did not sign", ""),
+    "a chain left out": (changed, left_out, 400, "chain", ""),
+    "a chain twice": (changed, twice, 400, "names chain 'chain-b' twice", B),
+    "65 chains": (changed, many, 400, "more than 64", ""),
+    "another submitter": (changed, another_submitter, 403, "did not sign", ""),
+    "another expiry": (changed, another_expiry, 403, "did not sign", ""),
+    "too large": (changed, too_large, 413, "more than 1048576", A),
+    "not canonical": (changed, not_canonical, 400, "chain-a", A),
+}
+
+
+def test_m5_each_forged_bundle_has_one_status_and_is_in_no_log(tmp_path):
+    with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
+        node = started(osn, "n1", *quick_chains())
+        good = bundle_for(A, B)
+        clients.accepted(node, good)
+        clients.committed(node, good)
+        ends = {chains: log_end(osn, *chains) for chains in ((A, B), (A, B, C), CHAINS)}
+        raws = {name: make(change) for name, (make, change, *_) in FORGED.items()}
+        raws["garbage"] = b"\xff\xff"
+        raws["a stranger's"] = encode_bundle(bundle_for(A, B, signer=STRANGER))
+        raws["of no declared set"] = encode_bundle(bundle_for(A, D))
+        expected = {name: row[2:] for name, row in FORGED.items()} | {
+            "garbage": (400, "", ""),
+            "a stranger's": (403, "", A),
+            "of no declared set": (404, "chain-a+chain-d is not declared", ""),
+        }
+        statuses = {}
+        for name, raw in raws.items():
+            (answer,) = clients.submit_raw(node, raw)
+            status, text, chain = expected[name]
+            assert answer.status == status, (name, answer)
+            assert text in answer.info, (name, answer)
+            assert answer.chain == chain, (name, answer)
+            statuses[Status.Name(status)] = statuses.get(Status.Name(status), 0) + 1
+        for status, count in statuses.items():
+            assert counted(node, "bundles_processed", status) == count
+        assert counted(node, "bundles_processed", "SUCCESS") == 1
+        assert ends == {chains: log_end(osn, *chains) for chains in ends}
+        assert check_rows(node) == {good.id}
+
+
+def test_m5_an_expired_bundle_is_void_in_all_chains_and_its_fate_says_so(tmp_path):
+    with Nodes(TWO, tmp_path) as osn, Clients() as clients:
+        nodes = [started(osn, name, *quick_chains(A, B)) for name in ("n1", "n2")]
+        first, late = bundle_for(A, B), bundle_for(A, B, expiry=1)
+        clients.accepted(nodes[0], first, late)
+        clients.committed(nodes[0], first)
+        for node in nodes:
+            (fate,) = clients.fates(node, late)
+            assert (fate.kind, fate.reason) == (FateKind.VOID, VoidReason.EXPIRED)
+        assert check_rows(*nodes, chains=(A, B)) == {first.id}
+        assert not {part.envelope for part in late.parts} & set(ordered(nodes[0], A))
+
+
+# -- M6: only the chains of the set do work --------------------------------------------------------
+
+
+def test_m6_chains_outside_the_set_step_no_record_of_it(tmp_path, monkeypatch):
+    stepped = []
+    with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
+        node = started(osn, "n1", *quick_chains())
+        every = bundle_for(*CHAINS)  # the markers of all chains stand
+        clients.accepted(node, every)
+        clients.committed(node, every)
+        for name in CHAINS:
+            chain = node.get(name)._chain
+            step = chain.step
+
+            def counting(position, raw, place, *, name=name, step=step):
+                stepped.append((name, place.log, place.to))
+                return step(position, raw, place)
+
+            monkeypatch.setattr(chain, "step", counting)
+        made = [bundle_for(A, B) for _ in range(30)]
+        heights = {name: node.get(name).ledger.height for name in (C, D)}
+        clients.accepted(node, *made)
+        clients.committed(node, *made)
+        of_the_set = [(name, to) for name, log, to in stepped if log == (A, B)]
+        assert of_the_set.count((A, (A, B))) == of_the_set.count((B, (A, B))) == 30
+        assert {name for name, _ in of_the_set} == {A, B}
+        assert {to for name, log, to in stepped if name in (C, D)} <= {(C,), (D,)}  # own records
+        assert heights == {name: node.get(name).ledger.height for name in (C, D)}
+
+
+# -- a set that a new plan declares ----------------------------------------------------------------
+
+
+def drained(system, after):
+    """End the epoch as `amcast topology apply` does, and run the collectors of the next plan."""
+    old, kept, marks = list(system._running), retained(system.plan, after), {}
+    system.propose(after)
+    for name in logs_to_mark(system.plan, kept):
+        partition = log_partition(system.plan.log(name))
+        offset = system.log.write(partition, None, headers=[epoch_header(name, 2)])
+        marks[name] = offset + 1
+    system.write(markers_record(1, marks, attempt="1"))
+    for _, thread in old:
+        thread.join(60)
+        assert not thread.is_alive()
+    streams = {node.name: node.core.own for node, _ in old}
+    ends = ends_of(system.plan, streams, marks, kept)
+    assert ends is not None
+    system.write(ends_record(1, ends, attempt="1"))
+    system.plan = after
+    system.run_all()
+
+
+def test_a_set_of_a_new_plan_introduces_its_chains_and_the_sets_that_stay_go_on(tmp_path):
+    names = (A, B, C)
+    first = chains_plan(*names, spanning=[(A, B)], phi=0)
+    wider = chains_plan(*names, spanning=[(A, B), (A, B, C)], phi=0)
+    streams = [replace(node, stream=node.stream + 1) for node in wider.collectors]
+    assert len(first.collectors) == len(streams) == 1
+    second = replace(wider, epoch=2, base_epoch=1, collectors=tuple(streams))
+    with Nodes(first, tmp_path) as osn, Clients() as clients:
+        nodes = [started(osn, name, *quick_chains(*names)) for name in ("n1", "n2")]
+        before, early = bundle_for(A, B), bundle_for(*names)
+        clients.accepted(nodes[0], before)
+        clients.committed(nodes[0], before)
+        (answer,) = clients.submit(nodes[0], early)
+        assert answer.status == 404
+        posted = sum(counted(node, "markers_posted", A) for node in nodes)
+        drained(osn.small, second)
+        until(lambda: clients.submit(nodes[0], early)[0].status == 200)
+        more = bundle_for(A, B)
+        clients.accepted(nodes[1], more)
+        for node in nodes:
+            clients.committed(node, early, more, before)
+        # The rule of the set that stays went on: what counted before is known in its log.
+        clients.accepted(nodes[1], before)
+        assert check_rows(*nodes, chains=names) == {each.id for each in (before, early, more)}
+        for chain in names:
+            marks = nodes[0].get(chain).markers(names)
+            assert [marker.chain for marker in marks] == list(names)
+        assert sum(counted(node, "markers_posted", A) for node in nodes) > posted
+        # A node that was killed takes both sets up again, from the blocks of both epochs.
+        again = killed_and_started(osn, "n2")
+        clients.accepted(again, before, early, more)
+        last = bundle_for(*names)
+        clients.accepted(again, last)
+        for node in (nodes[0], again):
+            clients.committed(node, early, more, before, last)
+        found = check_rows(nodes[0], again, chains=names)
+        assert found == {each.id for each in (before, early, more, last)}

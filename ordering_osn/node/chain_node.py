@@ -62,6 +62,10 @@ _CHECKPOINT_S = 5.0
 # A loop that is asked to stop ends after its request to Kafka (5 s at most, `serving.py`). One that
 # waits for a peer can take 60 s: it is left behind with its ledger open, so that the others stop.
 _JOIN_S = 10.0
+# A consumer whose chain is stalled is opened anew after so many stalled times (30 s by default). It
+# heals a client that no longer fetches a partition (docs/hazards.md). With one, each short halt of
+# a collector would open new clients; with ten times more, a node would stand still for 5 minutes.
+_REOPEN_AFTER_STALLS = 3
 
 
 class _Interrupted(Exception):
@@ -89,6 +93,7 @@ class ChainNode:
         self._dependencies = dependencies
         self._chain: Chain | None = None
         self._entries = ConsumerEntries({}, {})  # of the open consumer, as of the last look
+        self._opened_at = 0.0  # when the consumer was opened
         self._settled: dict[str, int] = {}
         self._markers_owed: dict[tuple[str, ...], int] = {}  # by set: the config that is posted
         self._checkpoint = CheckpointFile(name, checkpoint)
@@ -210,6 +215,7 @@ class ChainNode:
 
     def _open_consumer(self) -> Consumer:
         assert self._chain is not None
+        self._opened_at = time.monotonic()
         try:
             self._dependencies.connect()
             return self._dependencies.consumer(self.name, str(self._chain.position.cursor))
@@ -305,6 +311,9 @@ class ChainNode:
             _log.warning("chain %s: %s", self.name, order.trouble or "its order moves again")
         if order.trouble != trouble:
             self.status.changed()
+        open_s = now - self._opened_at
+        if order.stalled and open_s > _REOPEN_AFTER_STALLS * self._dependencies.stalled_s:
+            raise _Interrupted(f"{order.trouble}; it is read with a new client from now on")
 
     def _count_entries(self, entries: ConsumerEntries) -> None:
         """Add to the metrics what the consumer has counted since the last look."""

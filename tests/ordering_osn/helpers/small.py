@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import threading
 from collections import Counter
 from datetime import UTC, datetime
 from functools import cache
@@ -85,6 +86,7 @@ class Faulty(MemoryDriver):
         self.away = False
         self.lost = 0  # how many postings to lose from now on
         self.held = None  # postings that are held back, where it is a list
+        self.readers = []  # all that were opened
         for name in ("log_start_offsets", "last_stable_offsets", "high_watermarks", "topic_ids"):
             setattr(self, name, self._refusable(getattr(self, name)))
 
@@ -118,11 +120,17 @@ class Faulty(MemoryDriver):
         driver = self
 
         class Reader(MemoryReader):
+            deaf = False  # it gives nothing any more, and says nothing
+
             def poll(self, timeout_s, records_max=5000):
                 driver._refuse()
+                if self.deaf:
+                    threading.Event().wait(timeout_s)  # as a client that fetches nothing
+                    return []
                 return super().poll(timeout_s, records_max)
 
-        return Reader(self.log, starts)
+        self.readers.append(Reader(self.log, starts))
+        return self.readers[-1]
 
 
 class Nodes:

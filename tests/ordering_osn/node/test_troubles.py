@@ -4,7 +4,7 @@ import pytest
 
 from multicast.errors import NotAuthorized, TopicChanged
 from ordering_osn.chain.blocks import consenter_of
-from ordering_osn.chain.records import TimeToCut, encode
+from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.ledger.ledger import LedgerFull
 from ordering_osn.node.catch_up import NoPeer
 from ordering_osn.protos import Block
@@ -315,3 +315,18 @@ def test_a_note_of_where_the_chain_stood_that_cannot_be_read_does_no_harm(tmp_pa
         healthy(again)
         accepted(again, transaction())
         until_ordered(again, 2)
+
+
+def test_a_client_that_gives_no_more_records_is_replaced(tmp_path):
+    with Nodes(LONE, tmp_path, stalled_s=0.3) as osn:
+        driver = osn.faulty()
+        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
+        healthy(node)
+        accepted(node, transaction())
+        until_ordered(node, 1)
+        for reader in driver.readers:
+            reader.deaf = True
+        at = log_of(osn)
+        osn.small.log.write(at, encode(Regular(transaction(), 0, RegularKind.NORMAL)))
+        until_ordered(node, 2)
+        healthy(node)

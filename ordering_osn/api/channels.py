@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from multicast.delivery import Batch
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.policies import SignedData
 
@@ -123,11 +124,30 @@ class Channel(Protocol):
     def errored(self) -> bool:
         """Whether its loop has ended or its log cannot be reached: strict readers get a 503."""
 
+    def settled(self, log: str) -> int:
+        """Give the offset in a log below which each record is in a durable block, or never is."""
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, AFTER each change of one of the values above.
 
         The callback must not block. Returns the function that ends the watch.
         """
+
+
+class OrderReader(Protocol):
+    """The records of the logs of some chains, in the multicast's order; for one thread at a time.
+
+    The part of `multicast.Consumer` that readers of several chains use. Calls block.
+    """
+
+    def poll(self, timeout: float) -> list[Batch]:
+        """Give the next records; none where none came within `timeout` s. Raises `AmcastError`."""
+
+    def progress(self) -> dict[str, int]:
+        """Give, per log, the offset below which each record was given, or is for others."""
+
+    def close(self) -> None:
+        """Release everything."""
 
 
 class Channels(Protocol):
@@ -166,6 +186,12 @@ class Channels(Protocol):
 
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; wait for a final fate, for `wait_s` at most."""
+
+    def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
+        """Open the order of some chains from a cursor's text, "earliest" or "latest".
+
+        Blocks for a request to Kafka; raises `AmcastError`.
+        """
 
     def health(self) -> list[tuple[str, str]]:
         """Return each problem as (component, reason); empty where healthy. Writes no record."""

@@ -38,6 +38,7 @@ from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
+from ordering_osn.api.multi.deliver_multi import DeliverMulti
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
@@ -173,6 +174,7 @@ class Server:
     async def start(self) -> None:
         """Listen; raises `UsageError` where the address or the TLS files cannot be used."""
         self._deliver = Deliver(self._channels, metrics=self._metrics, clock=self._clock)
+        self._deliver_multi = DeliverMulti(self._channels, clock=self._clock)
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
@@ -195,7 +197,12 @@ class Server:
                 ),
                 grpc.method_handlers_generic_handler(_RECEIPTS, {"Wait": waits}),
                 grpc.method_handlers_generic_handler(
-                    _MULTI, {"BroadcastMulti": broadcast_multi, "Status": status}
+                    _MULTI,
+                    {
+                        "BroadcastMulti": broadcast_multi,
+                        "Status": status,
+                        "DeliverMulti": grpc.unary_stream_rpc_method_handler(self._serve_multi),
+                    },
                 ),
             )
         )
@@ -214,7 +221,9 @@ class Server:
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
         """End the Deliver streams (503), give calls `grace_s` to end, then cancel the others."""
         self._deliver.close()
+        self._deliver_multi.close()
         await self._server.stop(grace_s)
+        await self._deliver_multi.ended()
 
     @staticmethod
     def _credentials(tls: TlsFiles) -> Any:
@@ -234,6 +243,12 @@ class Server:
 
     async def _serve_broadcast_multi(self, _: Any, context: Any) -> None:
         await self._serve_stream(_MULTI, "BroadcastMulti", context, self._broadcast_multi)
+
+    async def _serve_multi(self, request: bytes, context: Any) -> None:
+        async def serve(stream: _Stream, context: Any) -> None:
+            await self._deliver_multi.serve(stream, request, self._tls_hash(context))
+
+        await self._serve_stream(_MULTI, "DeliverMulti", context, serve)
 
     async def _broadcast(self, stream: _Stream, context: Any) -> None:
         await self._until_panicked(Broadcast(self._channels, stream).serve(), context)

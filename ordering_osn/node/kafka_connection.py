@@ -15,6 +15,7 @@ from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError
 from multicast.producer import Producer
+from multicast.subscription import Bounds
 from ordering_osn.node.in_sync import Replicas
 from topology.tree import Plan
 
@@ -31,6 +32,9 @@ _PLAN_EVERY_S = 30.0
 # CPU while requests were unanswered: three nodes at 750/s 1.1 cores instead of 0.75, and a p99 of
 # 3.5 s instead of 0.16 (python -m bench.orderer.osn latency).
 _LINGER_MS = 20
+# What a reader of several chains buffers of each log: it needs the places of records, not what they
+# hold, and a node may have `READERS_MAX` such readers of up to 64 chains.
+_READER_BUFFER_BYTES_MAX = 1 << 20
 
 
 class CursorAfter:
@@ -103,6 +107,17 @@ class KafkaConnection:
             start=cursor or "earliest",
             committed=False,
             driver=self.driver(),
+        )
+
+    def order_reader(self, chains: Sequence[str], start: str) -> Consumer:
+        """Open a consumer of several chains, from a cursor, "earliest" or "latest"."""
+        return Consumer(
+            topic=self.topic,
+            interest=chains,
+            start=start,
+            committed=False,
+            driver=self.driver(),
+            bounds=Bounds(buffer_bytes_max=_READER_BUFFER_BYTES_MAX),
         )
 
     def plan(self) -> Plan:

@@ -17,13 +17,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
-from ordering_osn.api.channels import BundleAnswer, BundleFate
+from ordering_osn.api.channels import BundleAnswer, BundleFate, OrderReader
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
@@ -284,6 +284,10 @@ class Registrar:
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; see `BundleDesk.status`."""
         return await self._desk.status(bundle_id, wait_s)
+
+    def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
+        """Open the order of some chains; see `KafkaConnection.order_reader`."""
+        return self._cluster.order_reader(chains, start)
 
     async def receipt(
         self, channel: str, transaction: str, timeout_s: float

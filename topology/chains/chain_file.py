@@ -1,11 +1,12 @@
 """The reader of the chain file, in which an operator names chains and the sets that they share.
 
 `parse` takes the TOML text and gives the interest file that it stands for: a partition and a
-consumer for each chain, and a destination set for each set. It raises `InvalidInterests` with one
-sentence otherwise. No planning here.
+consumer for each chain, a destination set for each set, and a consumer for each entry of
+`readers`. It raises `InvalidInterests` with one sentence otherwise. No planning here.
 
     topic = "banks"                              # the data topic
     sets = ["pairs", ["a", "b", "c"]]            # or {chains = ["a", "b", "c"], rate = 5.0}
+    readers = [["a", "b"]]                       # chains that DeliverMulti reads in one order
     [chains]                                     # or chains = ["a", "b", "c"], above sets
     a = {nodes = 4, rate = 100.0}                # nodes: default 1
     b = {}
@@ -31,7 +32,10 @@ from topology.tree import log_name
 # Fabric's rule for a channel ID. All of it is allowed to Kafka, too.
 CHAIN = re.compile(r"[a-z][a-z0-9.-]*", re.ASCII)
 CHAINS_MAX = 64  # of one set: a bundle for more chains is refused
-_KEYS = ("topic", "chains", "sets", "limits", "hosts")
+# Of a consumer of several chains. A chain's node counts 1: readers are rare, and the chains' own
+# paths must not become longer for them.
+READER_WEIGHT = 0.1
+_KEYS = ("topic", "chains", "sets", "readers", "limits", "hosts")
 _WORDS = ("pairs", "ring", "all")
 
 
@@ -59,6 +63,7 @@ def parse(text: str) -> InterestFile:
             sets[name] = tuple(sorted(chains))
             if rate is not None:
                 rates[name] = rate
+    readers = _readers(document.get("readers", []), tuple(nodes))
     more: dict[str, Any] = {key: document[key] for key in ("limits", "hosts") if key in document}
     return from_document(
         {
@@ -68,6 +73,11 @@ def parse(text: str) -> InterestFile:
             "consumer": [
                 {"name": chain, "interest": [chain], "weight": count}
                 for chain, count in nodes.items()
+            ]
+            + [
+                # A chain's name begins with a letter, so this one is free.
+                {"name": f"_reader-{number}", "interest": list(read), "weight": READER_WEIGHT}
+                for number, read in enumerate(readers, start=1)
             ],
             "rates": rates,
             **more,
@@ -109,12 +119,29 @@ def _chains(value: Any) -> tuple[dict[str, int], dict[str, float]]:
     return nodes, rates
 
 
-def _entries(value: Any) -> list[Any]:
+def _readers(value: Any, chains: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Give the chains of each reader."""
+    readers: dict[tuple[str, ...], None] = {}
+    for number, entry in enumerate(_entries(value, "readers"), start=1):
+        where = f"entry {number} of readers"
+        if isinstance(entry, dict):
+            raise InvalidInterests(f"{where} is a table: name the chains in a list")
+        for read in _entry(entry, chains, where)[0]:
+            members = tuple(sorted(read))
+            if members in readers:
+                raise InvalidInterests(
+                    f"readers name {'+'.join(members)} twice: leave out one of the two"
+                )
+            readers[members] = None
+    return list(readers)
+
+
+def _entries(value: Any, what: str = "sets") -> list[Any]:
     if isinstance(value, list):
         return value
     if isinstance(value, str):
         return [value]
-    raise InvalidInterests(f"sets is {value!r}, not a list or one of {', '.join(_WORDS)}")
+    raise InvalidInterests(f"{what} is {value!r}, not a list or one of {', '.join(_WORDS)}")
 
 
 def _entry(

@@ -29,10 +29,11 @@ from topology.planner.solver import plan as solve
 _numbers = itertools.count()
 
 
-def chains_plan(*names: str, spanning=(), topic="chains", **options):
+def chains_plan(*names: str, spanning=(), readers=(), topic="chains", **options):
     """Plan a topic with a partition for each chain, and a log for each set in `spanning`.
 
-    Where there is such a set, collectors order its chains. `options` are the planner's.
+    Where there is such a set, collectors order its chains. `readers`: chains that are read
+    together. `options` are the planner's.
     """
     return solve(
         from_document(
@@ -40,7 +41,10 @@ def chains_plan(*names: str, spanning=(), topic="chains", **options):
                 "topic": topic,
                 "partitions": list(names),
                 "destinations": [list(to) for to in spanning],
-                "consumer": [{"name": name, "interest": [name]} for name in names],
+                "consumer": [
+                    *({"name": name, "interest": [name]} for name in names),
+                    *({"name": ".".join(read), "interest": list(read)} for read in readers),
+                ],
             }
         ),
         **options,

@@ -123,3 +123,28 @@ def test_a_mistake_is_one_sentence(text, sentence):
         parse(text)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_readers_are_consumers_of_several_chains_with_a_small_weight():
+    file = parse(
+        'topic = "T"\nchains = ["a", "b", "c"]\nsets = "pairs"\nreaders = [["c", "a"], "all"]'
+    )
+    assert [(c.name, c.interest, c.weight) for c in file.consumers[3:]] == [
+        ("_reader-1", ("a", "c"), 0.1),
+        ("_reader-2", ("a", "b", "c"), 0.1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("readers", "expected"),
+    [
+        ("7", "readers is 7, not a list or one of pairs, ring, all"),
+        ('[["a", "x"]]', "entry 1 of readers names 'x', which is not in chains: add it there"),
+        ('[["a", "b"], "all"]', "readers name a+b twice: leave out one of the two"),
+        ('[{chains = "all"}]', "entry 1 of readers is a table: name the chains in a list"),
+    ],
+)
+def test_a_mistake_in_readers_is_one_sentence(readers, expected):
+    with pytest.raises(InvalidInterests) as wrong:
+        parse(f'topic = "T"\nchains = ["a", "b"]\nreaders = {readers}')
+    assert str(wrong.value) == expected

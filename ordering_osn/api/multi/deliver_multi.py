@@ -1,0 +1,317 @@
+"""DeliverMulti streams: the entries of several chains, in one order, to a few readers.
+
+    start     OLDEST: the first record since a plan covers these chains; NEWEST: behind all records
+              that are ordered now; a cursor: behind the entry that had it
+    cursor    the multicast's cursor behind an entry's record, which means the same at every node
+
+Each stream has a consumer of its own in Kafka, and a block of each chain. Consumer and ledgers are
+read in a thread, by calls of bounded length (`_EntryReader.read`). `merge.py` has the rule.
+
+No gRPC here: a stream is a `Stream` of bytes; only its `write` is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from multicast.cursor import Cursor
+from multicast.errors import AmcastError, Trimmed, UncoveredInterest, UsageError
+from ordering_osn.api.broadcast import Stream
+from ordering_osn.api.channels import Channel, Channels, OrderReader, Status
+from ordering_osn.api.multi.ledger_entries import LedgerEntries
+from ordering_osn.api.multi.merge import MergedEntry, MergedOrder, OrderedRecord, TornBundle
+from ordering_osn.api.multi.signed_request import CheckedRequest, may_read, read_signed_request
+from ordering_osn.api.seek import Refused
+from ordering_osn.api.send_window import SendWindow
+from ordering_osn.chain.bundles.bundle import CHAINS_MAX
+from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.wire.multichain_pb2 import (
+    DeliveredPart,
+    DeliverEnd,
+    DeliverMultiResponse,
+    MultiEntry,
+    Place,
+)
+
+# Streams at a node, and the threads that read for them. Each has a consumer in Kafka: up to two
+# connections for each broker, and 1 MiB for each log.
+READERS_MAX = 64
+# A call that reads ends after so long where nothing comes: rights, errors and a stop are looked at
+# then. With ten times less, each idle stream turns 40 times a second.
+_TURN_S = 0.25
+# What is settled changes without a call, at each turn of a chain's loop. With ten times more, a
+# record without an entry delays the next one by half a second.
+_SETTLED_EVERY_S = 0.05
+_TURN_BYTES = 1 << 20  # a call that has read so much gives it: the stream's memory, but for blocks
+_END_S = 2.0  # a stop waits so long for the threads; a request to Kafka can take 5 s
+_VERSION = b"1:"  # of the cursor's form; the multicast's cursor follows
+_CURSOR_BYTES_MAX = 1024  # a collector's name has 249 at most, the four numbers 80
+_STARTS = {"oldest": "earliest", "newest": "latest"}
+_log = logging.getLogger("amcast.osn.deliver")
+
+
+class DeliverMulti:
+    """All DeliverMulti streams of a node; made, used and closed on one event loop."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        *,
+        clock: Callable[[], datetime],
+        readers_max: int = READERS_MAX,
+    ) -> None:
+        self._channels = channels
+        self._clock = clock
+        self._readers_max = readers_max
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(readers_max, thread_name_prefix="amcast-multi")
+        self._send_window = SendWindow()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._readers = 0
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+
+    async def serve(self, stream: Stream, raw: bytes, tls_hash: bytes | None) -> None:
+        """Answer a serialized SignedRequest with entries, without end, or until a refusal."""
+        try:
+            request = read_signed_request(raw, now=self._clock(), tls_hash=tls_hash)
+            names, start = _wanted(request)
+            access = _Access(self._channels, names, request)
+            access.check(self._clock())
+            await self._entries(stream, access, start)
+        except Refused as refused:
+            _log.info("several chains: %s %s", refused.status.name, refused)
+            end = DeliverEnd(status=int(refused.status), info=str(refused))
+            await stream.write(DeliverMultiResponse(end=end).SerializeToString())
+
+    def close(self) -> None:
+        """End all streams with 503."""
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def ended(self) -> None:
+        """Wait until the consumers are closed; `_END_S` at most."""
+        try:
+            async with asyncio.timeout(_END_S):
+                await self._none_left.wait()
+        except TimeoutError:
+            _log.warning("%d readers of several chains are left behind", self._readers)
+        self._threads.shutdown(wait=False)
+
+    async def _entries(self, stream: Stream, access: _Access, start: str) -> None:
+        if self._readers >= self._readers_max:
+            raise Refused(
+                Status.SERVICE_UNAVAILABLE,
+                f"this node has {self._readers} readers of several chains, its most; ask another",
+            )
+        self._readers += 1
+        self._none_left.clear()
+        reader = _EntryReader(
+            access.channels, lambda: self._channels.open_order(access.names, start)
+        )
+        work: asyncio.Future[Any] = self._loop.run_in_executor(self._threads, reader.open)
+        try:
+            await self._result(work, start)
+            while True:
+                access.check(self._clock())
+                work = self._loop.run_in_executor(self._threads, reader.read)
+                for entry in await self._result(work, start):
+                    # The config that an entry brings is in force before the entry can be read.
+                    access.check(self._clock())
+                    await self._send_window.send(stream, _response(entry))
+        finally:
+            work.add_done_callback(lambda done: self._leave(done, reader))
+
+    async def _result(self, work: asyncio.Future[Any], start: str) -> Any:
+        """Wait for a call in a thread; raises `Refused` where it failed, or the node stops."""
+        await asyncio.wait({work, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if self._stopped.done():
+            raise Refused(Status.SERVICE_UNAVAILABLE, "this node is stopping")
+        try:
+            return work.result()
+        except (AmcastError, OSError, RuntimeError, ValueError, TornBundle) as error:
+            raise Refused(_status_of(error, start), str(error)) from error
+
+    def _leave(self, work: asyncio.Future[Any], reader: _EntryReader) -> None:
+        """Close a stream's consumer in a thread, after the stream's last call there."""
+        if not work.cancelled():
+            work.exception()  # it is reported, or nobody waits for it
+        try:
+            closed = self._loop.run_in_executor(self._threads, reader.close)
+        except RuntimeError:  # the threads have ended; so does the process
+            return
+        closed.add_done_callback(self._left)
+
+    def _left(self, closed: asyncio.Future[None]) -> None:
+        self._readers -= 1
+        if self._readers == 0:
+            self._none_left.set()
+        if not closed.cancelled() and closed.exception() is not None:
+            _log.warning("closing a reader of several chains failed: %s", closed.exception())
+
+
+class _Access:
+    """The chains of a stream, and whether its reader may read all of them.
+
+    Each chain's policy is judged once for each config. Raises `Refused`.
+    """
+
+    def __init__(self, channels: Channels, names: Sequence[str], request: CheckedRequest) -> None:
+        self.names = names
+        self.channels = []
+        self._request = request
+        self._sequences: dict[str, int] = {}
+        for name in names:
+            channel = channels.get(name)
+            if channel is None:
+                raise Refused(Status.NOT_FOUND, f"this node has no channel {name!r}")
+            self.channels.append(channel)
+
+    def check(self, now: datetime) -> None:
+        expires = self._request.expires
+        if expires is not None and now > expires:
+            raise Refused(Status.FORBIDDEN, "the identity has expired")
+        for channel in self.channels:
+            sequence = channel.config.sequence
+            if self._sequences.get(channel.name) != sequence:
+                if not may_read(channel, self._request.signed):
+                    raise Refused(
+                        Status.FORBIDDEN,
+                        f"the identity does not satisfy the Readers of channel {channel.name}",
+                    )
+                self._sequences[channel.name] = sequence
+            if channel.errored:
+                raise Refused(
+                    Status.SERVICE_UNAVAILABLE,
+                    f"the loop of chain {channel.name} has ended, or its log cannot be reached",
+                )
+
+
+class _EntryReader:
+    """One stream's consumer and ledgers; one call at a time, each in any thread."""
+
+    def __init__(self, channels: Sequence[Channel], open_order: Callable[[], OrderReader]) -> None:
+        self._channels = channels
+        self._open_order = open_order
+        self._merge = MergedOrder({channel.name: LedgerEntries(channel) for channel in channels})
+        self._changed = threading.Event()
+        self._order: OrderReader | None = None
+        self._unwatch: list[Callable[[], None]] = []
+
+    def open(self) -> None:
+        """Open the consumer; blocks for requests to Kafka."""
+        self._order = self._open_order()
+        self._unwatch = [channel.watch(self._changed.set) for channel in self._channels]
+
+    def read(self) -> list[MergedEntry]:
+        """Give the next entries; none where none came within `_TURN_S`."""
+        assert self._order is not None, "it is open"
+        deadline = time.monotonic() + _TURN_S
+        merge = self._merge
+        if not merge.waits:
+            batches = self._order.poll(_TURN_S)
+            merge.take(
+                (
+                    OrderedRecord(batch.log.name, record.offset, batch.to, str(batch.cursor(index)))
+                    for batch in batches
+                    for index, record in enumerate(batch.records)
+                ),
+                self._order.progress(),
+            )
+        made: list[MergedEntry] = []
+        size = 0
+        while size < _TURN_BYTES:
+            self._changed.clear()
+            entry = merge.next()
+            if entry is not None:
+                made.append(entry)
+                size += sum(len(part.envelope) for _, part in entry.parts)
+            elif made or not merge.waits or time.monotonic() > deadline:
+                break
+            else:
+                self._changed.wait(_SETTLED_EVERY_S)
+        return made
+
+    def close(self) -> None:
+        """Close the consumer, if it was opened."""
+        for unwatch in self._unwatch:
+            unwatch()
+        if self._order is not None:
+            self._order.close()
+
+
+def _wanted(request: CheckedRequest) -> tuple[tuple[str, ...], str]:
+    """Give the chains that a request names, sorted, and its start; raises `Refused`."""
+    content = request.content
+    if content.WhichOneof("request") != "deliver":
+        raise Refused(Status.BAD_REQUEST, "the request does not ask for the entries of chains")
+    names = tuple(sorted(content.deliver.chains))
+    if not 1 <= len(names) <= CHAINS_MAX:
+        raise Refused(
+            Status.BAD_REQUEST, f"the request names {len(names)} chains, not 1 to {CHAINS_MAX}"
+        )
+    if len(set(names)) < len(names):
+        raise Refused(Status.BAD_REQUEST, "the request names a chain twice")
+    start = content.deliver.WhichOneof("start")
+    if start is None:
+        raise Refused(
+            Status.BAD_REQUEST, "the request has no start: oldest, newest, or an entry's cursor"
+        )
+    return names, _STARTS.get(start) or _cursor(content.deliver.cursor)
+
+
+def _cursor(raw: bytes) -> str:
+    text = raw.removeprefix(_VERSION).decode(errors="replace")
+    try:
+        cursor = str(Cursor.parse(text)) if len(raw) <= _CURSOR_BYTES_MAX else ""
+    except UsageError:
+        cursor = ""
+    if not cursor or not raw.startswith(_VERSION):
+        raise Refused(
+            Status.BAD_REQUEST,
+            "the cursor is none that DeliverMulti gave: send back the bytes of an entry's cursor",
+        )
+    return cursor
+
+
+def _status_of(error: Exception, start: str) -> Status:
+    match error:
+        # No collector orders all these chains, or their records or blocks are gone.
+        case UncoveredInterest() | Trimmed() | Pruned():
+            return Status.NOT_FOUND
+        case UsageError():  # the plan lacks a chain; or the cursor is one of other chains
+            return Status.NOT_FOUND if start in _STARTS.values() else Status.BAD_REQUEST
+        case ValueError() | TornBundle():  # a block that cannot be understood
+            return Status.INTERNAL_SERVER_ERROR
+        case AmcastError():
+            again = error.retriable
+            return Status.SERVICE_UNAVAILABLE if again else Status.INTERNAL_SERVER_ERROR
+        case _:
+            return Status.SERVICE_UNAVAILABLE
+
+
+def _response(entry: MergedEntry) -> bytes:
+    (first_chain, first), *_ = entry.parts
+    bundle = first.bundle
+    response: bytes = DeliverMultiResponse(
+        entry=MultiEntry(
+            cursor=_VERSION + entry.cursor.encode(),
+            bundle_id=bundle.bundle_id if bundle else b"",
+            chains=bundle.chains if bundle else (first_chain,),
+            parts=[
+                DeliveredPart(
+                    place=Place(chain=chain, block=part.block, index=part.number),
+                    envelope=part.envelope,
+                )
+                for chain, part in entry.parts
+            ],
+        )
+    ).SerializeToString()
+    return response

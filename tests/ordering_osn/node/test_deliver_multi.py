@@ -1,0 +1,247 @@
+"""DeliverMulti at real nodes on a log in memory: one order, cursors, rights, privacy, refusals."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from ordering_osn.api.grpc_server import NodeClient, Server
+from ordering_osn.api.multi import deliver_multi
+from ordering_osn.client import messages
+from ordering_osn.client.messages import DeliveredEntry as Entry
+from tests.helpers.small import until
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.bundle_nodes import (
+    CHAINS,
+    A,
+    B,
+    C,
+    Clients,
+    bundle_for,
+    quick_chains,
+)
+from tests.ordering_osn.helpers.served import served
+from tests.ordering_osn.helpers.small import (
+    TWO,
+    Nodes,
+    chains_plan,
+    healthy,
+    ordered,
+    transaction,
+)
+
+pytestmark = pytest.mark.slow
+THREE = CHAINS[:3]
+# The readers' chains are in the plan; the collector of a and b does not order c's transactions.
+READ = chains_plan(*THREE, spanning=[(A, B), (B, C), THREE], readers=[(A, B), THREE])
+
+
+async def answers(address, chains, start=messages.OLDEST, *, count, signer=None):
+    """Give the first answers of a stream as bytes; fewer where the node ends it."""
+    request = messages.deliver_request(signer or configs.org_user(), chains, start)
+    got = []
+    async with asyncio.timeout(60), NodeClient(address) as client:
+        stream = client.exchange(messages.DELIVER_MULTI, [request])
+        async with aclosing(stream):
+            async for raw in stream:
+                got.append(raw)
+                if len(got) == count:
+                    break
+    return got
+
+
+def entries(node, chains, start=messages.OLDEST, *, count, **options):
+    async def read():
+        async with served(node) as address:
+            return await answers(address, chains, start, count=count, **options)
+
+    return [messages.read_delivered(raw) for raw in asyncio.run(read())]
+
+
+def ended(node, chains, start=messages.OLDEST, **options):
+    """Give the status and the reason with which a node ends a stream at once."""
+    (end,) = entries(node, chains, start, count=1, **options)
+    return end.status, end.info
+
+
+def fill(clients, node, *, rounds=3):
+    """Order transactions of one chain and bundles; gives the bundles."""
+    made = []
+    for _ in range(rounds):
+        made += [bundle_for(A, B), bundle_for(*THREE), bundle_for(B, C)]
+        clients.accepted(node, *made[-3:])
+        clients.broadcast(node, *map(transaction, THREE))
+    clients.committed(node, *made)
+    for chain, count in ((A, 3), (B, 4), (C, 3)):
+        until(lambda chain=chain, count=count: len(ordered(node, chain)) == rounds * count)
+    return made
+
+
+def test_one_order_everything_once_and_the_rest_behind_each_cursor_at_another_node(tmp_path):
+    with Nodes(READ, tmp_path) as osn, Clients() as clients:
+        raws = quick_chains(*THREE)
+        n1, n2 = osn.start("n1", *raws), osn.start("n2", *raws)
+        healthy(n1, n2)
+        made = fill(clients, n1)
+        whole = entries(n1, THREE, count=18)
+        assert {each.bundle_id for each in whole} - {b""} == {each.id for each in made}
+        for chain in THREE:  # each chain's entries are its ledger
+            parts = [part for each in whole for part in each.parts if part.place.chain == chain]
+            assert [part.envelope for part in parts] == ordered(n1, chain)
+        for each in whole:
+            assert {part.place.chain for part in each.parts} == set(each.chains)
+        for number in range(17):
+            rest = entries(n2, THREE, whole[number].cursor, count=17 - number)
+            assert rest == whole[number + 1 :]
+        # M12: a reader of two of the chains has what is common in the same order.
+        two = entries(n2, (A, B), count=15)
+        assert [parts_in(each, (A, B)) for each in whole if parts_in(each, (A, B))] == [
+            parts_in(each, (A, B)) for each in two
+        ]
+
+
+def parts_in(entry, chains):
+    return [part for part in entry.parts if part.place.chain in chains]
+
+
+def test_newest_gives_what_comes_from_now_on_after_restarts_too(tmp_path):
+    with Nodes(READ, tmp_path) as osn, Clients() as clients:
+        osn.start("n1", *quick_chains(*THREE))
+        healthy(osn.nodes["n1"])
+        fill(clients, osn.nodes["n1"], rounds=1)
+        osn.stop("n1")
+        node = osn.start("n1")
+        healthy(node)
+
+        async def follow():
+            async with served(node) as address:
+                reading = asyncio.create_task(answers(address, (A, B), messages.NEWEST, count=1))
+                sent = []
+                while not reading.done():  # until one comes behind the start
+                    sent.append(transaction(B))
+                    await node.submit(sent[-1])
+                    await asyncio.wait({reading}, timeout=0.2)
+                return sent, messages.read_delivered(reading.result()[0])
+
+        sent, entry = asyncio.run(follow())
+        assert [part.envelope in sent for part in entry.parts] == [True]
+
+
+def test_a_reader_of_one_chain_gets_the_same_and_no_part_of_another(tmp_path):
+    with Nodes(READ, tmp_path) as osn, Clients() as clients:
+        node = osn.start("n1", *quick_chains(*THREE))
+        healthy(node)
+        made = fill(clients, node, rounds=1)
+
+        async def read():
+            async with served(node) as address:
+                return (
+                    await answers(address, (B,), count=4),
+                    await answers(address, (A, B), count=5),
+                )
+
+        of_one, of_two = asyncio.run(read())
+        got = [messages.read_delivered(raw) for raw in of_one]
+        assert [part.envelope for each in got for part in each.parts] == ordered(node, B)
+        secret = [part.envelope for each in made for part in each.parts if part.chain == C]
+        assert len(secret) == 2
+        assert not [raw for raw in of_one + of_two for envelope in secret if envelope in raw]
+
+
+def test_refusals_name_the_chain_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(deliver_multi, "CHAINS_MAX", 3)
+    with Nodes(READ, tmp_path) as osn:
+        node = osn.start("n1", *quick_chains(A, B))
+        healthy(node)
+        assert ended(node, (A, "chain-x")) == (404, "this node has no channel 'chain-x'")
+        assert ended(node, ()) == (400, "the request names 0 chains, not 1 to 3")
+        assert ended(node, (*THREE, "d"))[0] == 400
+        assert ended(node, (A, A)) == (400, "the request names a chain twice")
+        for cursor in (b"", b"1:", b"1/K1/3/0/3", b"2:1/K1/3/0/3", b"1:" + b"9" * 2000, b"1:\xff"):
+            status, info = ended(node, (A, B), cursor)
+            assert (status, info[:22]) == (400, "the cursor is none tha"), cursor
+        assert ended(node, (A, B), b"1:1/K99/0/0/0")[0] == 400
+        status, info = ended(node, (A, B), b"1:9/K2/0/0/0")
+        assert (status, info.startswith("topic chains has no plan of epoch 9")) == (404, True)
+        stranger = configs.Member(configs.root().issue("x", units=["client"]), "Org1MSP")
+        assert ended(node, (A, B), signer=stranger) == (
+            403,
+            f"the identity does not satisfy the Readers of channel {A}",
+        )
+
+
+def test_chains_that_no_collector_orders_are_refused_with_the_remedy(tmp_path):
+    with Nodes(TWO, tmp_path) as osn:
+        node = osn.start("n1", *quick_chains(A, B))
+        healthy(node)
+        status, info = ended(node, (A, B))
+        assert status == 404
+        assert "amcast topology plan" in info
+
+
+def test_a_right_that_is_revoked_ends_the_stream_with_the_chain(tmp_path):
+    with Nodes(READ, tmp_path) as osn:
+        node = osn.start("n1", *quick_chains(A, B))
+        healthy(node)
+
+        async def follow():
+            async with served(node) as address:
+                reading = asyncio.create_task(answers(address, (A, B), count=100))
+                assert (await node.submit(transaction(A)))[0] == 200
+                change = configs.update(
+                    node.get(B).config,
+                    lambda new: configs.set_consensus(new, state=configs.MAINTENANCE),
+                )
+                assert await node.submit(change) == (200, "")
+                return await reading
+
+        *_, last = [messages.read_delivered(raw) for raw in asyncio.run(follow())]
+        assert (last.status, last.info) == (
+            403,
+            f"the identity does not satisfy the Readers of channel {B}",
+        )
+
+
+def test_a_node_has_so_many_readers_and_ends_them_when_it_stops(tmp_path, monkeypatch):
+    monkeypatch.setattr(deliver_multi.DeliverMulti.__init__, "__kwdefaults__", {"readers_max": 1})
+    with Nodes(READ, tmp_path) as osn:
+        node = osn.start("n1", *quick_chains(A, B))
+        healthy(node)
+
+        async def both():
+            server = Server(node, metrics=node.metrics)
+            await server.start()
+            address = f"127.0.0.1:{server.port}"
+            assert (await node.submit(transaction(A)))[0] == 200
+            request = messages.deliver_request(configs.org_user(), (A, B), messages.OLDEST)
+            async with asyncio.timeout(60), NodeClient(address) as client:
+                first = client.exchange(messages.DELIVER_MULTI, [request])
+                assert isinstance(messages.read_delivered(await anext(first)), Entry)
+                (refused,) = await answers(address, (A, B), count=1)
+                await server.stop(1.0)
+                return messages.read_delivered(refused), messages.read_delivered(await anext(first))
+
+        refused, stopped = asyncio.run(both())
+        assert refused.status == 503
+        assert refused.info.startswith("this node has 1 readers of several chains")
+        assert (stopped.status, stopped.info) == (503, "this node is stopping")
+
+
+def test_a_reader_that_leaves_gives_its_place_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(deliver_multi.DeliverMulti.__init__, "__kwdefaults__", {"readers_max": 1})
+    with Nodes(READ, tmp_path) as osn:
+        node = osn.start("n1", *quick_chains(A, B))
+        healthy(node)
+
+        async def in_turn():
+            async with served(node) as address:
+                assert (await node.submit(transaction(A)))[0] == 200
+                await answers(address, (A, B), count=1)
+                async with asyncio.timeout(60):
+                    while True:  # until the first one's consumer is closed
+                        (raw,) = await answers(address, (A, B), count=1)
+                        answer = messages.read_delivered(raw)
+                        if isinstance(answer, Entry):
+                            return
+
+        asyncio.run(in_turn())

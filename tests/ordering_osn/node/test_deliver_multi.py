@@ -170,6 +170,25 @@ def test_refusals_name_the_chain_and_what_to_do(tmp_path, monkeypatch):
         )
 
 
+def test_what_may_be_pruned_is_refused_and_what_is_behind_it_is_given(tmp_path):
+    with Nodes(READ, tmp_path) as osn, Clients() as clients:
+        node = osn.start("n1", *quick_chains(A, B, count=1))
+        healthy(node)
+        for number in range(1, 7):  # a block each
+            clients.broadcast(node, transaction(A))
+            until(lambda number=number: len(ordered(node, A)) == number)
+        whole = entries(node, (A, B), count=6)
+        node.get(A).ledger.prune(4)
+        assert node.get(A).ledger.base == 4
+        for start in (messages.OLDEST, whole[0].cursor):
+            status, info = ended(node, (A, B), start)
+            assert status == 404
+            assert f"entries of {A} behind this start may be in blocks below 4" in info
+        for number in (3, 4):
+            rest = entries(node, (A, B), whole[number].cursor, count=5 - number)
+            assert rest == whole[number + 1 :]
+
+
 def test_chains_that_no_collector_orders_are_refused_with_the_remedy(tmp_path):
     with Nodes(TWO, tmp_path) as osn:
         node = osn.start("n1", *quick_chains(A, B))

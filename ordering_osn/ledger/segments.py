@@ -143,7 +143,8 @@ def scan(path: Path) -> Scanned:
         while (raw := _intact(file, segment.mark, segment.next, size)) is not None:
             segment.bounds.append(segment.end + RECORD_BYTES + len(raw))
         file.seek(segment.end)
-        rest = file.read(size - segment.end)  # another process may be appending behind `size`
+        # Another process may be appending behind `size`, or have written the header since.
+        rest = file.read(max(0, size - segment.end))
         return Scanned(segment, len(rest), _resumes(rest, segment))
 
 

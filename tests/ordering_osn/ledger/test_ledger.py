@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import types
 from pathlib import Path
 
 import pytest
@@ -495,13 +494,3 @@ def test_any_run_of_appends_crashes_prunings_and_restarts_is_what_a_list_would_b
     ledger.close()
     assert reopened(folder) == model[base:]
     shutil.rmtree(folder)
-
-
-def test_a_segment_whose_header_is_written_while_it_is_scanned_has_no_rest(tmp_path, monkeypatch):
-    """A reader of another process measures the new file before its header is in it."""
-    segment, descriptor = segments.create(tmp_path, 7)
-    os.close(descriptor)
-    measured = types.SimpleNamespace(st_size=0)
-    monkeypatch.setattr(segments.os, "fstat", lambda _: measured)
-    scanned = segments.scan(segment.path)
-    assert (scanned.segment.first, scanned.segment.next, scanned.rest) == (7, 7, 0)

@@ -4,8 +4,9 @@ A *partition* is an address here, "P1". A *log* is the Kafka partition that stor
 one set of them, each message once. docs/glossary.md explains all words.
 """
 
-from multicast.consumer import Consumer, Message
+from multicast.consumer import Consumer
 from multicast.cursor import Cursor
+from multicast.delivered_message import Message
 from multicast.delivery import Batch
 from multicast.errors import AmcastError
 from multicast.messages import MessageID

@@ -1,11 +1,13 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
 `Consumer` polls Kafka and carries out what `multicast.delivery` decides; this file contains no rule
-of the protocol. A consumer is used from one thread at a time.
+of the protocol. A consumer is used from one thread at a time; only `commit`, `progress` and
+`entries` may be called from another thread meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,13 +22,13 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.cursor import Cursor
+from multicast.delivered_message import Message
 from multicast.delivery import Batch, Delivery
 from multicast.drivers import open_driver
-from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
+from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
 from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
-from multicast.messages import MessageID
 from multicast.subscription import (
     Bounds,
     End,
@@ -54,55 +56,6 @@ _END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 
 # elects other leaders once the broker's session has expired, after 9 s by default
 # (broker.session.timeout.ms).
 _QUIET_S = 30.0
-
-
-class Message:
-    """One delivered message."""
-
-    __slots__ = ("_batch", "_record")
-
-    def __init__(self, batch: Batch, record: Record) -> None:
-        self._batch = batch
-        self._record = record
-
-    @property
-    def message_id(self) -> MessageID:
-        """(log, offset); prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset)
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        """The destination set that the producer named, sorted."""
-        return self._batch.to
-
-    @property
-    def payload(self) -> bytes | None:
-        """The producer's payload, unchanged."""
-        return self._record.value
-
-    @property
-    def key(self) -> bytes | None:
-        """The producer's key."""
-        return self._record.key
-
-    @property
-    def headers(self) -> Headers:
-        """The producer's headers, without the reserved ones ("amcast.")."""
-        return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Kafka's timestamp of the record, milliseconds since 1970."""
-        return self._record.timestamp_ms
-
-    @property
-    def cursor(self) -> Cursor:
-        """The position right after this message: commit it once the message is processed."""
-        batch = self._batch
-        return Cursor(batch.epoch, batch.source, batch.record, batch.run, self._record.offset + 1)
-
-    def __repr__(self) -> str:
-        return f"<Message {self.message_id} to {'+'.join(self.to)}>"
 
 
 class Consumer:
@@ -141,6 +94,8 @@ class Consumer:
         self._entries = EntriesRead()
         self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
+        # Held to change, and to read for a commit, what was delivered; never while a poll waits.
+        self._lock = threading.RLock()
         self._group_positions: GroupPositions
         self._positions_known = False
         self._driver: Driver
@@ -225,12 +180,13 @@ class Consumer:
 
     def _deliver(self, messages_max: int) -> list[Batch]:
         """Take the messages that can be delivered; record the logs' offsets for commits."""
-        if not self._positions_known and self._delivery.payload_starts is not None:
-            self._positions_known = True
-            self._group_positions.begins(self._delivery.position, self._log_offsets())
-        batches = self._delivery.deliver(messages_max)
-        for batch in batches:
-            self._group_positions.handed_out(batch)
+        with self._lock:
+            if not self._positions_known and self._delivery.payload_starts is not None:
+                self._positions_known = True
+                self._group_positions.begins(self._delivery.position, self._log_offsets())
+            batches = self._delivery.deliver(messages_max)
+            for batch in batches:
+                self._group_positions.handed_out(batch)
         return batches
 
     def _log_offsets(self) -> dict[TopicPartition, int]:
@@ -248,7 +204,7 @@ class Consumer:
         after all messages of the epochs that cover the interest.
         """
         if end is None:
-            end = end_now(self._driver, self._control, self._request)
+            end = self.end()
         else:
             self._control.refresh()
         last_delivery = time.monotonic()
@@ -257,11 +213,19 @@ class Consumer:
                 last_delivery = time.monotonic()
                 self._handed_out = batch
                 yield batch
-            cause = missing(self._control.state, self._request, self._delivery, end)
+            cause = self.lacks(end)
             if cause is None:
                 return
             if time.monotonic() - last_delivery > timeout:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
+
+    def end(self) -> End:
+        """Take the end of the interest's logs as it is now; blocks until the cluster answered."""
+        return end_now(self._driver, self._control, self._request)
+
+    def lacks(self, end: End) -> str | None:
+        """Say what is not delivered yet up to an end that was taken here; None: nothing."""
+        return missing(self._control.state, self._request, self._delivery, end)
 
     # -- positions --------------------------------------------------------------------------
 
@@ -284,11 +248,13 @@ class Consumer:
 
     def progress(self) -> dict[str, int]:
         """Give, per log of the interest, the offset below which all is delivered or dropped."""
-        return self._delivery.progress()
+        with self._lock:
+            return self._delivery.progress()
 
     def entries(self) -> ConsumerEntries:
         """Count by log the order entries read since the consumer was opened, and those dropped."""
-        return self._entries.sums()
+        with self._lock:
+            return self._entries.sums()
 
     @property
     def interest(self) -> tuple[str, ...]:
@@ -314,10 +280,11 @@ class Consumer:
         else:
             cursor = Cursor.parse(where) if isinstance(where, str) else where
             delivery = self._open(cursor)
-        self._handed_out = None
-        self._sought = True
-        self._group_positions = GroupPositions()
-        self._begin(delivery)
+        with self._lock:
+            self._handed_out = None
+            self._sought = True
+            self._group_positions = GroupPositions()
+            self._begin(delivery)
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -327,9 +294,10 @@ class Consumer:
         stores an offset for each log of the interest, so that Kafka's tools show the group's lag.
         """
         cursor = cursor or self.position
-        offsets = self._group_positions.resume_from(cursor)
-        if cursor == self._delivery.position and self._positions_known:
-            offsets.update(self._log_offsets())  # past the skips and markers after the last message
+        with self._lock:
+            offsets = self._group_positions.resume_from(cursor)
+            if cursor == self._delivery.position and self._positions_known:
+                offsets.update(self._log_offsets())  # past skips and markers after the last message
         self._driver.commit(
             self._group,
             {
@@ -418,8 +386,9 @@ class Consumer:
             answers = self._orders.poll(timeout, _ORDER_RECORDS_MAX)
         else:
             answers = self._payloads.poll(timeout)
-        for fetched in answers:
-            self._feed(fetched.partition, fetched.records, fetched.position)
+        with self._lock:
+            for fetched in answers:
+                self._feed(fetched.partition, fetched.records, fetched.position)
 
     def _feed(self, partition: TopicPartition, records: Sequence[Record], position: int) -> None:
         number = self._streams.get(partition)
@@ -473,7 +442,8 @@ class Consumer:
         following = follow(control, self._request, delivery, bounds=self._bounds)
         if following is None:
             return True
-        self._begin(following)
+        with self._lock:
+            self._begin(following)
         return False
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from multicast.control import ControlReader, stream_partition
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
@@ -30,6 +31,7 @@ class OrderFollower:
         self._ordered: dict[str, int] = {}
         self._self_ordered: set[str] = set()  # logs without a collector: each is its own order
         self._error: AmcastError | None = None
+        self._listener: Callable[[], None] | None = None
         self._stop = threading.Event()
         self._reader: Reader = driver.reader({})
         self._checkpoints = True
@@ -43,14 +45,27 @@ class OrderFollower:
         """
         deadline = time.monotonic() + timeout_s
         with self._moved:
-            while not self._is_ordered(log, offset):
-                if self._error is not None:
-                    raise self._error
+            while not self.is_ordered(log, offset):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return False
                 self._moved.wait(remaining)
         return True
+
+    def is_ordered(self, log: str, offset: int) -> bool:
+        """Whether that offset of the log is ordered; does not block, and raises as `wait`."""
+        if log in self._self_ordered or self._ordered.get(log, 0) > offset:
+            return True
+        if self._error is not None:
+            raise self._error
+        return False
+
+    def listen(self, moved: Callable[[], None]) -> None:
+        """Have `moved` called, in the follower's thread, when answers of `is_ordered` may change.
+
+        It must neither block nor raise. There is one listener.
+        """
+        self._listener = moved
 
     def close(self) -> None:
         """Stop the thread and release the readers."""
@@ -60,8 +75,10 @@ class OrderFollower:
         self._reader.close()
         self._control.close()
 
-    def _is_ordered(self, log: str, offset: int) -> bool:
-        return log in self._self_ordered or self._ordered.get(log, 0) > offset
+    def _notify(self) -> None:
+        self._moved.notify_all()
+        if self._listener is not None:
+            self._listener()
 
     def _run(self) -> None:
         try:
@@ -76,7 +93,7 @@ class OrderFollower:
         except AmcastError as error:
             with self._moved:
                 self._error = error
-                self._moved.notify_all()
+                self._notify()
 
     def _follow_epoch(self) -> None:
         state = self._control.refresh()
@@ -93,7 +110,7 @@ class OrderFollower:
         with self._moved:
             self._ordered.update(starts)
             self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
-            self._moved.notify_all()
+            self._notify()
         self._reader.add({partition: stream.offset_next for partition, stream in streams.items()})
         try:
             self._read(plan.epoch, streams)
@@ -113,7 +130,7 @@ class OrderFollower:
                     for number in stream.own:
                         name = stream.plan.logs[number].name
                         self._ordered[name] = stream.state.positions[number]
-                    self._moved.notify_all()
+                    self._notify()
             now = time.monotonic()
             if now < control_due and not any(stream.state.frozen for stream in streams.values()):
                 continue

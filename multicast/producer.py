@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from multicast.announcer import Announcer
 from multicast.control import ControlReader, log_partition
@@ -29,13 +29,14 @@ from multicast.drivers.protocol import (
 from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
 from multicast.messages import covered_header, refuse_names
 from multicast.order_follower import OrderFollower
-from multicast.receipts import FAILOVER_S, Receipt, Receipts, Route, Settlement
+from multicast.receipts import FAILOVER_S, OneMessage, Receipt, Receipts, Route, Settlement
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
 # a caller in a loop must not turn each of its mistakes into a request. A set that is declared while
 # the producer runs is refused for at most this long.
 _PLAN_EVERY_S = 1.0
+_Message = TypeVar("_Message", bound=OneMessage)
 
 
 def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
@@ -51,6 +52,16 @@ def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
                 )
     refuse_names(pairs)
     return pairs
+
+
+def _destinations(to: Iterable[str]) -> frozenset[str]:
+    """Give a destination set; raises `UsageError` for a str and for an empty set."""
+    if isinstance(to, str):
+        raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
+    destinations = frozenset(to)
+    if not destinations:
+        raise UsageError("a destination set names at least one partition")
+    return destinations
 
 
 class Producer:
@@ -81,7 +92,7 @@ class Producer:
         linger_ms: int = 0,
     ) -> None:
         self._block_s = block_s
-        self._settlement = Settlement(self._orders)
+        self._settlement = Settlement(self.orders)
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
         self._routes: dict[frozenset[str], Route] = {}
@@ -160,21 +171,13 @@ class Producer:
         deadline = None
         while True:
             try:
-                self._appender.append(
-                    route.partition,
-                    payload,
-                    key=key,
-                    headers=pairs,
-                    done=receipt.settle,
-                )
+                self._append(receipt, route, payload, key, pairs)
             except BufferFull:
                 deadline = deadline or time.monotonic() + self._block_s
                 if time.monotonic() >= deadline:
                     raise
                 self._settlement.pause()
             else:
-                if route.announcer is not None:
-                    route.announcer.sent(1)
                 return receipt
 
     def multicast_all(self, payloads: Sequence[bytes | None], *, to: Iterable[str]) -> Receipts:
@@ -189,17 +192,8 @@ class Producer:
         started = 0
         deadline = time.monotonic() + self._block_s
         while started < len(payloads):
-            remaining = payloads[started:] if started else payloads
-            done = partial(receipts.settle, started)
-            if route.header is None:
-                taken = self._appender.append_all(route.partition, remaining, done=done)
-            else:
-                taken = append_each(
-                    self._appender, route.partition, remaining, headers=[route.header], done=done
-                )
+            taken = self.send_some(receipts, payloads, started)
             started += taken
-            if taken and route.announcer is not None:
-                route.announcer.sent(taken)
             if not taken:
                 if time.monotonic() >= deadline:
                     break
@@ -208,6 +202,78 @@ class Producer:
             error = BufferFull(f"the producer's buffer had no room within {self._block_s:g} s")
             receipts.settle(0, index, AppendFailed(error))
         return receipts
+
+    # -- for an event loop: `multicast.aio` ------------------------------------------------------
+
+    def start(
+        self,
+        make: Callable[[Settlement, Route], _Message],
+        payload: bytes | None,
+        *,
+        to: Iterable[str],
+        key: bytes | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> _Message | None:
+        """Multicast a message without any wait; return what `make` makes to take the outcome.
+
+        None: nothing was sent, as that would have to wait for the cluster; call `prepare` in a
+        thread, then this again. Raises what `multicast` raises, `BufferFull` at once; after each
+        error nothing was sent.
+        """
+        pairs = _pairs(headers) if headers else ()
+        route = self._known_route(to)
+        if route is None or not self._appender.ready(route.partition):
+            return None
+        if route.header is not None:
+            pairs = [*pairs, route.header]
+        message = make(self._settlement, route)
+        self._append(message, route, payload, key, pairs)
+        return message
+
+    def start_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str],
+        done: Callable[[], None],
+    ) -> Receipts | None:
+        """Make the receipts for `send_some`; None as for `start`. `done`: all outcomes are known.
+
+        Raises what `start` raises, but `BufferFull`.
+        """
+        route = self._known_route(to)
+        if route is None or not self._appender.ready(route.partition):
+            return None
+        return Receipts(self._settlement, route, len(payloads), done)
+
+    def send_some(self, receipts: Receipts, payloads: Sequence[bytes | None], first: int) -> int:
+        """Start appends of `payloads[first:]` in order, without any wait; return how many."""
+        route = receipts.route
+        remaining = payloads[first:] if first else payloads
+        done = partial(receipts.settle, first)
+        if route.header is None:
+            taken = self._appender.append_all(route.partition, remaining, done=done)
+        else:
+            taken = append_each(
+                self._appender, route.partition, remaining, headers=[route.header], done=done
+            )
+        if taken and route.announcer is not None:
+            route.announcer.sent(taken)
+        return taken
+
+    def prepare(self, to: Iterable[str]) -> None:
+        """Wait until `start` to this set needs no wait, or raise why it would fail.
+
+        Blocks for one request to the cluster, and for 3 s at most until the client is ready.
+        """
+        self._appender.prepare(self._route(to).partition)
+
+    def orders(self) -> OrderFollower:
+        """Give the follower of the order streams; the first call opens it, which blocks."""
+        with self._control_lock:
+            if self._follower is None:
+                self._follower = OrderFollower(self._driver, self._plan.topic)
+            return self._follower
 
     def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
@@ -226,24 +292,47 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _append(
+        self,
+        message: OneMessage,
+        route: Route,
+        payload: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+    ) -> None:
+        """Start one append and announce it; raises `BufferFull` at once."""
+        self._appender.append(
+            route.partition, payload, key=key, headers=headers, done=message.settle
+        )
+        if route.announcer is not None:
+            route.announcer.sent(1)
+
     def _route(self, to: Iterable[str]) -> Route:
-        if isinstance(to, str):
-            raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
-        destinations = frozenset(to)
+        destinations = _destinations(to)
+        return self._routes.get(destinations) or self._make_route(
+            destinations, self._cover(destinations)
+        )
+
+    def _known_route(self, to: Iterable[str]) -> Route | None:
+        """Give the route of a set that the plan covers; None if a newer plan may have one."""
+        destinations = _destinations(to)
         route = self._routes.get(destinations)
-        if route is None:
-            log = self._cover(destinations)
-            exact = tuple(sorted(destinations))
-            header = None if exact == log.to else covered_header(log.name, exact)
-            announcer = None if self._announcer is None else self._announcer.log(log.name)
-            route = Route(log, log_partition(log), exact, header, announcer)
-            self._routes[destinations] = route
+        if route is not None:
+            return route
+        plan = self._plan
+        log = plan.cover(destinations) if destinations <= set(plan.partitions) else None
+        return None if log is None else self._make_route(destinations, log)
+
+    def _make_route(self, destinations: frozenset[str], log: Log) -> Route:
+        exact = tuple(sorted(destinations))
+        header = None if exact == log.to else covered_header(log.name, exact)
+        announcer = None if self._announcer is None else self._announcer.log(log.name)
+        route = Route(log, log_partition(log), exact, header, announcer)
+        self._routes[destinations] = route
         return route
 
     def _cover(self, to: frozenset[str]) -> Log:
         """Find the log that messages to a set go to; read a newer plan if this one has none."""
-        if not to:
-            raise UsageError("a destination set names at least one partition")
         log = self._plan.cover(to) if to <= set(self._plan.partitions) else None
         if log is None:
             self._read_plan()
@@ -273,9 +362,3 @@ class Producer:
                 f"{', '.join(self._plan.partitions)}"
             )
         return self._plan.cover(to)
-
-    def _orders(self) -> OrderFollower:
-        with self._control_lock:
-            if self._follower is None:
-                self._follower = OrderFollower(self._driver, self._plan.topic)
-            return self._follower

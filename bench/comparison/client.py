@@ -82,6 +82,14 @@ class Stamped:
 
         self._inner.append(partition, value, key=key, headers=headers, done=acknowledged)
 
+    def ready(self, partition: TopicPartition) -> bool:
+        """Return whether an append would start without any wait."""
+        return self._inner.ready(partition)
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Wait until `ready`."""
+        self._inner.prepare(partition)
+
     def _note(self, value: bytes | None, began: int, offset: int) -> None:
         now = time.monotonic_ns()
         self._took.append(now - began)

@@ -17,8 +17,9 @@ import typer
 
 from multicast import history
 from multicast.cli.options import Bootstrap, DriverName, Topic
-from multicast.consumer import Consumer, Message
+from multicast.consumer import Consumer
 from multicast.cursor import Cursor
+from multicast.delivered_message import Message
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError

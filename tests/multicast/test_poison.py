@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from multicast.cli import send_receive
-from multicast.consumer import Message
 from multicast.control import ends_record, log_partition, markers_record
+from multicast.delivered_message import Message
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

@@ -25,7 +25,6 @@ producers, those that send <= 1, and those that are being closed <= `_ENDING_MAX
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.librdkafka.outcomes import Outcomes, name, not_sent, unknown
+from multicast.drivers.librdkafka import ending
+from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
 from multicast.drivers.protocol import (
@@ -56,11 +56,11 @@ _IDLE_S = 0.25  # an outcome ends this wait at once; only `close` and the guard 
 _GUARD_S = 0.1  # the period of the guard: overdue outcomes may be 1 s late (docs/hazards.md)
 _STUCK_TIMEOUTS = 2  # delivery time-outs; each replacement settles all waiting appends as unknown
 _DRAIN_S = 1.0  # a replaced producer delays new appends by this much, to deliver its own
+_REPLACED_S = 3.0  # a replacement takes two seconds (docs/hazards.md)
 _STALLED_S = 0.25  # after such a pause in acknowledgements, the rest does not come soon
 _POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that they are done
 _FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
 _PURGE_S = 0.5  # librdkafka's threads take milliseconds to release what they hold
-_END_S = 5.0  # the same for a producer that is being closed, on a thread where nobody waits
 # Closing lasts as long as a DNS look-up of a broker; without a limit, an outage with many
 # replacements would pile up producers, each with a thread for every broker.
 _ENDING_MAX = 2
@@ -150,6 +150,17 @@ class LibrdkafkaAppender:
         if number % _SERVE_APPENDS == 0:
             self._serve_here()
 
+    def ready(self, partition: TopicPartition) -> bool:  # noqa: ARG002 - a producer serves all
+        """Return whether no producer is being replaced: an append may wait until that is done."""
+        return self._held is None
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Wait while the producer is being replaced, for `_REPLACED_S` seconds at most."""
+        deadline = time.monotonic() + _REPLACED_S
+        while not self.ready(partition) and time.monotonic() < deadline:
+            if self._closed.wait(_POLL_S):
+                return
+
     def append_all(
         self,
         partition: TopicPartition,
@@ -227,7 +238,7 @@ class LibrdkafkaAppender:
         """
         why = error.args[0] if isinstance(error, KafkaException) else None
         try:
-            if why is not None and _is_fatal(why):
+            if why is not None and is_fatal(why):
                 self._break(why)
                 self._stop_sending(number - 1)
                 self._hold(number, append)
@@ -278,7 +289,7 @@ class LibrdkafkaAppender:
             # After the first that found the queue full, no other was taken.
             if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
                 return index, refused
-            if _is_fatal(error):
+            if is_fatal(error):
                 self._break(error)
                 self._stop_sending(self._started.last)
                 return index, refused
@@ -480,21 +491,7 @@ class LibrdkafkaAppender:
         """Close a producer on a thread: it may take as long as a DNS look-up of a broker."""
         held = [producer]
         thread = threading.Thread(
-            target=_end, args=(held,), name="amcast-appender-end", daemon=True
+            target=ending.end, args=(held,), name="amcast-appender-end", daemon=True
         )
         self._ending.append(thread)
         thread.start()
-
-
-def _is_fatal(error: Any) -> bool:
-    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001
-
-
-def _end(held: list[Any]) -> None:
-    """Purge what a producer holds; the package closes it with the last reference, held here."""
-    producer = held.pop()
-    end = time.monotonic() + _END_S
-    while len(producer) and time.monotonic() < end:
-        producer.purge(in_queue=True, in_flight=True, blocking=False)
-        with contextlib.suppress(KafkaException):  # the package reports its failure once more
-            producer.poll(_POLL_S)

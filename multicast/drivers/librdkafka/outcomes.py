@@ -119,3 +119,8 @@ def not_sent(partition: TopicPartition, why: str) -> AppendFailed:
 def name(partition: TopicPartition) -> str:
     """Return the usual text for a Kafka partition: TOPIC/NUMBER."""
     return f"{partition.topic}/{partition.partition}"
+
+
+def is_fatal(error: Any) -> bool:
+    """Return whether an error stops librdkafka's producer for good."""
+    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001

@@ -192,16 +192,20 @@ class Producer:
         started = 0
         deadline = time.monotonic() + self._block_s
         while started < len(payloads):
-            taken = self.send_some(receipts, payloads, started)
+            taken = self.send_some(receipts, started, payloads[started:])
             started += taken
             if not taken:
                 if time.monotonic() >= deadline:
                     break
                 self._settlement.pause()
-        for index in range(started, len(payloads)):
-            error = BufferFull(f"the producer's buffer had no room within {self._block_s:g} s")
-            receipts.settle(0, index, AppendFailed(error))
+        self.drop_rest(receipts, started, f"had no room within {self._block_s:g} s")
         return receipts
+
+    def drop_rest(self, receipts: Receipts, first: int, why: str) -> None:
+        """Settle the messages from `first` on as not sent."""
+        for index in range(first, len(receipts)):
+            error = BufferFull(f"message {index} was not sent: the producer's buffer {why}")
+            receipts.settle(0, index, AppendFailed(error))
 
     # -- for an event loop: `multicast.aio` ------------------------------------------------------
 
@@ -246,16 +250,18 @@ class Producer:
             return None
         return Receipts(self._settlement, route, len(payloads), done)
 
-    def send_some(self, receipts: Receipts, payloads: Sequence[bytes | None], first: int) -> int:
-        """Start appends of `payloads[first:]` in order, without any wait; return how many."""
+    def send_some(self, receipts: Receipts, first: int, payloads: Sequence[bytes | None]) -> int:
+        """Start appends of these messages, of which `first` is the first, without any wait.
+
+        Returns how many, from the first one on, the buffer had room for.
+        """
         route = receipts.route
-        remaining = payloads[first:] if first else payloads
         done = partial(receipts.settle, first)
         if route.header is None:
-            taken = self._appender.append_all(route.partition, remaining, done=done)
+            taken = self._appender.append_all(route.partition, payloads, done=done)
         else:
             taken = append_each(
-                self._appender, route.partition, remaining, headers=[route.header], done=done
+                self._appender, route.partition, payloads, headers=[route.header], done=done
             )
         if taken and route.announcer is not None:
             route.announcer.sent(taken)

@@ -11,7 +11,7 @@ round; printed are the medians, and the least and greatest ratio.
     delivered   p50 from the call of `multicast` to the message in the application
     send        messages/s from the first `multicast` to the last outcome, as fast as possible
     send_all    the same with `multicast_all`, 256 messages a call
-    read        messages/s of a backlog, message by message
+    read        messages/s of a stored backlog, from the opening on, message by message
     read_batches    the same by batches
 """
 
@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from bench.harness import figures
 from bench.harness.rig import Rig, pause, standing
@@ -57,10 +58,11 @@ def _p50_us(ages_ns: Sequence[int]) -> float:
 class _Arms:
     """The same work, done by threads and by an event loop."""
 
-    def __init__(self, rig: Rig, driver: str, *, probes: int, messages: int) -> None:
+    def __init__(self, rig: Rig, driver: str, *, probes: int, messages: int, backlog: int) -> None:
         self._place = {"bootstrap": rig.bootstrap, "topic": rig.topic, "driver": driver}
         self._probes = probes
         self._messages = messages
+        self._backlog = backlog
         self._payload = bytes(_BYTES)
 
     def _producer(self) -> Producer:
@@ -119,26 +121,21 @@ class _Arms:
         return {"send": send, "send_all": send_all, **self._reading()}
 
     def _reading(self) -> Figures:
+        made: Figures = {}
+        began = time.perf_counter()
         with self._consumer("earliest") as consumer:
-            first = next(iter(consumer))
-            assert first.payload
-            began = time.perf_counter()
-            count = 0
-            for _ in consumer:
-                count += 1
-                if count == self._messages:
-                    break
-            read = self._rate(began)
+            for _ in islice(consumer, self._backlog):
+                pass
+            made["read"] = self._rate(began, self._backlog)
+        began = time.perf_counter()
         with self._consumer("earliest") as consumer:
-            batches = consumer.batches()
-            next(batches)
-            began = time.perf_counter()
             count = 0
-            for batch in batches:
+            for batch in consumer.batches():
                 count += len(batch.records)
-                if count >= self._messages:
+                if count >= self._backlog:
                     break
-            return {"read": read, "read_batches": self._rate(began, count)}
+            made["read_batches"] = self._rate(began, count)
+        return made
 
     # -- an event loop --------------------------------------------------------------------------
 
@@ -190,33 +187,35 @@ class _Arms:
         return {"send": send, "send_all": send_all, **await self._async_reading()}
 
     async def _async_reading(self) -> Figures:
+        made: Figures = {}
+        began = time.perf_counter()
         async with self._async_consumer("earliest") as consumer:
-            await anext(consumer)
-            began = time.perf_counter()
             count = 0
             async for _ in consumer:
-                count += 1
-                if count == self._messages:
+                count += 1  # noqa: SIM113 - there is no asynchronous `enumerate`
+                if count == self._backlog:
                     break
-            read = self._rate(began)
+            made["read"] = self._rate(began, self._backlog)
+        began = time.perf_counter()
         async with self._async_consumer("earliest") as consumer:
-            batches = consumer.batches()
-            await anext(batches)
-            began = time.perf_counter()
             count = 0
-            async for batch in batches:
+            async for batch in consumer.batches():
                 count += len(batch.records)
-                if count >= self._messages:
+                if count >= self._backlog:
                     break
-            return {"read": read, "read_batches": self._rate(began, count)}
+            made["read_batches"] = self._rate(began, count)
+        return made
 
     def _rate(self, began: float, count: int | None = None) -> float:
         return (count or self._messages) / (time.perf_counter() - began)
 
 
-def measure(rig: Rig, driver: str, *, rounds: int, probes: int, messages: int) -> Figures:
+def measure(
+    rig: Rig, driver: str, *, rounds: int, probes: int, messages: int, backlog: int
+) -> Figures:
     """Return, for each figure, the medians of both arms and of their ratios; p50s in us."""
-    arms = _Arms(rig, driver, probes=probes, messages=messages)
+    rig.fill(backlog, _BYTES)
+    arms = _Arms(rig, driver, probes=probes, messages=messages, backlog=backlog)
     pairs: list[tuple[Figures, Figures]] = []
     for number in range(rounds + 1):
         figures.progress("warm-up" if number == 0 else f"round {number} of {rounds}")
@@ -254,6 +253,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--probes", type=int, default=200, help="messages at the low rate")
     parser.add_argument("--messages", type=int, default=50_000, help="messages as fast as possible")
+    parser.add_argument("--backlog", type=int, default=200_000, help="messages to read")
     parser.add_argument("--driver", default="librdkafka")
     options = parser.parse_args(arguments)
     with standing(2) as rig, rig.collectors() as collectors:
@@ -264,6 +264,7 @@ def main(arguments: Sequence[str]) -> None:
             rounds=options.rounds,
             probes=options.probes,
             messages=options.messages,
+            backlog=options.backlog,
         )
         document = figures.document("aio", measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)

@@ -14,7 +14,7 @@ from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster
-from tests.helpers.plans import chain
+from tests.helpers.plans import chain, priced
 from tests.helpers.system import System
 from tests.multicast.aio.heart import PAUSE_MAX_S, watched
 from tests.multicast.aio.worlds import (
@@ -65,9 +65,7 @@ def test_the_heart_finds_a_synchronous_producer_that_waits_for_room():
     held = HeldAppends(in_flight_max=1)
 
     async def run(system):
-        with Producer(
-            topic="A", driver=HeldDriver(system.log, held), block_s=BLOCK_S
-        ) as producer:
+        with Producer(topic="A", driver=HeldDriver(system.log, held), block_s=BLOCK_S) as producer:
             producer.multicast(b"", to={"P1"})
             async with watched() as heart:
                 with suppress(AmcastError):
@@ -177,7 +175,7 @@ def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
             await asyncio.gather(*(receipt.accepted() for receipt in receipts))
         assert heart.longest_s < PAUSE_MAX_S
 
-    with System(one_broker.bootstrap, chain(), tmp_path, driver=driver) as system:
+    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
         asyncio.run(run(system))
 
 
@@ -210,6 +208,6 @@ def test_messages_are_ordered_and_delivered_on_a_real_broker(one_broker, driver,
         async with AsyncConsumer(**where, name="C1") as consumer:
             assert [batch async for batch in consumer.until_end()] == []
 
-    with System(one_broker.bootstrap, chain(), tmp_path, driver=driver) as system:
+    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
         system.order()
         asyncio.run(run(system))

@@ -192,7 +192,7 @@ class _Arms:
         async with self._async_consumer("earliest") as consumer:
             count = 0
             async for _ in consumer:
-                count += 1  # noqa: SIM113 - there is no asynchronous `enumerate`
+                count += 1
                 if count == self._backlog:
                     break
             made["read"] = self._rate(began, self._backlog)

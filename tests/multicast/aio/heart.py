@@ -1,12 +1,12 @@
-"""A task whose heart beats on the loop: the longest pause between two beats is the longest block."""
+"""A task whose heart beats on the loop: the longest pause between beats is the longest block."""
 
 import asyncio
 import time
 from contextlib import asynccontextmanager
 
 BEAT_S = 0.005
-# A turn of the loop, the interpreter's thread switches and a machine that is shared stay below this;
-# a call that waits for a frozen broker blocks for seconds.
+# A turn of the loop, switches of threads and a machine that is shared stay below this; a call
+# that waits for a frozen broker blocks for seconds.
 PAUSE_MAX_S = 1.0
 
 

@@ -60,8 +60,7 @@ def test_cancelled_sends_have_sent_nothing_and_others_are_stored_once(seed):
 
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*map(sender, "abcd"))
-            places = [(payload, await receipt) for payload, receipt in returned]
-        return places
+            return [(payload, await receipt) for payload, receipt in returned]
 
     with running(collectors=False) as system:
         settling = threading.Thread(target=settle)

@@ -11,12 +11,22 @@ promised in vain, corrects debts, relays the parent's order, and ends the epoch.
                  one with a debt, gets none
     handed out   by this instance, perhaps still in flight
 
-Debts are judged over SETTLED_TICKS ticks: a message that was stored before that time has a ticket
-by now, unless it gets none; a ticket from before that time has its message by now, or never will.
-    end then - expected now > 0: nobody pays this part of the debt; correct it
-    expected then - end now > 0: no messages come for these tickets. While the log grows, its next
-        messages take their offsets, and a negative correction lets as many tickets pass unheard.
-        While it rests, skips fill the offsets, and nothing is to be corrected
+    imbalance    of a log: end - expected. Messages whose tickets have not come yet raise it,
+                 tickets whose messages have not come yet lower it; both pass
+    settled      an imbalance that nothing has changed for `rest`, in which tickets and messages
+                 that are on their way arrive. It stays for ever, unless it is corrected
+
+All settled imbalances of a window of WINDOW_TICKS are judged together:
+    never below n > 0: nobody pays so much of the debt; it is corrected by n
+    never above -n < 0: no messages come for n tickets. If the log has grown meanwhile, each message
+        is ordered before it comes, and others wait for it: a negative correction makes n tickets
+        count for nothing. If it has not grown, skips fill the hole, and the balance is right again
+In a log that never rests nothing is settled and nothing corrected. There an imbalance costs little:
+the next message fills the hole, and the `upto` of the next ticket orders what a debt delays. A
+correction of what is only on its way would leave a hole when the log does rest. (A comparison of
+the end before a window with the tickets after it fails: while the log grows by more than the debt
+in that time, it never sees the debt. The simulation showed that, and that the least imbalance over
+all events is too low: a ticket may be read before the end that its message has moved.)
 
 Any number of instances may run at once: see `rule`.
 """
@@ -25,7 +35,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.tickets.rule import (
     Correction,
@@ -39,7 +49,7 @@ from bench.tickets.rule import (
     TicketStream,
 )
 
-SETTLED_TICKS = 4  # as `multicast.announcements.DEBT_TICKS`: 1 s with ticks of 0.25 s
+WINDOW_TICKS = 4  # as `multicast.announcements.DEBT_TICKS`: 1 s with ticks of 0.25 s
 RELAYS_MAX = 2  # in flight, as `CollectorLimits.pending_max`
 ENTRIES_MAX = 512  # of a relay, as `CollectorLimits.runs_max`
 
@@ -62,25 +72,44 @@ class WriteRecord:
 CollectorAction = FillHole | WriteRecord
 
 
+@dataclass(slots=True)
+class _Balance:
+    """A log's imbalance since the time `since`, and the settled ones of the window."""
+
+    imbalance: int
+    since: int
+    correction: int  # the number of the last correction when the window began
+    end: int  # of the log, when the window began
+    ticks: int = 0
+    settled: list[int] = field(default_factory=list)  # the least and the greatest
+
+
 class TicketCollector:
     """One instance of a collector in one epoch. Times are in the caller's unit."""
 
     def __init__(
-        self, own: TicketStream, parent: TicketStream | None, *, patience: int, lively: int
+        self,
+        own: TicketStream,
+        parent: TicketStream | None,
+        *,
+        patience: int,
+        rest: int,
+        lively: int,
     ) -> None:
         self.own = own
         self.parent = parent
         self._patience = patience
+        self._rest = rest
         self._lively = lively  # for so long after a ticket a log counts as one with tickets
         self._ends: dict[int, int] = {}
         self._beyond_since: dict[int, int] = {}  # since when a log's end is above its position
         self._ticket_time: dict[int, int] = {}  # when a ticket of the log last counted
         self._handed_out: dict[int, int] = {}  # own logs: `upto` of the last ticket
         self._relay_next = own.state.parent_next  # handed out up to here
-        self._relay: deque[RelayEntry] = deque()  # of the parent, from own.state.parent_next on
+        # Of the parent, from own.state.parent_next on: the record's offset, and what it ordered.
+        self._relay: deque[tuple[int, RelayEntry]] = deque()
         self._relays: deque[int] = deque()  # the `next` of each relay in flight
-        self._history: dict[int, deque[tuple[int, int]]] = {}  # of ticks: (end, expected)
-        self._corrected: dict[int, int] = {}  # the last correction's number, as of the history
+        self._balances: dict[int, _Balance] = {}
         self._corrections: list[Correction] = []
         self._holes: dict[int, int] = {}
         self._filling: set[int] = set()
@@ -97,12 +126,15 @@ class TicketCollector:
         for log, count in self.own.counted.items():
             if count > counted[log]:
                 self._ticket_time[log] = now
+        if not isinstance(judged, NotCounted):
+            for log in self._ends:
+                self._note_imbalance(log, now)
         state = self.own.state
         if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
             self.append_failed()
         while self._relays and self._relays[0] <= state.parent_next:
             self._relays.popleft()
-        while self._relay and self._relay[0].offset < state.parent_next:
+        while self._relay and self._relay[0][0] < state.parent_next:
             self._relay.popleft()
         self._relay_next = max(self._relay_next, state.parent_next)
 
@@ -114,11 +146,12 @@ class TicketCollector:
             return
         for log, _, end in judged:
             if log in self.own.shape.inherited:
-                self._relay.append(RelayEntry(offset, log, end))
+                self._relay.append((offset, RelayEntry(log, end)))
 
-    def log_end(self, log: int, end: int) -> None:
+    def log_end(self, log: int, end: int, now: int) -> None:
         """Report the end of an own log."""
         self._ends[log] = max(end, self._ends.get(log, 0))
+        self._note_imbalance(log, now)
 
     def append_failed(self) -> None:
         """Report that an append failed or has an unknown outcome: hand all out again."""
@@ -127,7 +160,7 @@ class TicketCollector:
         self._handed_out.clear()
         self._freezing = False
 
-    def tick(self) -> None:
+    def tick(self, now: int) -> None:
         """Report that time has passed: judge holes and debts."""
         state = self.own.state
         for log, end in self._ends.items():
@@ -139,7 +172,7 @@ class TicketCollector:
             elif log not in self._filling:
                 self._filling.add(log)
                 self._fills.append(log)
-            self._judge_debt(log, end, position - state.debts[log])
+            self._judge_balance(log, end, now)
 
     def filled(self, log: int) -> None:
         """Report that a fill has ended, whether or not it was successful."""
@@ -178,21 +211,31 @@ class TicketCollector:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _judge_debt(self, log: int, end: int, expected: int) -> None:
-        number = self.own.state.corrections[log]
-        history = self._history.setdefault(log, deque())
-        if self._corrected.get(log, number) != number:  # what was expected before is out of date
-            history.clear()
-        self._corrected[log] = number
-        history.append((end, expected))
-        if len(history) <= SETTLED_TICKS:
+    def _note_imbalance(self, log: int, now: int) -> _Balance:
+        state, end = self.own.state, self._ends[log]
+        imbalance = end - (state.positions[log] - state.debts[log])
+        number = state.corrections[log]
+        balance = self._balances.get(log)
+        if balance is None or balance.correction != number:
+            balance = self._balances[log] = _Balance(imbalance, now, number, end)
+        if now - balance.since >= self._rest:
+            seen = [*balance.settled, balance.imbalance]
+            balance.settled = [min(seen), max(seen)]
+        if balance.imbalance != imbalance:
+            balance.imbalance, balance.since = imbalance, now
+        return balance
+
+    def _judge_balance(self, log: int, end: int, now: int) -> None:
+        balance = self._note_imbalance(log, now)
+        balance.ticks += 1
+        if balance.ticks < WINDOW_TICKS:
             return
-        end_then, expected_then = history.popleft()
-        unpaid, unheard = end_then - expected, expected_then - end
-        if unpaid > 0:
-            self._corrections.append(Correction(log, number + 1, unpaid))
-        elif unheard > 0 and end > end_then:
-            self._corrections.append(Correction(log, number + 1, -unheard))
+        grown = end > balance.end
+        least, most = balance.settled or (0, 0)
+        balance.ticks, balance.end, balance.settled = 0, end, []
+        amount = least if least > 0 else min(0, most)
+        if amount > 0 or (amount < 0 and grown):
+            self._corrections.append(Correction(log, balance.correction + 1, amount))
 
     def _tickets(self, now: int) -> list[Ticket]:
         tickets = []
@@ -210,14 +253,14 @@ class TicketCollector:
         return tickets
 
     def _next_relay(self) -> RelayRecord | None:
-        if self.parent is None or self.parent.offset_next <= self._relay_next:
+        if self.parent is None or self.parent.relevant_next <= self._relay_next:
             return None
         first = self._relay_next
-        entries = [entry for entry in self._relay if entry.offset >= first]
-        end = self.parent.offset_next
-        if len(entries) > ENTRIES_MAX and entries[0].offset < entries[ENTRIES_MAX].offset:
-            end = entries[ENTRIES_MAX].offset
-            entries = [entry for entry in entries if entry.offset < end]
+        waiting = [(offset, entry) for offset, entry in self._relay if offset >= first]
+        end = self.parent.relevant_next
+        if len(waiting) > ENTRIES_MAX and waiting[0][0] < waiting[ENTRIES_MAX][0]:
+            end = waiting[ENTRIES_MAX][0]
+        entries = [entry for offset, entry in waiting if offset < end]
         if not entries and not self.parent.state.frozen:
             return None  # nothing of our bag; the next relay covers it
         return RelayRecord(first, end, tuple(entries))
@@ -227,7 +270,7 @@ class TicketCollector:
             return None
         state = self.own.state
         if self.parent is not None and not (
-            self.parent.state.frozen and state.parent_next >= self.parent.offset_next
+            self.parent.state.frozen and state.parent_next >= self.parent.relevant_next
         ):
             return None
         if any(state.positions[log] < end for log, end in self._freeze_after.items()):

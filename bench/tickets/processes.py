@@ -17,6 +17,7 @@ from bench.tickets.rule import OwnRecord, StreamShape, Ticket, TicketState, Tick
 from bench.tickets.world import SKIP, AppendEnd, Outcome, TicketTree, TicketWorld
 
 TICK_TURNS = 60  # a collector's tick
+REST_TURNS = 25  # longer than what is on its way without faults, shorter than busy logs' pauses
 READ_MAX = 4  # records of a partition in one hasty turn
 
 
@@ -135,7 +136,9 @@ class SimulatedCollector:
             own = TicketStream(own.shape, offset_next=offset, checkpoint=state)
         parent = tree.parents[node]
         above = None if parent is None else self.epoch.stream(parent)
-        self.core = TicketCollector(own, above, patience=self.patience, lively=6 * TICK_TURNS)
+        self.core = TicketCollector(
+            own, above, patience=self.patience, rest=REST_TURNS, lively=6 * TICK_TURNS
+        )
 
     def turn(self, *, thorough: bool = False) -> None:
         """Read, tick if it is time, and carry out what the core wants."""
@@ -153,13 +156,16 @@ class SimulatedCollector:
             for offset in self._range(first, len(above), thorough=thorough):
                 core.parent_read(offset, above[offset])
         for log in core.own.shape.own:
-            core.log_end(log, len(world.logs[log]))
+            core.log_end(log, len(world.logs[log]), world.now)
         if self.epoch.markers is not None:
             core.freeze_after(self.epoch.markers)
         if world.now >= self._ticked + TICK_TURNS:
             self._ticked = world.now
-            core.tick()
-        for action in core.step(world.now):
+            core.tick(world.now)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        for action in self.core.step(self.world.now):
             if isinstance(action, FillHole):
                 self._fill(action)
             else:
@@ -221,9 +227,7 @@ class SimulatedConsumer:
         self._epoch += 1
         epoch = self._epochs[self._epoch]
         # Any collector that knows all logs will do; another one in each epoch finds more.
-        nodes = [
-            node for node, bag in enumerate(epoch.tree.bags) if {*self.interest} <= {*bag}
-        ]
+        nodes = [node for node, bag in enumerate(epoch.tree.bags) if {*self.interest} <= {*bag}]
         self._node = self._world.rng.choice(nodes)
         self._core = TicketDelivery(epoch.stream(self._node), self.interest)
         self._read = {log: epoch.starts[log] for log in self.interest}

@@ -23,9 +23,9 @@ Clauses:
     Then, if the position is below `upto`, it becomes `upto`, and the debt grows by the difference.
  3. A correction counts iff its number is the next one of its log. It lowers the debt by `amount`,
     not below 0.
- 4. A relay (first, next, entries) counts iff first <= parent_next < next. Its entries (offset, log,
-    upto) of offsets below parent_next are dropped; each other entry moves an inherited log's
-    position to `upto`, if that is higher. Then parent_next becomes `next`.
+ 4. A relay (first, next, entries) counts iff first <= parent_next < next. Each entry (log, upto)
+    moves an inherited log's position to `upto`, if that is higher; so a relay that overlaps what is
+    known adds only the rest. Then parent_next becomes `next`.
  5. A freeze (parent_next, positions) counts iff the state has reached what it names.
  6. No entry moves a position by more than ORDERED_MAX. A record with an impossible entry is void as
     a whole.
@@ -59,7 +59,7 @@ _OWN = struct.Struct(">HH")  # tickets, corrections
 _TICKET = struct.Struct(">IIQ")
 _CORRECTION = struct.Struct(">IIi")
 _RELAY = struct.Struct(">QQH")
-_RELAYED = struct.Struct(">IIQ")  # offset - first, log, upto
+_RELAYED = struct.Struct(">IQ")
 _FREEZE = struct.Struct(">QH")
 _POSITION = struct.Struct(">IQ")
 _OWN_KIND, _RELAY_KIND, _FREEZE_KIND = 1, 2, 3
@@ -82,9 +82,8 @@ class Correction(NamedTuple):
 
 
 class RelayEntry(NamedTuple):
-    """The parent's record at `offset` moved its position of `log` to `upto`."""
+    """The parent's stream moved its position of `log` to `upto`."""
 
-    offset: int
     log: int
     upto: int
 
@@ -99,7 +98,7 @@ class OwnRecord:
 
 @dataclass(frozen=True, slots=True)
 class RelayRecord:
-    """All that the parent's stream from `first` to below `next` ordered of the bag."""
+    """All that the parent's stream from `first` to below `next` ordered of the bag, in order."""
 
     first: int
     next: int
@@ -173,7 +172,7 @@ def encode(tag: int, record: StreamRecord) -> bytes:
         case RelayRecord(first, end, entries):
             parts = [_HEAD.pack(MAGIC, VERSION, tag, _RELAY_KIND)]
             parts.append(_RELAY.pack(first, end, len(entries)))
-            parts += [_RELAYED.pack(offset - first, log, upto) for offset, log, upto in entries]
+            parts += [_RELAYED.pack(*entry) for entry in entries]
         case FreezeRecord(parent_next, positions):
             parts = [_HEAD.pack(MAGIC, VERSION, tag, _FREEZE_KIND)]
             parts.append(_FREEZE.pack(parent_next, len(positions)))
@@ -217,13 +216,7 @@ def _decode_relay(raw: bytes, place: int) -> RelayRecord:
     first, end, count = _RELAY.unpack_from(raw, place)
     place += _RELAY.size
     _end_at(raw, place + count * _RELAYED.size)
-    entries = [
-        RelayEntry(first + after, log, upto)
-        for after, log, upto in _RELAYED.iter_unpack(raw[place:])
-    ]
-    offsets = [entry.offset for entry in entries]
-    if offsets != sorted(offsets) or (offsets and offsets[-1] >= end):
-        raise ValueError("the offsets of the entries are not those of the relay")
+    entries = [RelayEntry(log, upto) for log, upto in _RELAYED.iter_unpack(raw[place:])]
     return RelayRecord(first, end, tuple(entries))
 
 
@@ -251,6 +244,9 @@ class TicketStream:
     offset_next: int = 0
     checkpoint: TicketState | None = None
     state: TicketState = field(init=False)
+    # Behind the last record that was read before the stream was frozen, and behind its freeze.
+    # Producers may go on to write tickets, so a child must not wait for the end of the stream.
+    relevant_next: int = field(init=False)
     # Of each own log: how many messages tickets have counted since reading began.
     counted: dict[int, int] = field(init=False)
 
@@ -258,6 +254,7 @@ class TicketStream:
         """Begin at the checkpoint, or at the epoch's start."""
         shape = self.shape
         self.counted = dict.fromkeys(shape.own, 0)
+        self.relevant_next = self.offset_next
         if self.checkpoint is not None:
             self.state = self.checkpoint.copy()
             return
@@ -272,6 +269,8 @@ class TicketStream:
         """Read the record at `offset`; give the runs that it orders, or why it does not count."""
         assert offset >= self.offset_next, "records are read in offset order, each once"
         self.offset_next = offset + 1
+        if not self.state.frozen:
+            self.relevant_next = offset + 1
         record = decode(self.shape.tag, raw)
         if isinstance(record, NotCounted):
             return record
@@ -287,20 +286,20 @@ class TicketStream:
 
     def _own(self, record: OwnRecord) -> tuple[Run, ...] | NotCounted:
         state, own = self.state, self.shape.own
-        for log, count, upto in record.tickets:
-            if log not in own or count > COUNT_MAX:
+        for log, messages, upto in record.tickets:
+            if log not in own or messages > COUNT_MAX:
                 return NotCounted.IMPOSSIBLE
             if upto - state.positions[log] > ORDERED_MAX:
                 return NotCounted.IMPOSSIBLE
         if any(correction.log not in own for correction in record.corrections):
             return NotCounted.IMPOSSIBLE
         runs = []
-        for log, count, upto in record.tickets:
+        for log, messages, upto in record.tickets:
             first = state.positions[log]
-            paid = min(count, state.debts[log])
-            end = first + count - paid
+            paid = min(messages, state.debts[log])
+            end = first + messages - paid
             state.debts[log] += max(0, upto - end) - paid
-            self.counted[log] += count
+            self.counted[log] += messages
             end = max(end, upto)
             if end > first:
                 state.positions[log] = end
@@ -320,15 +319,13 @@ class TicketStream:
             return NotCounted.KNOWN
         if record.first > known:
             return NotCounted.GAP
-        for offset, log, upto in record.entries:
-            if log not in inherited:
-                return NotCounted.IMPOSSIBLE
-            if offset >= known and upto - state.positions[log] > ORDERED_MAX:
+        for log, upto in record.entries:
+            if log not in inherited or upto - state.positions[log] > ORDERED_MAX:
                 return NotCounted.IMPOSSIBLE
         runs = []
-        for offset, log, upto in record.entries:
+        for log, upto in record.entries:
             first = state.positions[log]
-            if offset >= known and upto > first:
+            if upto > first:
                 state.positions[log] = upto
                 runs.append(Run(log, first, upto))
         state.parent_next = record.next

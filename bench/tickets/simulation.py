@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from bench.tickets.collector import SETTLED_TICKS
+from bench.tickets.collector import WINDOW_TICKS
 from bench.tickets.processes import (
     TICK_TURNS,
     SimulatedCollector,
@@ -26,12 +26,15 @@ from bench.tickets.processes import (
     TicketEpoch,
     surplus_ticket,
 )
-from bench.tickets.rule import OwnRecord, Ticket, TicketStream, encode
-from bench.tickets.world import SKIP, TicketWorld, draw_tree
+from bench.tickets.rule import NotCounted, OwnRecord, Ticket, TicketStream, encode
+from bench.tickets.world import LATE_TURNS, SKIP, TicketWorld, draw_tree
 
 MULTICASTS = 40
+CALM_ROUNDS = 6  # for a collector to restart its appends, and an epoch to end
+# Half a tick each: three windows, and the end of the epoch.
+BUSY_ROUNDS = 6 * WINDOW_TICKS + 8
 ROUNDS_MAX = 400  # after the faults, of a tick each
-QUIET_ROUNDS = 2 * SETTLED_TICKS + 4  # a debt is judged, corrected and judged again in that time
+QUIET_ROUNDS = 2 * WINDOW_TICKS + 2  # a window ends, its correction is read, and another ends
 
 
 @dataclass
@@ -42,6 +45,8 @@ class TicketTotals:
     multicasts: int = 0
     deliveries: int = 0
     skips: int = 0
+    epochs: int = 0
+    corrections: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     uncounted: Counter[str] = field(default_factory=Counter)
     violation: str = ""
@@ -74,7 +79,7 @@ class TicketSimulation:
             for number, tickets in enumerate(kinds)
         ]
         self.collectors: list[SimulatedCollector] = []
-        self._patience = 30 if self.calm else rng.choice((0, 3, 30))
+        self._patience = rng.choice((0, 3, 30))
         self._instances = 1 if self.calm else rng.choice((1, 2, 2))
         self._begin(self.epochs[0])
         self.consumers = [
@@ -122,7 +127,13 @@ class TicketSimulation:
                 self._begin_next()
             if not self.calm and rng.random() < 0.005:
                 surplus_ticket(world, self.epochs, rng.randrange(len(world.streams)))
-        return self._come_to_rest() or self._judge() or self._judge_next_ticket()
+        self._end_faults()
+        return (
+            self._recover_while_busy()
+            or self._come_to_rest()
+            or self._judge()
+            or self._judge_next_ticket()
+        )
 
     def _multicast(self) -> None:
         rng = self._rng
@@ -174,21 +185,58 @@ class TicketSimulation:
             stream.read(offset, records[offset])
         return stream
 
-    def _come_to_rest(self) -> str:
+    def _end_faults(self) -> None:
+        """Let everything that is late arrive, and the epoch end."""
         self.world.end_faults()
-        quiet = 0
         for instance in self.collectors:
             instance.asleep_until = 0
+        self.world.pass_time(LATE_TURNS)
+        for _ in range(CALM_ROUNDS):
+            self._calm_round(TICK_TURNS)
+
+    def _calm_round(self, turns: int) -> None:
+        """Give each process a turn in which it does all its work."""
+        self.world.pass_time(turns)
+        self._begin_next()
+        for producer in self.producers:
+            producer.turn()
+        for instance in self.collectors:
+            instance.turn(thorough=True)
+        for consumer in self.consumers:
+            consumer.turn(thorough=True)
+
+    def _recover_while_busy(self) -> str:
+        """Let all logs grow without a pause: debts and surplus must be corrected all the same.
+
+        One producer dies after a ticket, and one before it; then each message has its ticket.
+        """
+        rng, world = self._rng, self.world
+        producer = SimulatedProducer(world, self.epochs, "busy", tickets=True)
+        for log in range(len(world.logs)):
+            producer.turn()
+            producer.multicast(log, dies=not self.calm and rng.random() < 0.5)
+        for _ in range(BUSY_ROUNDS):
+            producer.turn()
+            for log in range(len(world.logs)):
+                producer.multicast(log, dies=False)
+            self._calm_round(TICK_TURNS // 2)
+        world.pass_time(0)
+        for node in range(len(world.streams)):
+            state = self._stream(self.epochs[-1], node).state
+            for log, debt in state.debts.items():
+                position, end = state.positions[log], len(world.logs[log])
+                if debt or position != end:
+                    return (
+                        f"not late: log {log} grows without a pause, ends at {end}, is ordered up "
+                        f"to {position} and has a debt of {debt}"
+                    )
+        return ""
+
+    def _come_to_rest(self) -> str:
+        quiet = 0
         for _ in range(ROUNDS_MAX):
             before = self._progress()
-            self.world.pass_time(TICK_TURNS)
-            self._begin_next()
-            for producer in self.producers:
-                producer.turn()
-            for instance in self.collectors:
-                instance.turn(thorough=True)
-            for consumer in self.consumers:
-                consumer.turn(thorough=True)
+            self._calm_round(TICK_TURNS)
             quiet = quiet + 1 if self._progress() == before and not self.world.waiting else 0
             if quiet > QUIET_ROUNDS:
                 return ""
@@ -196,7 +244,8 @@ class TicketSimulation:
 
     def _progress(self) -> tuple[int, ...]:
         world = self.world
-        sizes = [len(records) for records in (*world.logs, *world.streams)]
+        sizes = [len(records) for records in world.logs]
+        sizes += [len(records) for records in world.streams]
         return (*sizes, sum(len(consumer.delivered) for consumer in self.consumers))
 
     # -- the judge --------------------------------------------------------------------------
@@ -289,6 +338,15 @@ def simulate(
         totals.deliveries += sum(len(consumer.delivered) for consumer in run.consumers)
         totals.skips += run.world.skips
         totals.faults.update(run.world.faults)
+        for epoch in run.epochs:
+            for node, records in enumerate(run.world.streams):
+                stream = epoch.stream(node)
+                for offset in range(stream.offset_next, len(records)):
+                    judged = stream.read(offset, records[offset])
+                    if isinstance(judged, NotCounted):
+                        totals.uncounted[judged.name.lower()] += 1
+                totals.corrections += sum(stream.state.corrections.values())
+        totals.epochs += len(run.epochs)
         trace = repr((run.world.logs, run.world.streams)).encode()
         totals.digest ^= int.from_bytes(hashlib.blake2b(trace, digest_size=8).digest())
         if violation:

@@ -118,10 +118,10 @@ class TicketWorld:
     now: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     skips: int = 0
-    _network: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
+    _network: list[tuple[int, int, Callable[[], object]]] = field(default_factory=list)
     _number: int = 0
 
-    def later(self, turns: int, what: Callable[[], None]) -> None:
+    def later(self, turns: int, what: Callable[[], object]) -> None:
         """Do something after so many turns."""
         self._number += 1
         heapq.heappush(self._network, (self.now + turns, self._number, what))

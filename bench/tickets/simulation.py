@@ -29,7 +29,7 @@ from bench.tickets.processes import (
 from bench.tickets.rule import NotCounted, OwnRecord, Ticket, TicketStream, encode
 from bench.tickets.world import LATE_TURNS, SKIP, TicketWorld, draw_tree
 
-MULTICASTS = 40
+MULTICASTS = 30
 CALM_ROUNDS = 6  # for a collector to restart its appends, and an epoch to end
 # Half a tick each: three windows, and the end of the epoch.
 BUSY_ROUNDS = 6 * WINDOW_TICKS + 8
@@ -60,6 +60,7 @@ class TicketSimulation:
     def __init__(self, seed: int) -> None:
         rng = self._rng = Random(seed)  # noqa: S311 - repeatable, not secret
         self.calm = seed % 8 == 1
+        self._stays_busy = seed % 3 > 0
         tree = draw_tree(rng)
         logs = 1 + max(log for bag in tree.bags for log in bag)
         self.world = TicketWorld(
@@ -89,7 +90,7 @@ class TicketSimulation:
             if bag
         ]
         self.multicasts = 0
-        self._change_turn = rng.choice((-1, rng.randrange(100, 600)))
+        self._change_turn = rng.choice((-1, rng.randrange(50, 350)))
         self._busy_logs = [rng.randrange(logs) for _ in range(3)] + list(range(logs))
 
     def _interest(self, bag: Sequence[int]) -> tuple[int, ...]:
@@ -116,7 +117,7 @@ class TicketSimulation:
             if turns == self._change_turn:
                 self._end_epoch()
             chance = rng.random()
-            if chance < 0.06:
+            if chance < 0.08:
                 self._multicast()
             elif chance < 0.5:
                 self._collector_turn(rng.choice(self.collectors))
@@ -129,7 +130,7 @@ class TicketSimulation:
                 surplus_ticket(world, self.epochs, rng.randrange(len(world.streams)))
         self._end_faults()
         return (
-            self._recover_while_busy()
+            (self._recover_while_busy() if self._stays_busy else "")
             or self._come_to_rest()
             or self._judge()
             or self._judge_next_ticket()

@@ -150,8 +150,9 @@ class TicketWorld:
         if rng.random() < self.fault_share:
             fate = rng.choice(list(TicketFate))
             self.faults[fate.value] += 1
-        delay = rng.randint(0, self.delay_max)
-        answer = delay + rng.randint(0, self.delay_max)
+        # Without faults appends keep their order, as those of one Kafka producer do.
+        delay = rng.randint(0 if self.fault_share else self.delay_max, self.delay_max)
+        answer = delay + rng.randint(0 if self.fault_share else self.delay_max, self.delay_max)
         late = rng.randint(1, LATE_TURNS)
 
         def store() -> int:

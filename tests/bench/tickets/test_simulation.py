@@ -67,6 +67,6 @@ def test_a_patch_matches_its_file_once(bug):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", BUGS, ids=names)
 def test_a_planted_bug_is_found(bug, tmp_path):
-    done = hunt(bug, tmp_path)
+    done = hunt(bug, tmp_path, bug.get("seeds", SEEDS))
     assert done.returncode == VIOLATION, done.stdout + done.stderr
     sys.stdout.write(f"{bug['name']}: {done.stdout}\n")

@@ -178,7 +178,7 @@ class SimulatedCollector:
         return parent
 
     def _range(self, first: int, end: int, *, thorough: bool) -> range:
-        most = end if thorough else first + self.world.rng.randint(0, READ_MAX)
+        most = end if thorough else first + int(self.world.rng.random() * (READ_MAX + 1))
         return range(first, max(first, min(end, most)))
 
     def _write(self, action: WriteRecord) -> None:
@@ -237,13 +237,13 @@ class SimulatedConsumer:
         rng, core = self._world.rng, self._core
         order = self._world.streams[self._node]
         first = core.stream.offset_next
-        most = len(order) if thorough else min(len(order), first + rng.randint(0, READ_MAX))
+        most = len(order) if thorough else min(len(order), first + int(rng.random() * (READ_MAX + 1)))
         for offset in range(first, most):
             core.order_read(offset, order[offset])
         for log in self.interest:
             records = self._world.logs[log]
             first = self._read[log]
-            most = len(records) if thorough else first + rng.randint(0, READ_MAX)
+            most = len(records) if thorough else first + int(rng.random() * (READ_MAX + 1))
             end = min(len(records), most)
             if first < end:
                 core.payload_read(log, [(place, records[place]) for place in range(first, end)])

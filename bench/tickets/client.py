@@ -4,6 +4,7 @@ They answer the commands of `bench.comparison.client`, with other producers and 
 
     tickets         message and ticket as two librdkafka appends, by two producers
     tickets-shared  one Produce request for both partitions (`wire`)
+    push            today's producer and consumer, which also takes pushed records (`pushing`)
     shared-only     the same request without a ticket; the consumer waits for no order
 
 The consumer fetches the logs and the order partition with one client, reads the order by
@@ -29,6 +30,7 @@ from bench.comparison.workload import from_document
 from bench.tickets.collector import FillHole, TicketCollector
 from bench.tickets.delivery import TicketDelivery
 from bench.tickets.producer import TicketBook
+from bench.tickets.pushing import PushedDriver
 from bench.tickets.rule import StreamShape, TicketStream, encode
 from bench.tickets.wire import SharedConnection, Stored
 from multicast.drivers import open_driver
@@ -288,13 +290,24 @@ class TicketReceiver(Receiver):
             self._source = TicketSource(driver, spec["topic"], partitions)
 
 
+def _open_pushed(spec: Mapping[str, Any], driver: Driver) -> ProducerThread | Receiver:
+    workload, topic = from_document(spec["workload"], name=""), spec["topic"]
+    layout = lay_out(workload, "ordered", topic)
+    if spec["role"] == "producer":
+        return ProducerThread(workload, layout, StampedDriver(driver), topic, "ordered")
+    pushed = PushedDriver(driver, spec["port"], bytes.fromhex(spec["key"]))
+    return Receiver(workload, layout, cast(Driver, pushed), {**spec, "arm": "ordered"})
+
+
 def _open(spec: Mapping[str, Any], stack: ExitStack) -> tuple[Any, None]:
     # A collector fetches only when it polls, so that no ticket wakes it.
     name = "kafka-python" if spec["role"] == "collector" else "librdkafka"
     driver = open_driver(name, spec["bootstrap"])
     stack.callback(driver.close)
     role: Any
-    if spec["role"] == "producer":
+    if spec["arm"] == "push":
+        role = _open_pushed(spec, driver)
+    elif spec["role"] == "producer":
         role = TicketProducerThread(spec, StampedDriver(driver))
     elif spec["role"] == "consumer":
         role = TicketReceiver(spec, driver)

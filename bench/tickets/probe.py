@@ -9,6 +9,8 @@ CPU is that of the arm's producers, consumers, collectors and of the broker, for
 from __future__ import annotations
 
 import argparse
+import secrets
+import socket
 import statistics
 import sys
 import tempfile
@@ -19,16 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from bench.comparison.arms import Arm, MeasuredCluster, Round
+from bench.comparison.layouts import lay_out
 from bench.comparison.run import own_broker
 from bench.comparison.workload import Workload
 from bench.harness import figures
-from bench.harness.hosts import ClientProcess
+from bench.harness.hosts import ClientProcess, CollectorProcesses
 from bench.tickets.client import order_of_tickets
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.topics import topics_of
+from multicast.control import control_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 
 TICKET_ARMS = ("tickets", "tickets-shared", "shared-only")
-ARMS = ("plain", "ordered", "ordered-plain", *TICKET_ARMS)
+ARMS = ("plain", "ordered", "ordered-plain", "push", *TICKET_ARMS)
 _MODULE = "bench.tickets.client"
 _OPEN_S = 60.0
 _ROUND_S = 4.0
@@ -70,6 +76,39 @@ class TicketArm(Arm):
             "topic": self._topic,
             "bootstrap": self._cluster.bootstrap,
         }
+
+
+class PushArm(TicketArm):
+    """Today's arm, whose collector also pushes its order records to the consumer."""
+
+    def _collectors(self, folder: Path) -> list[int]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._key = secrets.token_bytes(32)
+        bootstrap = self._cluster.bootstrap
+        plan = lay_out(self._workload, "ordered", self._topic).plan
+        assert plan is not None
+        self._topics = [*topics_of(plan), control_partition(plan.topic).topic]
+        with Admin(bootstrap) as admin:
+            plan = apply(self._cluster.driver, admin, plan).plan
+        host = _PushingCollectors(bootstrap, self._topic, "librdkafka", plan, folder)
+        host.push_to(self._port, self._key)
+        self._stack.enter_context(host)
+        host.wait_healthy(_OPEN_S)
+        return host.pids
+
+    def _spec(self) -> dict[str, Any]:
+        return {**super()._spec(), "port": self._port, "key": self._key.hex()}
+
+
+class _PushingCollectors(CollectorProcesses):
+    def push_to(self, port: int, key: bytes) -> None:
+        """Have the processes push to this port; call it before they start."""
+        self._command[2:3] = ["bench.tickets.pushing", str(port), key.hex()]
+
+
+_KINDS: dict[str, type[Arm]] = {"push": PushArm, **dict.fromkeys(TICKET_ARMS, TicketArm)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +166,7 @@ def _measure(
         arms = []
         for name in names:
             figures.progress(f"setting up {name}")
-            kind = TicketArm if name in TICKET_ARMS else Arm
-            arms.append(stack.enter_context(kind(workload, name, cluster)))
+            arms.append(stack.enter_context(_KINDS.get(name, Arm)(workload, name, cluster)))
         for arm in arms:
             arm.warm_up()
         measured: dict[str, list[dict[str, float]]] = {name: [] for name in names}

@@ -237,7 +237,9 @@ class SimulatedConsumer:
         rng, core = self._world.rng, self._core
         order = self._world.streams[self._node]
         first = core.stream.offset_next
-        most = len(order) if thorough else min(len(order), first + int(rng.random() * (READ_MAX + 1)))
+        most = (
+            len(order) if thorough else min(len(order), first + int(rng.random() * (READ_MAX + 1)))
+        )
         for offset in range(first, most):
             core.order_read(offset, order[offset])
         for log in self.interest:

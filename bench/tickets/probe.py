@@ -190,8 +190,9 @@ def _show(workload: Workload, measured: Mapping[str, list[dict[str, float]]]) ->
     write(
         f"\n{workload.message_bytes} B at {workload.rate:,.0f}/s, {workload.producers} producers, "
         f"{workload.pairs} rounds\n"
-        f"{'arm':15} {'p50 ms':>7} {'p50 / plain':>20} {'quiet':>6} {'p99 ms':>7} {'p99 / plain':>20} "
-        f"{'CPU us':>7} {'CPU / plain':>20}   producer consumer collector broker\n"
+        f"{'arm':15} {'p50 ms':>7} {'p50 / plain':>20} {'quiet':>6} "
+        f"{'p99 ms':>7} {'p99 / plain':>20} {'CPU us':>7} {'CPU / plain':>20}   "
+        f"producer consumer collector broker\n"
     )
     base = measured["plain"]
     for name, rounds in measured.items():

@@ -44,7 +44,7 @@ class TicketEpoch:
 Epochs = list[TicketEpoch]
 
 
-class SimulatedProducer:
+class TicketProducerProcess:
     """A producer; one that does not write tickets stands for any Kafka client."""
 
     def __init__(self, world: TicketWorld, epochs: Epochs, name: str, *, tickets: bool) -> None:
@@ -109,7 +109,7 @@ class SimulatedProducer:
 
 
 @dataclass
-class SimulatedCollector:
+class TicketCollectorProcess:
     """An instance of a collector of one epoch; more than one may run."""
 
     world: TicketWorld
@@ -209,7 +209,7 @@ class SimulatedCollector:
         world.append(log, SKIP, done)
 
 
-class SimulatedConsumer:
+class TicketReaderProcess:
     """A consumer of some logs, over all epochs."""
 
     def __init__(self, world: TicketWorld, epochs: Epochs, interest: tuple[int, ...]) -> None:

@@ -20,9 +20,9 @@ from random import Random
 from bench.tickets.collector import WINDOW_TICKS
 from bench.tickets.processes import (
     TICK_TURNS,
-    SimulatedCollector,
-    SimulatedConsumer,
-    SimulatedProducer,
+    TicketCollectorProcess,
+    TicketReaderProcess,
+    TicketProducerProcess,
     TicketEpoch,
     surplus_ticket,
 )
@@ -76,15 +76,15 @@ class TicketSimulation:
         if self.calm:
             kinds = rng.choice(([True], [True, True, True]))
         self.producers = [
-            SimulatedProducer(self.world, self.epochs, f"p{number}", tickets=tickets)
+            TicketProducerProcess(self.world, self.epochs, f"p{number}", tickets=tickets)
             for number, tickets in enumerate(kinds)
         ]
-        self.collectors: list[SimulatedCollector] = []
+        self.collectors: list[TicketCollectorProcess] = []
         self._patience = rng.choice((0, 3, 30))
         self._instances = 1 if self.calm else rng.choice((1, 2, 2))
         self._begin(self.epochs[0])
         self.consumers = [
-            SimulatedConsumer(self.world, self.epochs, self._interest(bag))
+            TicketReaderProcess(self.world, self.epochs, self._interest(bag))
             for bag in tree.bags
             for _ in range(rng.choice((1, 2)))
             if bag
@@ -101,7 +101,7 @@ class TicketSimulation:
     def _begin(self, epoch: TicketEpoch) -> None:
         for node in range(len(epoch.tree.bags)):
             self.collectors += [
-                SimulatedCollector(self.world, epoch, node, self._patience)
+                TicketCollectorProcess(self.world, epoch, node, self._patience)
                 for _ in range(self._instances)
             ]
 
@@ -142,7 +142,7 @@ class TicketSimulation:
         dies = not self.calm and rng.random() < 0.05
         rng.choice(self.producers).multicast(rng.choice(self._busy_logs), dies=dies)
 
-    def _collector_turn(self, instance: SimulatedCollector) -> None:
+    def _collector_turn(self, instance: TicketCollectorProcess) -> None:
         rng, world = self._rng, self.world
         if not self.calm:
             chance = rng.random()
@@ -212,7 +212,7 @@ class TicketSimulation:
         One producer dies after a ticket, and one before it; then each message has its ticket.
         """
         rng, world = self._rng, self.world
-        producer = SimulatedProducer(world, self.epochs, "busy", tickets=True)
+        producer = TicketProducerProcess(world, self.epochs, "busy", tickets=True)
         for log in range(len(world.logs)):
             producer.turn()
             producer.multicast(log, dies=not self.calm and rng.random() < 0.5)

@@ -21,9 +21,9 @@ from bench.tickets.collector import WINDOW_TICKS
 from bench.tickets.processes import (
     TICK_TURNS,
     TicketCollectorProcess,
-    TicketReaderProcess,
-    TicketProducerProcess,
     TicketEpoch,
+    TicketProducerProcess,
+    TicketReaderProcess,
     surplus_ticket,
 )
 from bench.tickets.rule import NotCounted, OwnRecord, Ticket, TicketStream, encode

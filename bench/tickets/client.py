@@ -74,7 +74,7 @@ class TicketAppender:
         self._topic = topic
         self._order = order_of_tickets(topic)
         self._book = TicketBook()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an appender may call back inside `append`
 
     def send(self, log: int, payload: bytes) -> None:
         """Append a message and, if none is in flight, the ticket."""

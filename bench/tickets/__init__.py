@@ -8,5 +8,6 @@ Nothing of the product uses this package. docs/tickets.md has the figures and th
     delivery    what a consumer may hand out (pure)
     world, processes, simulation    random schedules with faults, and the judge
     wire        one Produce request for several partitions
+    pushing                         pushed order records, the other candidate
     client, probe                   latency on a real broker
 """

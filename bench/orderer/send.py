@@ -1,4 +1,4 @@
-"""A process that sends fresh transactions or bundles; `bench.orderer.clients.SenderProcess` starts it.
+"""A process that sends fresh transactions or bundles; `clients.SenderProcess` starts it.
 
 It reads a `SendOrder` as one JSON line from stdin, prepares the transactions if the order says so,
 and prints "ready". It starts at the next line, prints how many are acknowledged from time to time,

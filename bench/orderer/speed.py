@@ -184,7 +184,7 @@ def saturated(arms: Sequence[SpeedArm], size: SpeedSize) -> Rounds:
 
 
 def paced(arms: Sequence[SpeedArm], size: SpeedSize, rate: float) -> Rounds:
-    """Run paced rounds with `rate` parts/s to each chain; returns the figures of those that count."""
+    """Run paced rounds with `rate` parts/s to each chain; returns the figures that count."""
     count, messages = size.warm_ups + size.rounds, max(1, round(rate * size.seconds))
     with PacedRounds(arms, count, messages, rate) as running:
         for number, arm in in_turns(arms, count):
@@ -285,7 +285,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rates", type=float, nargs="+", default=[20.0, 100.0],
                       help="latency: parts/s of each chain")  # fmt: skip
     made.add_argument("--batches", nargs="+", default=["1/50ms", "10/50ms"],
-                      metavar="COUNT/TIMEOUT", help="latency: messages in a block at most, and the batch time-out")  # fmt: skip
+                      metavar="COUNT/TIMEOUT", help="latency: settings of the blocks")  # fmt: skip
     made.add_argument(
         "--chains", type=int, nargs="+", default=[2, 4, 8], help="throughput: how many"
     )

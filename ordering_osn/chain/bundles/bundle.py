@@ -35,7 +35,7 @@ from ordering_osn.chain.bundles.wire_format import (
 )
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.transactions import EnvelopeFacts
-from ordering_osn.identity import BadSignature, UntrustedIdentity, verify_as
+from ordering_osn.identity import BadSignature, UntrustedIdentity, Verification, verify_as
 from ordering_osn.protos import Status
 
 # A bundle for one chain is an ordinary transaction. The blocks of a bundle for n chains hold
@@ -77,11 +77,8 @@ class BundlePart:
     chain: str
     envelope: bytes
     facts: EnvelopeFacts
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the envelope."""
-        return hashlib.sha256(self.envelope).digest()
+    digest: bytes
+    """SHA-256 of the envelope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +143,16 @@ def read_bundle(raw: bytes | memoryview) -> Bundle:
         raise BadBundle(str(error)) from error
 
 
-def check_signature(bundle: Bundle) -> None:
-    """Raise `BadBundle` (403) unless the submitter signed the content.
+def check_signature(bundle: Bundle) -> Verification:
+    """Return how the signature was verified; raise `BadBundle` (403) unless the submitter signed.
 
     Says nothing of the submitter's rights: each chain's policy Writers decides them, and verifies
-    the signature itself (`Bundle.signed`). For readers that have no channel's config.
+    the signature itself (`Bundle.signed`), unless it is told of this verification. For readers that
+    have no channel's config.
     """
     data, creator, signature = bundle.signed
     try:
-        verify_as(creator, data, signature)
+        return verify_as(creator, data, signature)
     except (BadSignature, UntrustedIdentity) as error:
         raise BadBundle(
             f"the submitter did not sign this bundle: {error}", status=int(Status.FORBIDDEN)
@@ -299,7 +297,7 @@ def _part(chain: str, digest: bytes, envelope: bytes) -> BundlePart:
             f"the part for chain {chain!r} is an envelope for channel {facts.channel[:80]!r}",
             chain=chain,
         )
-    return BundlePart(chain, envelope, facts)
+    return BundlePart(chain, envelope, facts, digest)
 
 
 def _check_sizes(parts: tuple[BundlePart, ...]) -> None:

@@ -55,6 +55,7 @@ from ordering_osn.chain.bundles.rule import (
     Outcome,
     VoidReason,
 )
+from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import BundleRefusal, admit, read_signed
 from ordering_osn.node.bundles.changes import Changes
 from ordering_osn.node.bundles.fates import BundleFates
@@ -108,9 +109,9 @@ class BundleDesk:
         self._loop = asyncio.get_running_loop()
         bundle_id = b""
         try:
-            bundle = read_signed(raw)
+            bundle, verified = read_signed(raw)
             bundle_id = bundle.id
-            await self._take_in(bundle)
+            await self._take_in(bundle, verified)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
         except BundleRefusal as refused:
             answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
@@ -140,7 +141,7 @@ class BundleDesk:
 
     # -- taking in ------------------------------------------------------------------------------
 
-    async def _take_in(self, bundle: Bundle) -> None:
+    async def _take_in(self, bundle: Bundle, verified: Verification) -> None:
         """Return when the bundle is stored, or known; raises `BundleRefusal`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
@@ -149,7 +150,8 @@ class BundleDesk:
         if under_way is None:
             if self._is_known(bundle.id):
                 return
-            stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
+            configs = [node.config for node in nodes]
+            stamps = admit(bundle, configs, now=self._clock(), verified=verified)
             try:
                 with self._lock:
                     self._intake.take_in(bundle)

@@ -115,6 +115,7 @@ class Registrar:
             closed=self._failed,
             ready_s=ready_s,
         )
+        self._reading = SharedReading()
         self._desk = BundleDesk(
             self._chains,
             self._posts,
@@ -122,8 +123,8 @@ class Registrar:
             clock=clock,
             closed=self._failed,
             ready_s=ready_s,
+            encode=self._reading.encoded,
         )
-        self._reading = SharedReading()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="osn-registrar", daemon=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.parts import read_part
@@ -94,16 +94,14 @@ class Bundle:
     nonce: bytes
     expiry: int
     submitter: bytes
+    id: bytes = field(init=False)
+    """The bundle ID, 32 bytes."""
+    chains: tuple[str, ...] = field(init=False)
+    """The destination set, sorted."""
 
-    @property
-    def id(self) -> bytes:
-        """The bundle ID, 32 bytes."""
-        return hashlib.sha256(self.content).digest()
-
-    @property
-    def chains(self) -> tuple[str, ...]:
-        """The destination set, sorted."""
-        return tuple(part.chain for part in self.parts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", hashlib.sha256(self.content).digest())
+        object.__setattr__(self, "chains", tuple(part.chain for part in self.parts))
 
     @property
     def signed(self) -> tuple[bytes, bytes, bytes]:

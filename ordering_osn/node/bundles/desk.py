@@ -82,10 +82,12 @@ class BundleDesk:
         ready_s: float = READY_S,
         intake: BundleIntake | None = None,
         fates: BundleFates | None = None,
+        encode: Callable[[BundleRecord], bytes] = encode_bundle_record,
     ) -> None:
         self._chains = chains
         self._closed = closed  # chains of this node that could not be opened, and why
         self._posts = posts
+        self._encode = encode
         self._metrics = metrics
         self._clock = clock
         self._ready_s = ready_s
@@ -238,7 +240,7 @@ class BundleDesk:
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
             stamps = await self._markers_stand(bundle, stamps, deadline)
-            record = encode_bundle_record(BundleRecord(bundle, stamps))
+            record = self._encode(BundleRecord(bundle, stamps))
             with self._lock:
                 if self._intake.get(bundle.id) is None:
                     return

@@ -8,7 +8,8 @@ on the bytes alone, and the bytes are the key: a chain gets what it would have r
 
 A record is forgotten when all have asked, and the oldest ones where more than `BYTES_MAX` are
 remembered: one chain is far behind the others, or this node does not run all chains of the set.
-May be called from any thread; nothing waits while the lock is held.
+May be called from any thread. The lock is held while a record is read, too: a chain that wants the
+same one gets it then, and two threads would not read faster, as Python executes one at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from ordering_osn.chain.bundles.log_records import BundleRecord, read_bundle_record
+from ordering_osn.chain.bundles.log_records import (
+    BundleRecord,
+    encode_bundle_record,
+    read_bundle_record,
+)
 
 # Of records, which take twice as much in memory: a thousand bundles of eight parts of 3.6 kB, so
 # that chains that read batches of hundreds in turn find them.
@@ -42,24 +47,33 @@ class SharedReading:
         """Read a bundle record; raises `BadLogRecord`, each time anew."""
         with self._lock:
             known = self._records.get(raw)
-            if known is not None:
-                known.left -= 1
-                if not known.left:
-                    self._forget(raw)
-                return known.record
-        record = read_bundle_record(raw)
+            if known is None:
+                record = read_bundle_record(raw)
+                self._remember(raw, record, len(record.bundle.parts) - 1)
+                return record
+            known.left -= 1
+            if not known.left:
+                self._forget(raw)
+            return known.record
+
+    def encoded(self, record: BundleRecord) -> bytes:
+        """Encode a record that this node posts, and remember it: all its chains will read it."""
+        raw = encode_bundle_record(record)
         with self._lock:
             if raw not in self._records:
-                self._records[raw] = _Remembered(record, len(record.bundle.parts) - 1)
-                self._bytes += len(raw)
-            while self._bytes > self._bytes_max:
-                self._forget(next(iter(self._records)))
-        return record
+                self._remember(raw, record, len(record.bundle.parts))
+        return raw
 
     @property
     def remembered_bytes(self) -> int:
         """The size of the records that are remembered."""
         return self._bytes
+
+    def _remember(self, raw: bytes, record: BundleRecord, left: int) -> None:
+        self._records[raw] = _Remembered(record, left)
+        self._bytes += len(raw)
+        while self._bytes > self._bytes_max:
+            self._forget(next(iter(self._records)))
 
     def _forget(self, raw: bytes) -> None:
         del self._records[raw]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from multicast.delivery import Batch
+from multicast.subscription import End
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.policies import SignedData
 
@@ -145,6 +146,12 @@ class OrderReader(Protocol):
 
     def progress(self) -> dict[str, int]:
         """Give, per log, the offset below which each record was given, or is for others."""
+
+    def end(self) -> End:
+        """Take the end of these chains' logs as it is now. Raises `AmcastError`."""
+
+    def reached(self, end: End) -> bool:
+        """Whether all records up to an end were given, or are for others."""
 
     def close(self) -> None:
         """Release everything."""

@@ -26,32 +26,22 @@ from ordering_osn.chain.bundles.bundle import (
 )
 from ordering_osn.chain.transactions import Malformed, channel_header
 from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
+from ordering_osn.cli.options import (
+    Authority,
+    Certificate,
+    Key,
+    Msp,
+    MspID,
+    Nodes,
+    ServerName,
+    client_tls,
+)
 from ordering_osn.client import BundleIsVoid, CommittedBundle, ReportedFate, SyncClient
 from ordering_osn.identity import SigningIdentity
 
 app = typer.Typer()
 _ID_BYTES = 32  # a SHA-256
 
-Nodes = Annotated[
-    list[str],
-    typer.Option("--node", "-n", help="A node's address, HOST:PORT; repeatable: tried in turn."),
-]
-Msp = Annotated[
-    Path, typer.Option("--msp", help="The signer: an MSP folder, as Fabric's tools make it.")
-]
-MspID = Annotated[str, typer.Option("--msp-id", help="The signer's MSP ID, such as Org1MSP.")]
-Authority = Annotated[
-    list[Path] | None,
-    typer.Option("--tls-ca", help="TLS: a CA of the node's certificate (PEM); repeatable."),
-]
-Certificate = Annotated[
-    Path | None, typer.Option("--tls-cert", help="TLS: this side's certificate (PEM).")
-]
-Key = Annotated[Path | None, typer.Option("--tls-key", help="TLS: this side's key (PEM).")]
-ServerName = Annotated[
-    str,
-    typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
-]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")]
 
 
@@ -156,7 +146,7 @@ def broadcast_multi(
     with _client(
         node,
         SigningIdentity.load(msp, msp_id),
-        _tls(tls_ca, tls_cert, tls_key),
+        client_tls(tls_ca, tls_cert, tls_key),
         name=tls_name,
         timeout_s=timeout,
     ) as client:
@@ -209,7 +199,7 @@ def status(
     with _client(
         node,
         SigningIdentity.load(msp, msp_id),
-        _tls(tls_ca, tls_cert, tls_key),
+        client_tls(tls_ca, tls_cert, tls_key),
         name=tls_name,
         timeout_s=timeout,
     ) as client:
@@ -223,16 +213,6 @@ def _bundles(file: Path | None) -> Iterable[Bundle]:
             yield read_bundle(raw)
         except BadBundle as error:
             raise UsageError(f"frame {number} is not a bundle: {error.info}") from error
-
-
-def _tls(
-    authorities: list[Path] | None, certificate: Path | None, key: Path | None
-) -> TlsFiles | None:
-    if authorities:
-        return TlsFiles.read(certificate, key, authorities)
-    if certificate or key:
-        raise UsageError("TLS needs --tls-ca, a CA of the node's certificate")
-    return None
 
 
 def _client(

@@ -25,6 +25,7 @@ from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.client.client import IN_FLIGHT_MAX, RETRY_S, Client
 from ordering_osn.client.messages import (
+    NEVER,
     OLDEST,
     CommittedBundle,
     DeliveredEntry,
@@ -105,10 +106,11 @@ class SyncClient:
         chains: Sequence[str],
         start: str | bytes = OLDEST,
         *,
+        stop: str = NEVER,
         timeout_s: float | None = None,
     ) -> Iterator[DeliveredEntry]:
         """Yield the entries of several chains, as `Client.deliver`; close the iterator to end."""
-        return self._pulled(self._client.deliver(chains, start, timeout_s=timeout_s))
+        return self._pulled(self._client.deliver(chains, start, stop=stop, timeout_s=timeout_s))
 
     def _run(self, call: Coroutine[Any, Any, _Result]) -> _Result:
         """Run a call on the loop; when this thread is interrupted, the call is, too."""

@@ -33,6 +33,7 @@ from ordering_osn.chain.bundles.bundle import Bundle, encode_bundle, make_bundle
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.client import messages
 from ordering_osn.client.messages import (
+    NEVER,
     OLDEST,
     BundleIsVoid,
     BundleRefused,
@@ -353,22 +354,26 @@ class Client:
         chains: Sequence[str],
         start: str | bytes = OLDEST,
         *,
+        stop: str = NEVER,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[DeliveredEntry]:
         """Yield the entries of several chains, in an order that agrees with every other reader's.
 
-        `start`: "oldest", "newest", or the cursor of an entry of the same chains. Continues behind
-        the last entry at the next node where a connection is lost; while no entry came yet, a
-        stream from "newest" begins at the newest again. Raises `RequestRefused`, `ConnectionLost`,
-        or `TimedOut` where an entry takes longer than `timeout_s`; None waits without limit.
-        Close the iterator (`contextlib.aclosing`) to end the stream early.
+        `start`: "oldest", "newest", or the cursor of an entry of the same chains. `stop`: "newest"
+        ends behind everything that the logs held when the stream began, "never" waits for more.
+        Continues behind the last entry at the next node where a connection is lost; while no entry
+        came yet, a stream from "newest" begins at the newest again. Raises `RequestRefused`,
+        `ConnectionLost`, or `TimedOut` where an entry takes longer than `timeout_s`; None waits
+        without limit. Close the iterator (`contextlib.aclosing`) to end the stream early.
         """
         turns = _Turns(len(self._addresses), self._place, self._retry_s)
         clock = asyncio.get_running_loop().time
         failed: AmcastError | None = None
         while (place := await turns.next(failed)) is not None:
             node = await self._node(place)
-            request = messages.deliver_request(self._signer, chains, start, tls_hash=self._tls_hash)
+            request = messages.deliver_request(
+                self._signer, chains, start, stop=stop, tls_hash=self._tls_hash
+            )
             failed, began = ConnectionLost("the node ended the stream without a status"), clock()
             call = node.exchange(messages.DELIVER_MULTI, [request], timeout_s=timeout_s)
             try:

@@ -20,10 +20,13 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.chain.envelopes import Signer, decoded
 from ordering_osn.wire.multichain_pb2 import (
     BundleResponse,
+    DeliveredPart,
     DeliverMultiRequest,
     DeliverMultiResponse,
+    MultiEntry,
     Newest,
     Oldest,
+    Place,
     RequestContent,
     SignedRequest,
     StatusRequest,
@@ -34,7 +37,7 @@ _SERVICE = "/amcast.osn.MultiChain"
 BROADCAST_MULTI = f"{_SERVICE}/BroadcastMulti"
 STATUS = f"{_SERVICE}/Status"
 DELIVER_MULTI = f"{_SERVICE}/DeliverMulti"
-OLDEST, NEWEST = "oldest", "newest"
+OLDEST, NEWEST, NEVER = "oldest", "newest", "never"
 _MS = 1000  # in a second
 
 
@@ -180,12 +183,19 @@ def status_request(
 
 
 def deliver_request(
-    signer: Signer, chains: Sequence[str], start: str | bytes, *, tls_hash: bytes = b""
+    signer: Signer,
+    chains: Sequence[str],
+    start: str | bytes,
+    *,
+    stop: str = NEVER,
+    tls_hash: bytes = b"",
 ) -> bytes:
     """Make a signed request for entries from OLDEST, from NEWEST, or behind a cursor (bytes).
 
-    Raises `UsageError` for any other start.
+    `stop`: NEWEST or NEVER. Raises `UsageError` for any other start or stop.
     """
+    if stop not in (NEWEST, NEVER):
+        raise UsageError(f"{stop!r} is not a stop: give newest or never")
     if isinstance(start, bytes):
         deliver = DeliverMultiRequest(chains=chains, cursor=start)
     elif start == OLDEST:
@@ -194,6 +204,8 @@ def deliver_request(
         deliver = DeliverMultiRequest(chains=chains, newest=Newest())
     else:
         raise UsageError(f"{start!r} is no start: give oldest, newest, or the cursor of an entry")
+    if stop == NEWEST:
+        deliver.stop.SetInParent()
     return signed_request(signer, tls_hash=tls_hash, deliver=deliver)
 
 
@@ -255,6 +267,23 @@ def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:
         chains=tuple(entry.chains),
         parts=tuple(DeliveredEnvelope(_place(part.place), part.envelope) for part in entry.parts),
     )
+
+
+def encode_entry(entry: DeliveredEntry) -> bytes:
+    """Serialize an entry as the `MultiEntry` that the node sent."""
+    raw: bytes = MultiEntry(
+        cursor=entry.cursor,
+        bundle_id=entry.bundle_id,
+        chains=entry.chains,
+        parts=[
+            DeliveredPart(
+                place=Place(chain=part.place.chain, block=part.place.block, index=part.place.index),
+                envelope=part.envelope,
+            )
+            for part in entry.parts
+        ],
+    ).SerializeToString()
+    return raw
 
 
 def _decoded(kind: Any, raw: bytes) -> Any:

@@ -243,16 +243,18 @@ class Place(_message.Message):
     def __init__(self, chain: _Optional[str] = ..., block: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class DeliverMultiRequest(_message.Message):
-    __slots__ = ("chains", "oldest", "newest", "cursor")
+    __slots__ = ("chains", "oldest", "newest", "cursor", "stop")
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     chains: _containers.RepeatedScalarFieldContainer[str]
     oldest: Oldest
     newest: Newest
     cursor: bytes
-    def __init__(self, chains: _Optional[_Iterable[str]] = ..., oldest: _Optional[_Union[Oldest, _Mapping]] = ..., newest: _Optional[_Union[Newest, _Mapping]] = ..., cursor: _Optional[bytes] = ...) -> None: ...
+    stop: Newest
+    def __init__(self, chains: _Optional[_Iterable[str]] = ..., oldest: _Optional[_Union[Oldest, _Mapping]] = ..., newest: _Optional[_Union[Newest, _Mapping]] = ..., cursor: _Optional[bytes] = ..., stop: _Optional[_Union[Newest, _Mapping]] = ...) -> None: ...
 
 class Oldest(_message.Message):
     __slots__ = ()

@@ -412,6 +412,19 @@ def test_another_start_is_refused():
     assert "oldest, newest" in str(raised(UsageError, call))
 
 
+@pytest.mark.parametrize(("stop", "ends"), [("newest", True), ("never", False)])
+def test_a_stream_ends_at_the_newest_entry_or_never(stop, ends):
+    node = ScriptedNode(World(entries=entries()))
+    assert len(run(calling([node], lambda c: gathered(c.deliver(AB, stop=stop))))) == 6
+    (request,) = node.requests
+    assert request.deliver.HasField("stop") == ends
+
+
+def test_another_stop_is_refused():
+    call = calling([ScriptedNode(World())], lambda c: gathered(c.deliver(AB, stop="7")))
+    assert "newest or never" in str(raised(UsageError, call))
+
+
 def test_nodes_without_the_service_are_asked_once_each():
     class Old(ScriptedNode):
         SERVICE = "amcast.osn.Receipts"

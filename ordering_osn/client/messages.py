@@ -4,18 +4,18 @@
     Status           a signed request    → `ReportedFate`
     DeliverMulti     a signed request    → `DeliveredEntry`, and at last `DeliverEnded`
 
-Answers are a node's words: nothing is verified here. No I/O; only `signed_request` reads a clock.
+Answers are a node's words: nothing is verified here. No I/O; a request holds the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
+from ordering_osn.api.multi.signed_request import signed_request
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.chain.envelopes import Signer, decoded
 from ordering_osn.wire.multichain_pb2 import (
@@ -27,8 +27,6 @@ from ordering_osn.wire.multichain_pb2 import (
     Newest,
     Oldest,
     Place,
-    RequestContent,
-    SignedRequest,
     StatusRequest,
     StatusResponse,
 )
@@ -207,24 +205,6 @@ def deliver_request(
     if stop == NEWEST:
         deliver.stop.SetInParent()
     return signed_request(signer, tls_hash=tls_hash, deliver=deliver)
-
-
-def signed_request(
-    signer: Signer, *, tls_hash: bytes = b"", now: datetime | None = None, **request: Any
-) -> bytes:
-    """Make a serialized `SignedRequest`. `request`: status=StatusRequest or deliver=….
-
-    `tls_hash`: SHA-256 of the client's own TLS certificate, under mutual TLS.
-    """
-    content = RequestContent(
-        creator=signer.creator,
-        nonce=signer.nonce(),
-        time_ms=int((now or datetime.now(UTC)).timestamp() * _MS),
-        tls_cert_sha256=tls_hash,
-        **request,
-    ).SerializeToString()
-    raw: bytes = SignedRequest(content=content, signature=signer.sign(content)).SerializeToString()
-    return raw
 
 
 # -- answers ---------------------------------------------------------------------------------------

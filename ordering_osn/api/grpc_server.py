@@ -32,9 +32,10 @@ from typing import Any, Protocol, Self
 import grpc
 from grpc import aio
 
-from multicast.errors import ClusterUnreachable, TimedOut, UsageError
+from multicast.errors import TimedOut, UsageError
 from ordering_osn.api.broadcast import Broadcast, Panicked
 from ordering_osn.api.channels import Channels, Status
+from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
@@ -87,18 +88,6 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 120_000),  # twice the interval that servers allow
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
-
-
-class ConnectionLost(ClusterUnreachable):
-    """The node cannot be reached, or broke the call off; a request may have taken effect."""
-
-
-class MethodMissing(ConnectionLost):
-    """The node does not have this method; nothing was done, and asking again does not help."""
-
-    retriable = False
-    definite = True
-    exit_code = 1
 
 
 class StatusAnswer(int):
@@ -457,12 +446,7 @@ class NodeClient:
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return MethodMissing(
-                f"{self._address} does not have this service: it runs an older version, or it is "
-                "no node of this ordering service"
-            )
-        return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
+        return lost(self._address, error.code().name, error.details() or "", self._tls)
 
 
 async def _info(call: Any) -> str:

@@ -27,7 +27,8 @@ from typing import Self, TypeVar
 
 from multicast.errors import AmcastError, TimedOut, UsageError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import ANSWER_S, ConnectionLost, NodeClient
+from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.bundles.bundle import Bundle, encode_bundle, make_bundle
 from ordering_osn.chain.envelopes import Signer

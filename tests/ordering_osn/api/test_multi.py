@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind
-from ordering_osn.api.grpc_server import ConnectionLost
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.signed_request import signed_request

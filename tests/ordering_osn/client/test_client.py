@@ -7,7 +7,7 @@ import pytest
 
 from multicast.errors import TimedOut, UsageError
 from multicast.local.broker import free_ports
-from ordering_osn.api.grpc_server import ConnectionLost, MethodMissing
+from ordering_osn.api.connection_errors import ConnectionLost, MethodMissing
 from ordering_osn.chain.bundles.bundle import BadBundle
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (

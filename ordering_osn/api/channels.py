@@ -43,6 +43,18 @@ class BundleAnswer:
     chain: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a set's log: the offset behind its last record.
+
+    Where `status` is not 200, `info` is a sentence and `offset_next` says nothing.
+    """
+
+    status: int
+    info: str = ""
+    offset_next: int = 0
+
+
 class FateKind(enum.Enum):
     """What a node knows of a bundle."""
 
@@ -193,6 +205,9 @@ class Channels(Protocol):
 
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; wait for a final fate, for `wait_s` at most."""
+
+    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+        """Give the end of the log of exactly this set (sorted), as Kafka says it now."""
 
     def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
         """Open the order of some chains from a cursor's text, "earliest" or "latest".

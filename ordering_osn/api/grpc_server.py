@@ -40,6 +40,7 @@ from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
+from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
@@ -190,6 +191,7 @@ class Server:
                     {
                         "BroadcastMulti": broadcast_multi,
                         "Status": status,
+                        "LogEnd": grpc.unary_unary_rpc_method_handler(self._serve_log_end),
                         "DeliverMulti": grpc.unary_stream_rpc_method_handler(self._serve_multi),
                     },
                 ),
@@ -286,6 +288,9 @@ class Server:
 
     async def _serve_status(self, request: bytes, context: Any) -> bytes:
         return await self._serve_unary((_MULTI, "Status"), request, context, bundle_status)
+
+    async def _serve_log_end(self, request: bytes, context: Any) -> bytes:
+        return await self._serve_unary((_MULTI, "LogEnd"), request, context, log_end)
 
     async def _serve_unary(
         self, name: tuple[str, str], request: bytes, context: Any, answer: _Answer

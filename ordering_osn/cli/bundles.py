@@ -64,12 +64,32 @@ def bundle(
     expiry: Annotated[
         int, typer.Option("--expiry", help="The last offset of the set's log; 0: it never expires.")
     ] = 0,
+    expires_in: Annotated[
+        int | None,
+        typer.Option(
+            "--expires-in",
+            help="Instead: how many more records the set's log may have; needs --node.",
+        ),
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", "-n", help="With --expires-in: a node, HOST:PORT; repeatable."),
+    ] = None,
+    tls_ca: Authority = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    tls_name: ServerName = "",
+    timeout: Timeout = ANSWER_S,
 ) -> None:
     """Make a bundle of one signed envelope for each chain, and sign it.
 
     A part's file holds one envelope: serialized, or as one length-prefixed frame. Writes one frame;
-    'amcast osn broadcast-multi' sends a file of such frames. Prints the bundle ID on stderr.
+    'amcast osn broadcast-multi' sends a file of such frames. Prints the bundle ID on stderr. A
+    bundle with --expires-in N counts in one of the next N records of its set's log, or never; a
+    node says where the log ends now.
     """
+    if expires_in is not None and (expiry or not node):
+        raise UsageError("--expires-in needs a --node to ask, and no --expiry")
     envelopes: dict[str, bytes] = {}
     for entry in part:
         chain, found, file = entry.partition("=")
@@ -79,6 +99,10 @@ def bundle(
             raise UsageError(f"--part names chain {chain!r} twice; a bundle has one part for each")
         envelopes[chain] = _envelope(Path(file), chain)
     signer = SigningIdentity.load(msp, msp_id)
+    if expires_in is not None and node:
+        tls = client_tls(tls_ca, tls_cert, tls_key)
+        with _client(node, signer, tls, name=tls_name, timeout_s=timeout) as client:
+            expiry = client.expiry(envelopes, expires_in)
     try:
         made = make_bundle(envelopes, signer=signer, expiry=expiry)
     except BadBundle as error:
@@ -93,7 +117,8 @@ def bundle(
             out.write_bytes(frame)
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror or error}") from error
-    typer.echo(f"bundle {made.id.hex()} for {', '.join(made.chains)}", err=True)
+    until = f", until offset {expiry}" if expiry else ""
+    typer.echo(f"bundle {made.id.hex()} for {', '.join(made.chains)}{until}", err=True)
 
 
 def _envelope(file: Path, chain: str) -> bytes:

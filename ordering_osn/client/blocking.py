@@ -78,6 +78,14 @@ class SyncClient:
         """Make and sign a bundle, as `Client.bundle`."""
         return self._client.bundle(parts, signer=signer, expiry=expiry)
 
+    def log_end(self, chains: Iterable[str]) -> int:
+        """Ask for the end of a set's log, as `Client.log_end`."""
+        return self._run(self._client.log_end(chains))
+
+    def expiry(self, chains: Iterable[str], expires_in: int) -> int:
+        """Give an expiry for `bundle`, as `Client.expiry`."""
+        return self._run(self._client.expiry(chains, expires_in))
+
     def submit(self, bundle: Bundle) -> Submitted:
         """Send a bundle, as `Client.submit`."""
         return self._run(self._client.submit(bundle))

@@ -193,9 +193,36 @@ class Client:
         """Make and sign a bundle of serialized envelopes by chain; raises `BadBundle`.
 
         `signer`: another submitter than the client's. `expiry`: the last offset of the set's log at
-        which the bundle may count; 0: none.
+        which the bundle may count (`expiry` below gives one); 0: none.
         """
         return make_bundle(parts, signer=signer or self._signer, expiry=expiry)
+
+    async def log_end(self, chains: Iterable[str]) -> int:
+        """Ask a node for the end of the log of a set: the offset behind its last record.
+
+        Raises `RequestRefused` (404 where the set is not declared), or as `submit`.
+        """
+        names = tuple(chains)
+
+        async def ask(node: NodeClient) -> tuple[int, str, int]:
+            request = messages.log_end_request(self._signer, names, tls_hash=self._tls_hash)
+            (raw,) = await self._answers(node, messages.LOG_END, request)
+            return messages.read_log_end(raw)
+
+        status, info, offset_next = await self._ask(ask, lambda answer: answer[0])
+        if status != Status.SUCCESS:
+            raise RequestRefused(f"the request for the log of {'+'.join(names)}", status, info)
+        return offset_next
+
+    async def expiry(self, chains: Iterable[str], expires_in: int) -> int:
+        """Give the expiry for a bundle that may count in the next `expires_in` records of its log.
+
+        Records are bundles, void ones among them, and the chains' config markers. Raises
+        `UsageError` where `expires_in` is less than 1, or as `log_end`.
+        """
+        if expires_in < 1:
+            raise UsageError(f"a bundle expires in at least 1 record, not in {expires_in}")
+        return await self.log_end(chains) + expires_in - 1
 
     async def submit(self, bundle: Bundle) -> Submitted:
         """Send a bundle to one node, and to the next while nodes are busy; returns the answer.

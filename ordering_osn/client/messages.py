@@ -2,6 +2,7 @@
 
     BroadcastMulti   serialized bundles  → `Submitted`, one for each, in their order
     Status           a signed request    → `ReportedFate`
+    LogEnd           a signed request    → an offset
     DeliverMulti     a signed request    → `DeliveredEntry`, and at last `DeliverEnded`
 
 Answers are a node's words: nothing is verified here. No I/O; a request holds the time.
@@ -9,7 +10,7 @@ Answers are a node's words: nothing is verified here. No I/O; a request holds th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from ordering_osn.wire.multichain_pb2 import (
     DeliveredPart,
     DeliverMultiRequest,
     DeliverMultiResponse,
+    LogEndRequest,
+    LogEndResponse,
     MultiEntry,
     Newest,
     Oldest,
@@ -34,6 +37,7 @@ from ordering_osn.wire.multichain_pb2 import (
 _SERVICE = "/amcast.osn.MultiChain"
 BROADCAST_MULTI = f"{_SERVICE}/BroadcastMulti"
 STATUS = f"{_SERVICE}/Status"
+LOG_END = f"{_SERVICE}/LogEnd"
 DELIVER_MULTI = f"{_SERVICE}/DeliverMulti"
 OLDEST, NEWEST, NEVER = "oldest", "newest", "never"
 _MS = 1000  # in a second
@@ -180,6 +184,11 @@ def status_request(
     return signed_request(signer, tls_hash=tls_hash, status=status)
 
 
+def log_end_request(signer: Signer, chains: Iterable[str], *, tls_hash: bytes = b"") -> bytes:
+    """Make a signed request for the end of the log of the set of these chains."""
+    return signed_request(signer, tls_hash=tls_hash, log_end=LogEndRequest(chains=sorted(chains)))
+
+
 def deliver_request(
     signer: Signer,
     chains: Sequence[str],
@@ -233,6 +242,12 @@ def read_fate(raw: bytes) -> tuple[int, str, ReportedFate]:
         chains_not_covered=tuple(answer.chains_not_covered),
     )
     return answer.status, answer.info, fate
+
+
+def read_log_end(raw: bytes) -> tuple[int, str, int]:
+    """Read the answer to a request for a log's end: status, info and the offset behind it."""
+    answer = _decoded(LogEndResponse, raw)
+    return answer.status, answer.info, answer.offset_next
 
 
 def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:

@@ -162,3 +162,23 @@ def test_a_record_that_is_not_stored_is_503_and_the_answer_says_whether_it_may_c
         assert world.posts.started == 2
 
     asyncio.run(ask())
+
+
+# -- the end of the set's log ----------------------------------------------------------------------
+
+
+def log_end(world):
+    end = asyncio.run(world.desk.log_end(world.chains))
+    return end.status, end.offset_next
+
+
+def test_the_end_of_the_log_is_behind_its_last_record():
+    assert log_end(SmallDesk()) == (200, 2)  # the markers
+
+
+def test_a_node_that_cannot_say_where_the_log_ends_says_why():
+    undeclared, away = SmallDesk(), SmallDesk()
+    undeclared.posts.declared = False
+    away.posts.refuses = ClusterUnreachable("nobody answered")
+    for world, status in ((undeclared, 404), (SmallDesk(runs=["chain-a"]), 404), (away, 503)):
+        assert log_end(world) == (status, 0)

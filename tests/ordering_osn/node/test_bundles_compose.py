@@ -14,7 +14,9 @@ from ordering_osn.chain.bundles.log_records import (
     encode_bundle_record,
     encode_config_marker,
 )
+from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.chain.envelopes import signed_envelope
+from ordering_osn.client import Client, RequestRefused
 from ordering_osn.protos import HeaderType
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
@@ -35,6 +37,7 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     started,
 )
 from tests.ordering_osn.helpers.chains import STRANGER
+from tests.ordering_osn.helpers.served import served
 from tests.ordering_osn.helpers.small import (
     TWO,
     Faulty,
@@ -110,6 +113,30 @@ def test_m11_an_expiry_that_passes_after_a_bundle_counted_changes_nothing(tmp_pa
             until(lambda: counted(node, "bundles_void", A, "DUPLICATE") == 1)  # noqa: B023
             clients.committed(node, made)
         assert check_rows(*nodes, chains=(A, B)) == {each.id for each in (first, made, *later)}
+
+
+def test_a_bundle_expires_so_many_records_behind_the_end_that_a_node_says(tmp_path):
+    with Nodes(TWO, tmp_path) as osn, Clients() as clients:
+        node = started(osn, "n1", *quick_chains(A, B))
+        first = bundle_for(A, B)
+        clients.accepted(node, first)
+        clients.committed(node, first)
+
+        async def made():
+            async with served(node) as address, Client([address], configs.org_user()) as client:
+                assert await client.log_end((B, A)) == log_end(osn, A, B)
+                with pytest.raises(RequestRefused, match="404: the set chain-a"):
+                    await client.log_end((A, "chain-x"))
+                return bundle_for(A, B, expiry=await client.expiry((A, B), 2))
+
+        # Two records may come: the second bundle counts, and the third is too late.
+        in_time, late = clients.ask(made()).result(60), clients.ask(made()).result(60)
+        clients.accepted(node, bundle_for(A, B))
+        clients.accepted(node, in_time)
+        clients.accepted(node, late)
+        clients.committed(node, in_time)
+        (fate,) = clients.fates(node, late)
+        assert (fate.kind, fate.reason) == (FateKind.VOID, VoidReason.EXPIRED)
 
 
 def test_m11_what_does_not_belong_to_the_set_decides_nothing_in_its_log(tmp_path):

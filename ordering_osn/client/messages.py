@@ -2,30 +2,34 @@
 
     BroadcastMulti   serialized bundles  → `Submitted`, one for each, in their order
     Status           a signed request    → `ReportedFate`
+    LogEnd           a signed request    → an offset
     DeliverMulti     a signed request    → `DeliveredEntry`, and at last `DeliverEnded`
 
-Answers are a node's words: nothing is verified here. No I/O; only `signed_request` reads a clock.
+Answers are a node's words: nothing is verified here. No I/O; a request holds the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
+from ordering_osn.api.multi.signed_request import signed_request
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.chain.envelopes import Signer, decoded
 from ordering_osn.wire.multichain_pb2 import (
     BundleResponse,
+    DeliveredPart,
     DeliverMultiRequest,
     DeliverMultiResponse,
+    LogEndRequest,
+    LogEndResponse,
+    MultiEntry,
     Newest,
     Oldest,
-    RequestContent,
-    SignedRequest,
+    Place,
     StatusRequest,
     StatusResponse,
 )
@@ -33,8 +37,9 @@ from ordering_osn.wire.multichain_pb2 import (
 _SERVICE = "/amcast.osn.MultiChain"
 BROADCAST_MULTI = f"{_SERVICE}/BroadcastMulti"
 STATUS = f"{_SERVICE}/Status"
+LOG_END = f"{_SERVICE}/LogEnd"
 DELIVER_MULTI = f"{_SERVICE}/DeliverMulti"
-OLDEST, NEWEST = "oldest", "newest"
+OLDEST, NEWEST, NEVER = "oldest", "newest", "never"
 _MS = 1000  # in a second
 
 
@@ -179,13 +184,25 @@ def status_request(
     return signed_request(signer, tls_hash=tls_hash, status=status)
 
 
+def log_end_request(signer: Signer, chains: Iterable[str], *, tls_hash: bytes = b"") -> bytes:
+    """Make a signed request for the end of the log of the set of these chains."""
+    return signed_request(signer, tls_hash=tls_hash, log_end=LogEndRequest(chains=sorted(chains)))
+
+
 def deliver_request(
-    signer: Signer, chains: Sequence[str], start: str | bytes, *, tls_hash: bytes = b""
+    signer: Signer,
+    chains: Sequence[str],
+    start: str | bytes,
+    *,
+    stop: str = NEVER,
+    tls_hash: bytes = b"",
 ) -> bytes:
     """Make a signed request for entries from OLDEST, from NEWEST, or behind a cursor (bytes).
 
-    Raises `UsageError` for any other start.
+    `stop`: NEWEST or NEVER. Raises `UsageError` for any other start or stop.
     """
+    if stop not in (NEWEST, NEVER):
+        raise UsageError(f"{stop!r} is not a stop: give newest or never")
     if isinstance(start, bytes):
         deliver = DeliverMultiRequest(chains=chains, cursor=start)
     elif start == OLDEST:
@@ -194,25 +211,9 @@ def deliver_request(
         deliver = DeliverMultiRequest(chains=chains, newest=Newest())
     else:
         raise UsageError(f"{start!r} is no start: give oldest, newest, or the cursor of an entry")
+    if stop == NEWEST:
+        deliver.stop.SetInParent()
     return signed_request(signer, tls_hash=tls_hash, deliver=deliver)
-
-
-def signed_request(
-    signer: Signer, *, tls_hash: bytes = b"", now: datetime | None = None, **request: Any
-) -> bytes:
-    """Make a serialized `SignedRequest`. `request`: status=StatusRequest or deliver=….
-
-    `tls_hash`: SHA-256 of the client's own TLS certificate, under mutual TLS.
-    """
-    content = RequestContent(
-        creator=signer.creator,
-        nonce=signer.nonce(),
-        time_ms=int((now or datetime.now(UTC)).timestamp() * _MS),
-        tls_cert_sha256=tls_hash,
-        **request,
-    ).SerializeToString()
-    raw: bytes = SignedRequest(content=content, signature=signer.sign(content)).SerializeToString()
-    return raw
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -243,6 +244,12 @@ def read_fate(raw: bytes) -> tuple[int, str, ReportedFate]:
     return answer.status, answer.info, fate
 
 
+def read_log_end(raw: bytes) -> tuple[int, str, int]:
+    """Read the answer to a request for a log's end: status, info and the offset behind it."""
+    answer = _decoded(LogEndResponse, raw)
+    return answer.status, answer.info, answer.offset_next
+
+
 def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:
     """Read one message of a stream of entries."""
     answer = _decoded(DeliverMultiResponse, raw)
@@ -255,6 +262,23 @@ def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:
         chains=tuple(entry.chains),
         parts=tuple(DeliveredEnvelope(_place(part.place), part.envelope) for part in entry.parts),
     )
+
+
+def encode_entry(entry: DeliveredEntry) -> bytes:
+    """Serialize an entry as the `MultiEntry` that the node sent."""
+    raw: bytes = MultiEntry(
+        cursor=entry.cursor,
+        bundle_id=entry.bundle_id,
+        chains=entry.chains,
+        parts=[
+            DeliveredPart(
+                place=Place(chain=part.place.chain, block=part.place.block, index=part.place.index),
+                envelope=part.envelope,
+            )
+            for part in entry.parts
+        ],
+    ).SerializeToString()
+    return raw
 
 
 def _decoded(kind: Any, raw: bytes) -> Any:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
-from ordering_osn.api.channels import BundleAnswer, BundleFate, OrderReader
+from ordering_osn.api.channels import BundleAnswer, BundleFate, LogEnd, OrderReader
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
@@ -97,7 +97,7 @@ class Registrar:
         self._fsync = fsync
         self._clock = clock
         self._look_s = look_s
-        self._posts = Posts(cluster.producer)
+        self._posts = Posts(cluster.producer, cluster.end_of)
         self._window_max = window_max
         self._stalled_s = stalled_s
         self._probe_s = probe_s
@@ -288,6 +288,10 @@ class Registrar:
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; see `BundleDesk.status`."""
         return await self._desk.status(bundle_id, wait_s)
+
+    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+        """Give the end of a set's log; see `BundleDesk.log_end`."""
+        return await self._desk.log_end(chains)
 
     def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
         """Open the order of some chains; see `KafkaConnection.order_reader`."""

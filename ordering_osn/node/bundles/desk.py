@@ -32,7 +32,7 @@ from typing import Any
 
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AmcastError, UsageError
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, Status
+from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.bundles.intake import (
@@ -132,6 +132,17 @@ class BundleDesk:
             except TimeoutError:
                 fate = self._fate(bundle_id)
         return fate
+
+    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+        """Give the end of the log of exactly this set, in which all bundles of the set stand."""
+        try:
+            await self._refuse_undeclared(chains)
+            self._nodes(chains)
+            return LogEnd(int(Status.SUCCESS), offset_next=await self._posts.end(chains))
+        except BundleRefusal as refused:
+            return LogEnd(refused.status, refused.info)
+        except AmcastError as error:
+            return LogEnd(int(Status.SERVICE_UNAVAILABLE), str(error))
 
     def _fate(self, bundle_id: bytes) -> BundleFate:
         with self._lock:

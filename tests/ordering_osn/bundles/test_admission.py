@@ -192,3 +192,23 @@ def test_what_was_verified_as_somebody_else_is_verified_again():
     with pytest.raises(BundleRefusal) as refused:
         admit(forged, [configs.genesis("chain-a")] * 2, now=configs.NOW, verified=elsewhere)
     assert (refused.value.status, refused.value.chain) == (403, "chain-a")
+
+
+# -- the end of the set's log ----------------------------------------------------------------------
+
+
+def log_end(world):
+    end = asyncio.run(world.desk.log_end(world.chains))
+    return end.status, end.offset_next
+
+
+def test_the_end_of_the_log_is_behind_its_last_record():
+    assert log_end(SmallDesk()) == (200, 2)  # the markers
+
+
+def test_a_node_that_cannot_say_where_the_log_ends_says_why():
+    undeclared, away = SmallDesk(), SmallDesk()
+    undeclared.posts.declared = False
+    away.posts.refuses = ClusterUnreachable("nobody answered")
+    for world, status in ((undeclared, 404), (SmallDesk(runs=["chain-a"]), 404), (away, 503)):
+        assert log_end(world) == (status, 0)

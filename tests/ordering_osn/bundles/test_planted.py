@@ -23,6 +23,7 @@ FINDERS = (
     "test_parts",
     "test_saved",
     "test_intake",
+    "../chain/test_set_records",
     "../chain/test_restarts",
 )
 

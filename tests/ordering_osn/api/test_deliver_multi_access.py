@@ -26,7 +26,7 @@ class NoReaders:
         self.sequence = sequence
         self.policies = self
 
-    def evaluate(self, path, signed):
+    def evaluate(self, path, _signed):
         raise PolicyNotMet(path)
 
 

@@ -241,7 +241,7 @@ def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain(runner):
             self.asked += 1
             if self.asked == 1:
                 await self.gate.wait()
-            return True
+            return await super().ready(timeout_s)
 
     async def story():
         world, made = SmallDesk(), [signed_bundle() for _ in range(2)]

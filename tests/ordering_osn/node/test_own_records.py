@@ -1,4 +1,4 @@
-"""A chain's config markers: each in the log of its set, again after a failure, while it is needed."""
+"""A chain's config markers: each in the log of its set, and again while it fails and is needed."""
 
 import pytest
 

@@ -235,11 +235,11 @@ def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain(runner):
         def __init__(self):
             super().__init__()
             self.gate = asyncio.Event()
-            self.asked = 0
+            self.calls = 0
 
         async def ready(self, timeout_s):
-            self.asked += 1
-            if self.asked == 1:
+            self.calls += 1
+            if self.calls == 1:
                 await self.gate.wait()
             return await super().ready(timeout_s)
 
@@ -247,7 +247,7 @@ def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain(runner):
         world, made = SmallDesk(), [signed_bundle() for _ in range(2)]
         status = world.nodes["chain-a"].status = ReadyLater()
         first = asyncio.create_task(world.submit(made[0]))
-        await world.turns(lambda: status.asked)
+        await world.turns(lambda: status.calls)
         second = asyncio.create_task(world.submit(made[1]))
         for _ in range(5):
             await asyncio.sleep(0)

@@ -1,8 +1,8 @@
 """Blocks with parts of bundles, byte for byte as an unmodified peer of Fabric demands them.
 
-What a peer demands is in `docs/multichain.md`. Nothing of ours computes here what is compared: SHA-256, DER and ECDSA are those of other libraries, and `KafkaMetadata` is
-compiled from Fabric's own fields. `tests/system/test_fabric_blocks.py` gives the same blocks to
-Fabric's SDKs.
+What a peer demands is in `docs/multichain.md`. Nothing of ours computes here what is compared:
+SHA-256, DER and ECDSA are those of other libraries, and `KafkaMetadata` is compiled from Fabric's
+own fields. `tests/system/test_fabric_blocks.py` gives the same blocks to Fabric's SDKs.
 """
 
 import hashlib

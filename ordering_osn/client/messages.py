@@ -18,7 +18,7 @@ from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.multi.signed_request import signed_request
 from ordering_osn.chain.bundles.rule import VoidReason
-from ordering_osn.chain.envelopes import Signer, decoded
+from ordering_osn.chain.envelopes import BadEnvelope, Signer, decoded
 from ordering_osn.wire.multichain_pb2 import (
     BundleResponse,
     DeliveredPart,
@@ -220,7 +220,7 @@ def deliver_request(
 
 
 def read_submitted(raw: bytes, bundle_id: bytes) -> Submitted:
-    """Read the answer to the bundle with this ID; raises `BadAnswer` for one to another bundle."""
+    """Read the answer to the bundle with this ID; raises `BadAnswer`, also for another bundle's."""
     answer = _decoded(BundleResponse, raw)
     if answer.bundle_id not in (b"", bundle_id):
         raise BadAnswer(
@@ -231,7 +231,7 @@ def read_submitted(raw: bytes, bundle_id: bytes) -> Submitted:
 
 
 def read_fate(raw: bytes) -> tuple[int, str, ReportedFate]:
-    """Read the answer to a request for a fate: status, info and fate."""
+    """Read the answer to a request for a fate: status, info and fate; raises `BadAnswer`."""
     answer = _decoded(StatusResponse, raw)
     kind = answer.WhichOneof("fate") or "unknown"
     fate = ReportedFate(
@@ -251,7 +251,7 @@ def read_log_end(raw: bytes) -> tuple[int, str, int]:
 
 
 def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:
-    """Read one message of a stream of entries."""
+    """Read one message of a stream of entries; raises `BadAnswer`."""
     answer = _decoded(DeliverMultiResponse, raw)
     if answer.WhichOneof("what") != "entry":
         return DeliverEnded(answer.end.status, answer.end.info)
@@ -282,7 +282,10 @@ def encode_entry(entry: DeliveredEntry) -> bytes:
 
 
 def _decoded(kind: Any, raw: bytes) -> Any:
-    return decoded(kind, raw, "the node's answer")
+    try:
+        return decoded(kind, raw, "the node's answer")
+    except BadEnvelope as error:
+        raise BadAnswer(str(error)) from error
 
 
 def _place(place: Any) -> BundlePlace:

@@ -83,6 +83,18 @@ def test_a_submitter_without_rights_is_403_with_the_first_chain():
     assert "submitter" in answered.info
 
 
+def test_a_submitter_needs_rights_on_each_chain():
+    authority = root("ca.org2")
+    submitter = configs.Member(authority.issue("member", units=["client"]), "Org2MSP")
+    world = SmallDesk()
+    for name, status in (("chain-a", 403), ("chain-b", 200)):
+        made = signed_bundle(signer=submitter, parts_by=configs.org_user())
+        wider = configs.with_organisation(configs.genesis(name), authority)
+        world.nodes[name].config = wider
+        answered = answer(world, made)
+        assert (answered.status, answered.chain) == (status, "chain-b" if status == 403 else "")
+
+
 def test_the_first_of_two_bad_parts_counts():
     made = signed_bundle(
         chain_a=configs.transaction("chain-a", signer=STRANGER),

@@ -18,7 +18,12 @@ from ordering_osn.client import (
     RequestRefused,
     Submitted,
 )
-from ordering_osn.client.messages import BadAnswer
+from ordering_osn.client.messages import (
+    BadAnswer,
+    read_delivered,
+    read_fate,
+    read_submitted,
+)
 from tests.ordering_osn.helpers.chains import USER, gathered, transaction
 from tests.ordering_osn.helpers.multi import (
     AB,
@@ -156,6 +161,14 @@ def test_an_answer_to_another_bundle_is_an_error():
     node = ScriptedNode(World(), ["other"])
     error = raised(BadAnswer, calling([node], lambda client: client.submit(fresh())))
     assert "instead of" in str(error)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda raw: read_submitted(raw, bytes(32)), read_fate, read_delivered]
+)
+def test_an_answer_that_cannot_be_decoded_is_an_error(read):
+    with pytest.raises(BadAnswer, match="the node's answer cannot be decoded"):
+        read(b"\xff")
 
 
 # -- submit_many -----------------------------------------------------------------------------------

@@ -129,8 +129,8 @@ ExplainOption = Annotated[
 MarginOption = Annotated[
     float | None,
     typer.Option(
-        help="With --from-cluster (default 5) or --against (default 0): the running tree stays "
-        "unless the new plan costs so many percent less.",
+        help=f"With --from-cluster (default {MARGIN_DEFAULT:.0%}) or --against (default 0%): the "
+        "running tree stays unless the new plan costs at least this many percent less.",
         min=0,
         max=100,
     ),

@@ -320,7 +320,5 @@ def _range(value: Any, known: Mapping[str, int], what: str) -> list[str]:
         unknown = value if not dots else first if first not in known else last
         raise InvalidInterests(f"{what} names an unknown partition {unknown!r}")
     if known[first] > known[last]:
-        raise InvalidInterests(
-            f"{what} names the range {value!r}, whose last partition comes first"
-        )
+        raise InvalidInterests(f"{what}: the range {value!r} ends before it begins")
     return list(known)[known[first] : known[last] + 1]

@@ -58,11 +58,11 @@ def test_a_range_names_its_ends_and_what_the_file_names_between_them():
     counted = GOOD.replace('["P1", "P2", "P3", "P4"]', "100")
     ranged = parse(
         counted.replace('["P2", "P1"]', '["P100", "P8..P11"]').replace(
-            '["P3", "P1"]', '["P1..P100"]'
+            '["P2", "P3", "P4"]', '["P1..P100"]'
         )
     )
     assert ranged.consumers[0].interest == ("P10", "P100", "P11", "P8", "P9")
-    assert len(ranged.destinations[0]) == 100
+    assert len(ranged.destinations[1]) == 100
     odd = parse(
         'topic = "A"\npartitions = ["b", "x", "b..x", "a"]\n'
         'consumer = [{name = "C", interest = ["b..x"]}, {name = "D", interest = ["x..a"]}]'

@@ -94,6 +94,8 @@ class Stamped:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Append all, and note the time until the acknowledgement of each."""
@@ -106,7 +108,9 @@ class Stamped:
                 self.errors += 1
             done(index, outcome)
 
-        return self._inner.append_all(partition, values, done=acknowledged)
+        return self._inner.append_all(
+            partition, values, keys=keys, headers=headers, done=acknowledged
+        )
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome."""
@@ -126,9 +130,9 @@ class StampedDriver:
         self.accepted = accepted
         self.appenders: list[Stamped] = []
 
-    def appender(self, *, linger_ms: int = 0) -> Appender:
-        """Open a `Stamped` appender."""
-        made = Stamped(self._inner.appender(linger_ms=linger_ms), self.took, self.accepted)
+    def appender(self, **settings: Any) -> Appender:
+        """Open a `Stamped` appender; takes what `Driver.appender` takes."""
+        made = Stamped(self._inner.appender(**settings), self.took, self.accepted)
         self.appenders.append(made)
         return made
 

@@ -36,7 +36,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.librdkafka.outcomes import Outcomes, name, not_sent, unknown
+from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
 from multicast.drivers.protocol import (
@@ -45,6 +45,7 @@ from multicast.drivers.protocol import (
     AppendOutcome,
     Headers,
     TopicPartition,
+    append_each,
 )
 from multicast.errors import BufferFull, UsageError
 
@@ -155,9 +156,13 @@ class LibrdkafkaAppender:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start appends by one call of the package; none while the producer is being replaced."""
+        if headers is not None:  # which takes none
+            return append_each(self, partition, values, keys=keys, headers=headers, done=done)
         taken = 0
         refused: list[tuple[int, Any]] = []
         with self._lock:
@@ -167,7 +172,7 @@ class LibrdkafkaAppender:
                 many = Many(partition, done, len(values))
                 number = self._started.enter(many)
                 try:
-                    taken, refused = self._start_all(many, values)
+                    taken, refused = self._start_all(many, values, keys)
                 except BaseException:
                     del self._started.waiting[number]
                     raise
@@ -227,7 +232,7 @@ class LibrdkafkaAppender:
         """
         why = error.args[0] if isinstance(error, KafkaException) else None
         try:
-            if why is not None and _is_fatal(why):
+            if why is not None and is_fatal(why):
                 self._break(why)
                 self._stop_sending(number - 1)
                 self._hold(number, append)
@@ -259,12 +264,13 @@ class LibrdkafkaAppender:
         self._held_bytes += size
 
     def _start_all(
-        self, many: Many, values: Sequence[bytes | None]
+        self, many: Many, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None
     ) -> tuple[int, list[tuple[int, Any]]]:
         """Return how many the package took, and those among them that it refuses for good."""
+        given = keys or [None] * len(values)
         messages: list[dict[str, Any]] = [
-            {"value": value, "callback": partial(self._settled_of_many, many, index)}
-            for index, value in enumerate(values)
+            {"value": value, "key": key, "callback": partial(self._settled_of_many, many, index)}
+            for index, (value, key) in enumerate(zip(values, given, strict=True))
         ]
         refused: list[tuple[int, Any]] = []
         if self._producer.produce_batch(
@@ -278,7 +284,7 @@ class LibrdkafkaAppender:
             # After the first that found the queue full, no other was taken.
             if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
                 return index, refused
-            if _is_fatal(error):
+            if is_fatal(error):
                 self._break(error)
                 self._stop_sending(self._started.last)
                 return index, refused
@@ -484,10 +490,6 @@ class LibrdkafkaAppender:
         )
         self._ending.append(thread)
         thread.start()
-
-
-def _is_fatal(error: Any) -> bool:
-    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001
 
 
 def _end(held: list[Any]) -> None:

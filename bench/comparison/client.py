@@ -94,9 +94,8 @@ class Stamped:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
+        **fields: Any,
     ) -> int:
         """Append all, and note the time until the acknowledgement of each."""
         began = time.monotonic_ns()
@@ -108,9 +107,7 @@ class Stamped:
                 self.errors += 1
             done(index, outcome)
 
-        return self._inner.append_all(
-            partition, values, keys=keys, headers=headers, done=acknowledged
-        )
+        return self._inner.append_all(partition, values, done=acknowledged, **fields)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome."""
@@ -132,9 +129,8 @@ class StampedDriver:
 
     def appender(self, **settings: Any) -> Appender:
         """Open a `Stamped` appender; takes what `Driver.appender` takes."""
-        made = Stamped(self._inner.appender(**settings), self.took, self.accepted)
-        self.appenders.append(made)
-        return made
+        self.appenders.append(Stamped(self._inner.appender(**settings), self.took, self.accepted))
+        return self.appenders[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

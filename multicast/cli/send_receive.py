@@ -16,7 +16,15 @@ import typer
 
 from multicast import history
 from multicast.cli.lines import Fixed, Line, lines
-from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.cli.options import (
+    Bootstrap,
+    DriverName,
+    KeysOfSet,
+    PartitionerName,
+    RecordKey,
+    To,
+    Topic,
+)
 from multicast.consumer import Consumer, Message
 from multicast.cursor import Cursor
 from multicast.delivery import Batch
@@ -46,20 +54,10 @@ def send(
         Path | None, typer.Argument(help="The file to send; default: standard input.")
     ] = None,
     *,
-    to: Annotated[
-        str | None, typer.Option("--to", help="P1,P3: each line is a payload for this set.")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", help="Each line is a payload with this key; it goes where that is."),
-    ] = None,
-    keys: Annotated[
-        str | None,
-        typer.Option("--keys", help="a,b: each line is a payload for the partitions of these."),
-    ] = None,
-    partitioner: Annotated[
-        str, typer.Option("--partitioner", help="murmur2, or crc32 (confluent-kafka's default).")
-    ] = "murmur2",
+    to: To = None,
+    key: RecordKey = None,
+    keys: KeysOfSet = None,
+    partitioner: PartitionerName = "murmur2",
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,

@@ -23,10 +23,10 @@ Key = bytes | str
 # Takes a key and the topic's number of Kafka partitions; gives one of them, from 0.
 Partitioner = Callable[[bytes, int], int]
 
-_SEED = 0x9747B28C  # this and the next two are Kafka's (org.apache.kafka.common.utils.Utils)
-_MULTIPLIER = 0x5BD1E995
-_SHIFT = 24
-_UINT32 = 0xFFFFFFFF
+_SEED = 0x9747B28C  # of Kafka's murmur2 (org.apache.kafka.common.utils.Utils)
+_MULTIPLIER = 0x5BD1E995  # of murmur2
+_SHIFT = 24  # of murmur2
+_UINT32 = 0xFFFFFFFF  # murmur2 counts modulo 2^32
 _POSITIVE = 0x7FFFFFFF  # Kafka clears the sign instead of taking the absolute value
 
 

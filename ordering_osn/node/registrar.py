@@ -31,6 +31,7 @@ from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.bundles.desk import BundleDesk
+from ordering_osn.node.bundles.shared_reading import SharedReading
 from ordering_osn.node.catch_up import NoPeers, Peers
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
@@ -114,6 +115,7 @@ class Registrar:
             closed=self._failed,
             ready_s=ready_s,
         )
+        self._reading = SharedReading()
         self._desk = BundleDesk(
             self._chains,
             self._posts,
@@ -121,6 +123,7 @@ class Registrar:
             clock=clock,
             closed=self._failed,
             ready_s=ready_s,
+            encode=self._reading.encoded,
         )
         self._wake = threading.Event()
         self._stopping = False
@@ -223,6 +226,7 @@ class Registrar:
             peers=self._peers,
             metrics=self.metrics,
             bundles=self._desk,
+            read_bundle=self._reading.read,
             window_max=self._window_max,
             stalled_s=self._stalled_s,
             probe_s=self._probe_s * random.uniform(*_PROBE_SPREAD),  # noqa: S311

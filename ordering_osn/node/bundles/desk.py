@@ -55,6 +55,7 @@ from ordering_osn.chain.bundles.rule import (
     Outcome,
     VoidReason,
 )
+from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import BundleRefusal, admit, read_signed
 from ordering_osn.node.bundles.changes import Changes
 from ordering_osn.node.bundles.fates import BundleFates
@@ -81,10 +82,12 @@ class BundleDesk:
         ready_s: float = READY_S,
         intake: BundleIntake | None = None,
         fates: BundleFates | None = None,
+        encode: Callable[[BundleRecord], bytes] = encode_bundle_record,
     ) -> None:
         self._chains = chains
         self._closed = closed  # chains of this node that could not be opened, and why
         self._posts = posts
+        self._encode = encode
         self._metrics = metrics
         self._clock = clock
         self._ready_s = ready_s
@@ -108,9 +111,9 @@ class BundleDesk:
         self._loop = asyncio.get_running_loop()
         bundle_id = b""
         try:
-            bundle = read_signed(raw)
+            bundle, verified = read_signed(raw)
             bundle_id = bundle.id
-            await self._take_in(bundle)
+            await self._take_in(bundle, verified)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
         except BundleRefusal as refused:
             answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
@@ -140,7 +143,7 @@ class BundleDesk:
 
     # -- taking in ------------------------------------------------------------------------------
 
-    async def _take_in(self, bundle: Bundle) -> None:
+    async def _take_in(self, bundle: Bundle, verified: Verification) -> None:
         """Return when the bundle is stored, or known; raises `BundleRefusal`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
@@ -149,7 +152,8 @@ class BundleDesk:
         if under_way is None:
             if self._is_known(bundle.id):
                 return
-            stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
+            configs = [node.config for node in nodes]
+            stamps = admit(bundle, configs, now=self._clock(), verified=verified)
             try:
                 with self._lock:
                     self._intake.take_in(bundle)
@@ -236,7 +240,7 @@ class BundleDesk:
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
             stamps = await self._markers_stand(bundle, stamps, deadline)
-            record = encode_bundle_record(BundleRecord(bundle, stamps))
+            record = self._encode(BundleRecord(bundle, stamps))
             with self._lock:
                 if self._intake.get(bundle.id) is None:
                     return

@@ -7,9 +7,10 @@ import pytest
 
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, ClusterUnreachable
-from ordering_osn.chain.bundles.bundle import encode_bundle
+from ordering_osn.chain.bundles.bundle import check_signature, encode_bundle
 from ordering_osn.chain.bundles.intake import BundleIntake
-from ordering_osn.node.bundles.admission import admit
+from ordering_osn.identity import Identity
+from ordering_osn.node.bundles.admission import BundleRefusal, admit
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.desk import SmallDesk, signed_bundle
 from tests.ordering_osn.helpers.pki import root
@@ -162,3 +163,32 @@ def test_a_record_that_is_not_stored_is_503_and_the_answer_says_whether_it_may_c
         assert world.posts.started == 2
 
     asyncio.run(ask())
+
+
+def test_the_submitter_is_verified_once_for_all_chains_and_each_part_in_its_own(monkeypatch):
+    made, world = signed_bundle(), SmallDesk()
+    verified = []
+    whole = Identity.verify
+
+    def counted(identity, message, signature):
+        verified.append(message)
+        whole(identity, message, signature)
+
+    monkeypatch.setattr(Identity, "verify", counted)
+    newer = [configs.genesis("chain-a"), configs.genesis("chain-b")]
+    admit(made, newer, now=configs.NOW)
+    assert verified.count(made.content) == 1
+    assert len(verified) == 3
+    verified.clear()
+    assert answer(world, made).status == 200
+    assert made.content not in verified  # `check_signature` has verified it
+    assert len(verified) == 2
+
+
+def test_what_was_verified_as_somebody_else_is_verified_again():
+    made = signed_bundle()
+    forged = replace(made, signature=signed_bundle().signature)
+    elsewhere = check_signature(signed_bundle(signer=STRANGER))
+    with pytest.raises(BundleRefusal) as refused:
+        admit(forged, [configs.genesis("chain-a")] * 2, now=configs.NOW, verified=elsewhere)
+    assert (refused.value.status, refused.value.chain) == (403, "chain-a")

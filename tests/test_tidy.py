@@ -116,6 +116,7 @@ PURE = [
     "multicast/errors.py",
     "multicast/drivers/kafka_python/fetch_request.py",
     "multicast/history.py",
+    "multicast/keyed/partitioners.py",
     "multicast/verification/index.py",
     "multicast/drivers/protocol.py",
     "multicast/messages.py",

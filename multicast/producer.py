@@ -9,7 +9,6 @@ offset that was ordered early, or a collector orders it before it relays its par
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -19,6 +18,7 @@ from multicast.announcer import Announcer
 from multicast.control import ControlReader, log_partition
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
@@ -81,7 +81,6 @@ class Producer:
         linger_ms: int = 0,
     ) -> None:
         self._block_s = block_s
-        self._settlement = Settlement(self._orders)
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
         self._routes: dict[frozenset[str], Route] = {}
@@ -98,13 +97,15 @@ class Producer:
                 opened.callback(self._driver.close)
             else:
                 self._driver = driver
+            self._clock = clock_of(self._driver)
+            self._settlement = Settlement(self._orders, self._clock)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             self._plan = self._control.refresh().plan()
-            self._plan_read_at = time.monotonic()
+            self._plan_read_at = self._clock.monotonic()
             self._appender = self._driver.appender(linger_ms=linger_ms)
             self._announcer = None
-            if announce:
+            if announce and self._clock.threads:
                 self._announcer = Announcer(self._driver, topic, self._control.state)
                 opened.callback(self._announcer.close)
             self._opened = opened.pop_all()
@@ -168,8 +169,8 @@ class Producer:
                     done=receipt.settle,
                 )
             except BufferFull:
-                deadline = deadline or time.monotonic() + self._block_s
-                if time.monotonic() >= deadline:
+                deadline = deadline or self._clock.monotonic() + self._block_s
+                if self._clock.monotonic() >= deadline:
                     raise
                 self._settlement.pause()
             else:
@@ -187,7 +188,7 @@ class Producer:
         route = self._route(to)
         receipts = Receipts(self._settlement, route, len(payloads))
         started = 0
-        deadline = time.monotonic() + self._block_s
+        deadline = self._clock.monotonic() + self._block_s
         while started < len(payloads):
             remaining = payloads[started:] if started else payloads
             done = partial(receipts.settle, started)
@@ -201,7 +202,7 @@ class Producer:
             if taken and route.announcer is not None:
                 route.announcer.sent(taken)
             if not taken:
-                if time.monotonic() >= deadline:
+                if self._clock.monotonic() >= deadline:
                     break
                 self._settlement.pause()
         for index in range(started, len(payloads)):
@@ -260,9 +261,9 @@ class Producer:
     def _read_plan(self) -> None:
         """Read the plan again, which may declare further sets; at most once a second."""
         with self._control_lock:
-            if time.monotonic() - self._plan_read_at > _PLAN_EVERY_S:
+            if self._clock.monotonic() - self._plan_read_at > _PLAN_EVERY_S:
                 self._plan = self._control.refresh().plan()
-                self._plan_read_at = time.monotonic()
+                self._plan_read_at = self._clock.monotonic()
                 self._routes.clear()
 
     def _look_up(self, to: frozenset[str]) -> Log | None:

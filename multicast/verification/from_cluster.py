@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from multicast.consumer import Consumer, end_now
+from multicast.consumer import Consumer
 from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.protocol import Driver
+from multicast.ends import end_now
 from multicast.errors import TimedOut
 from multicast.history import History
 from multicast.subscription import SubscriptionRequest

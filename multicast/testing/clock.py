@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from multicast.errors import TimedOut, UsageError
 
-# A turn in which something happened takes so long: timestamps of what happens in order differ.
+# A turn in which something happened takes so long, so timestamps of what happens in order differ.
 _TURN_US = 1_000
 # Waits in a row without any event before a test is taken to wait for ever. `for message in
 # consumer` waits once a second: a test would stand for so many seconds on a real broker.
@@ -64,9 +64,9 @@ class VirtualClock:
     ) -> bool:
         """Run the others until `ready` gives True, at most `timeout_s` seconds of virtual time.
 
-        A wait of 0 seconds runs one turn, so that a loop of such waits gets on. Raises `TimedOut`
-        if nothing at all happens in many waits one after the other, because the caller would wait
-        for ever; `UsageError` inside a turn, where a callback may not wait.
+        A wait of 0 seconds runs one turn, and takes its time, so that a loop of such waits gets on.
+        Raises `TimedOut` if nothing at all happens in many waits one after the other, because the
+        caller would wait for ever; `UsageError` inside a turn, where a callback may not wait.
         """
         with self._lock:
             if ready():
@@ -76,19 +76,18 @@ class VirtualClock:
                     "a callback (such as `done` of a multicast) waits inside the test double; "
                     "it must not block"
                 )
-            deadline = self.now_us + max(0, round(timeout_s * 1_000_000))
+            deadline = self.now_us + max(_TURN_US, round(timeout_s * 1_000_000))
+            idle = True
             for _ in range(_TURNS_MAX):
                 if self._turn():
                     self.now_us += _TURN_US
-                    self._idle_waits = 0
+                    idle = False
                 elif self.now_us < deadline:
                     self._go_on(deadline)
-                else:
-                    self._waited_in_vain()
-                    return False
                 if ready():
                     return True
                 if self.now_us >= deadline:
+                    self._waited_in_vain(idle=idle)
                     return False
         raise TimedOut(f"the test double did not come to rest in {_TURNS_MAX:,} turns")
 
@@ -144,10 +143,9 @@ class VirtualClock:
             deadline = min(deadline, self._events[0][0])
         self.now_us = max(self.now_us, deadline)
 
-    def _waited_in_vain(self) -> None:
-        if self._events:
-            return
-        self._idle_waits += 1
+    def _waited_in_vain(self, *, idle: bool) -> None:
+        """Count waits without any event; raise `TimedOut` after too many in a row."""
+        self._idle_waits = self._idle_waits + 1 if idle and not self._events else 0
         if self._idle_waits > _IDLE_WAITS_MAX and not self._paused:
             self._idle_waits = 0
             raise TimedOut(

@@ -21,7 +21,7 @@ from multicast.consumer import Consumer
 from multicast.control import ControlReader, control_partition, log_partition, stream_partition
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import UsageError
-from multicast.properties import Report
+from multicast.properties import OrderViolation, Report
 from multicast.testing.clients import TopicClients
 from multicast.testing.clock import VirtualClock
 from multicast.testing.faults import EPOCH_MS, AppendFate, DoubleDriver, FaultyLog, Network
@@ -204,6 +204,9 @@ class MemorySystem(TopicClients):
             self.log.readable = True
             try:
                 return judge(self._unwatched, self.topic, self._recorder, timeout_s=_CHECK_S)
+            except OrderViolation as violation:
+                violation.add_note(f"system in memory with seed {self.seed}")
+                raise
             finally:
                 self.log.readable = False
 

@@ -10,9 +10,13 @@ from importlib.metadata import entry_points
 from random import Random
 from typing import Any, Protocol
 
+from multicast.consumer import Consumer, Message
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
+from multicast.producer import Producer
+from multicast.properties import Report
+from multicast.testing.interests import Interests
 from topology.tree import Plan
 
 GROUP = "amcast.testing"
@@ -50,6 +54,33 @@ class OrderingParty(Protocol):
 
     def apply(self, plan: Plan, *, timeout_s: float) -> None:
         """Make a plan the next epoch; return once it has begun."""
+
+
+class TopicOnBroker(Protocol):
+    """A topic of its own on a real cluster: `collectors.testing.running.RunningTopic`."""
+
+    bootstrap: str
+    topic: str
+    driver: Driver
+    plan: Plan
+
+    def producer(self, **options: Any) -> Producer:
+        """Open a producer, with the options of `Producer`; it is closed at the end."""
+
+    def consumer(self, name: str | None = None, **options: Any) -> Consumer:
+        """Open a consumer, with the options of `Consumer`; it is closed at the end."""
+
+    def drain(self, consumer: Consumer) -> list[Message]:
+        """Deliver all that the consumer's logs contain now, in order; raises as `until_end`."""
+
+    def replan(self, interests: Interests) -> Plan:
+        """Make a new plan the next epoch; return it once it has begun."""
+
+    def check(self) -> Report:
+        """Check all guarantees; raise `OrderViolation`, whose text says what happened."""
+
+    def close(self) -> None:
+        """End clients and collectors, and delete the topics, without a check."""
 
 
 def load(name: str) -> Any:

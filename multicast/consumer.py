@@ -177,7 +177,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Deliver messages one by one, without end; raises what `poll` raises."""
-        for batch in self.batches():
+        for batch in self._each(_MESSAGES_MAX):
             for record in batch.records:
                 self._handed_out = message = Message(batch, record)
                 self._observed(batch, [record])
@@ -190,10 +190,14 @@ class Consumer:
 
         The messages of one batch are of one log and one destination set. Raises what `poll` raises.
         """
+        for batch in self._each(messages_max):
+            self._hand_out(batch)
+            yield batch
+
+    def _each(self, messages_max: int) -> Iterator[Batch]:
         while True:
             self._sought = False
             for batch in self._poll(_POLL_S, messages_max):
-                self._hand_out(batch)
                 yield batch
                 if self._sought:
                     break

@@ -18,7 +18,6 @@ from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import (
     AppendRefused,
     AppendUnknown,
-    Conflict,
     TimedOut,
     UncoveredInterest,
     UsageError,
@@ -224,7 +223,7 @@ def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop
         double.restart("K1")
         producer.multicast(b"new", to={"P6"}).ordered()
         assert sorted(payloads(double.drain(consumer))) == [b"0", b"1", b"2", b"3", b"4", b"new"]
-        assert payloads(double.drain(double.consumer("C4"))) == [b"new"]
+        assert b"new" in payloads(double.drain(double.consumer("C4")))
         with pytest.raises(UsageError, match="which the new plan does not cover"):
             double.replan({"consumers": {"C1": {"P1"}}, "partitions": ["P1"]})
 
@@ -233,7 +232,7 @@ def test_a_plan_cannot_begin_while_a_stream_is_away_and_is_finished_afterwards()
     more = {**INTERESTS, "consumers": {**INTERESTS["consumers"], "C4": {"P1", "P5"}}}
     with system(INTERESTS) as double:
         double.stop_log("K1")
-        with pytest.raises((TimedOut, Conflict)):
+        with pytest.raises(TimedOut, match="run 'amcast topology apply' again"):
             double.replan(more)
         double.start_log("K1")
         double.replan(more)
@@ -259,16 +258,20 @@ class Swapping(Collector):
         return swapped
 
 
+def run_of_forty(seed):
+    with system(INTERESTS, seed=seed) as double:
+        producer = double.producer()
+        for number in range(40):
+            producer.multicast(b"%d" % number, to=({"P2"}, {"P3"}, {"P2", "P3", "P4"})[number % 3])
+        double.settle()
+
+
 def test_the_check_finds_a_collector_that_swaps(monkeypatch):
+    run_of_forty(2)
     monkeypatch.setattr(SteppedCollectors, "core", Swapping)
-    with pytest.raises(OrderViolation, match="before|cycle") as found:  # noqa: SIM117
-        with system(INTERESTS, seed=2) as double:
-            producer = double.producer()
-            for number in range(40):
-                producer.multicast(b"%d" % number, to=({"P2"}, {"P3"}, {"P2", "P3", "P4"})[number % 3])
-            double.settle()
+    with pytest.raises(OrderViolation, match=r"prefix order|acyclic") as found:
+        run_of_forty(2)
     assert found.value.__notes__ == ["system in memory with seed 2"]
-    assert "prefix order" in str(found.value) or "acyclic" in str(found.value)
 
 
 class Forgetful(Consumer):
@@ -288,16 +291,18 @@ class Forgetful(Consumer):
 @pytest.mark.parametrize("drops", [0, 3])
 def test_the_check_finds_a_consumer_that_loses_a_message(drops, monkeypatch):
     monkeypatch.setattr(Forgetful, "drops", drops)
-    with pytest.raises(OrderViolation, match=rf"P[12]:{drops // 2} .*C1 did not") as found:  # noqa: SIM117
-        with system(INTERESTS) as double:
-            producer = double.producer()
-            for number in range(6):
-                producer.multicast(b"%d" % number, to={"P1"} if number % 2 else {"P2"})
-            double.settle()
-            with Forgetful(topic="A", name="C1", driver=double.driver) as consumer:
-                assert len(double.drain(consumer)) == 5
+    with system(INTERESTS) as double:
+        producer = double.producer()
+        for number in range(6):
+            producer.multicast(b"%d" % number, to={"P1"} if number % 2 else {"P2"})
+        double.settle()
+        with Forgetful(topic="A", name="C1", driver=double.driver) as consumer:
+            assert len(double.drain(consumer)) == 5
+            with pytest.raises(OrderViolation, match=rf"P[12]:{drops // 2} .*C1 did not") as found:
                 double.check()
-    assert found.value.report.violations[0].guarantee == "validity"
+        assert found.value.report.violations[0].guarantee == "validity"
+        double.close()
+        double._recorder.readings.clear()  # the violation is found: the end must not find it again
 
 
 def test_what_is_not_read_yet_is_no_violation():
@@ -363,7 +368,12 @@ def test_the_block_s_own_error_is_not_replaced_by_the_check(monkeypatch):
 
 @pytest.mark.parametrize(
     "interests",
-    [chain(), poster(), ROOT / "docs/examples/poster.toml", str(ROOT / "docs/examples/poster.toml")],
+    [
+        chain(),
+        poster(),
+        ROOT / "docs/examples/poster.toml",
+        str(ROOT / "docs/examples/poster.toml"),
+    ],
     ids=["a plan", "a planned plan", "a path", "a path as text"],
 )
 def test_interests_come_as_a_plan_or_a_file(interests):

@@ -1,4 +1,4 @@
-"""The test double of docs/testing-your-code.md: determinism, every fault, and what its check finds."""
+"""The test double (docs/testing-your-code.md): determinism, every fault, what its check finds."""
 
 import itertools
 import os

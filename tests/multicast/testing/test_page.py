@@ -1,4 +1,4 @@
-"""The example of docs/testing-your-code.md runs as it stands; the fixtures do what the page says."""
+"""The example of docs/testing-your-code.md runs as it stands; the fixtures do what it says."""
 
 import re
 import subprocess

@@ -29,7 +29,6 @@ from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
 from multicast.messages import MessageID
-from multicast.observer import HandedOut, observer_of
 from multicast.subscription import (
     Bounds,
     End,
@@ -41,6 +40,7 @@ from multicast.subscription import (
     resume,
 )
 from multicast.topic_identity import refuse_changed_topics
+from multicast.verification.observer import HandedOut, observer_of
 
 Start = Literal["earliest", "latest"]
 _ORDER = -1  # in place of a log's number: the order stream

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from multicast.announcer import LogAnnouncer
-from multicast.drivers.clock import Clock
+from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import BufferFull, TimedOut
 from multicast.messages import MessageID
@@ -50,7 +50,7 @@ class Settlement:
     only once somebody waits for an order.
     """
 
-    def __init__(self, follower: Callable[[], OrderFollower], clock: Clock) -> None:
+    def __init__(self, follower: Callable[[], OrderFollower], clock: ClientClock) -> None:
         self._follower = follower
         self.clock = clock
         self._outcome_came = threading.Condition()

@@ -23,11 +23,11 @@ from multicast.drivers.clock import SYSTEM_CLOCK
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, TopicMissing
-from multicast.observer import Observe
 from multicast.properties import Report
 from multicast.testing.clients import TopicClients
 from multicast.testing.interests import Interests, plan_for
 from multicast.testing.recorder import Recorder, judge
+from multicast.verification.observer import Observe
 from topology.tree import Plan
 
 # One broker on a busy machine needs a few seconds for topics and connections; ten times more would

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Clock(Protocol):
+class ClientClock(Protocol):
     """Time and waiting, for all clients of one driver."""
 
     @property
@@ -52,7 +52,7 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-def clock_of(driver: object) -> Clock:
+def clock_of(driver: object) -> ClientClock:
     """Return the clock of a driver's clients."""
-    clock: Clock = getattr(driver, "clock", SYSTEM_CLOCK)
+    clock: ClientClock = getattr(driver, "clock", SYSTEM_CLOCK)
     return clock

@@ -28,8 +28,8 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AppendRefused, AppendUnknown
-from multicast.observer import Observe
 from multicast.testing.clock import VirtualClock
+from multicast.verification.observer import Observe
 
 # When a writer learns that an outcome is unknown, in virtual time. On a real cluster that takes up
 # to 30 s; nothing here depends on the figure.
@@ -87,7 +87,7 @@ class FaultyLog(MemoryLog):
         return super().read(topic_partition, position, records_max)
 
 
-class Network:
+class FaultyNetwork:
     """Carries appends to the logs, each with its fate."""
 
     def __init__(self, clock: VirtualClock, log: FaultyLog, note: Callable[[str], None]) -> None:
@@ -180,7 +180,7 @@ class DoubleDriver(MemoryDriver):
     """The in-memory driver in virtual time: its waits run the system, its appends meet fates."""
 
     def __init__(
-        self, log: FaultyLog, network: Network, clock: VirtualClock, observe: Observe | None
+        self, log: FaultyLog, network: FaultyNetwork, clock: VirtualClock, observe: Observe | None
     ) -> None:
         super().__init__(log)
         self.clock = clock

@@ -24,7 +24,7 @@ from multicast.errors import UsageError
 from multicast.properties import OrderViolation, Report
 from multicast.testing.clients import TopicClients
 from multicast.testing.clock import VirtualClock
-from multicast.testing.faults import EPOCH_MS, AppendFate, DoubleDriver, FaultyLog, Network
+from multicast.testing.faults import EPOCH_MS, AppendFate, DoubleDriver, FaultyLog, FaultyNetwork
 from multicast.testing.interests import Interests, plan_for
 from multicast.testing.parties import OrderingParty, load
 from multicast.testing.recorder import Recorder, judge
@@ -52,7 +52,7 @@ class MemorySystem(TopicClients):
         self._clock = VirtualClock()
         self._recorder = Recorder()
         self.log = FaultyLog(self._clock, self.note)
-        self._network = Network(self._clock, self.log, self.note)
+        self._network = FaultyNetwork(self._clock, self.log, self.note)
         driver = DoubleDriver(self.log, self._network, self._clock, self._recorder.observe)
         super().__init__(plan.topic, driver)
         self._unwatched: Driver = DoubleDriver(self.log, self._network, self._clock, None)

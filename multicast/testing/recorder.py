@@ -21,11 +21,11 @@ from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver, Record
 from multicast.ends import end_now
 from multicast.errors import TimedOut
-from multicast.observer import AtEnd, HandedOut
 from multicast.properties import Report, verify
 from multicast.subscription import SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 from multicast.verification.from_cluster import read_messages
+from multicast.verification.observer import AtEnd, HandedOut
 
 READ_AGAIN = "{} (read again)"
 
@@ -53,7 +53,7 @@ class Recorder:
     def observe(
         self, request: SubscriptionRequest, position: Cursor, /, *, earliest: bool, at_end: AtEnd
     ) -> HandedOut:
-        """Record a consumer from here on (`multicast.observer.Observe`)."""
+        """Record a consumer from here on (`multicast.verification.observer.Observe`)."""
         consumer = request.name or "+".join(request.interest or ())
         known = self._cursors.setdefault(consumer, set())
         if not earliest and position not in known:

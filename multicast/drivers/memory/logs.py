@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from multicast.drivers.clock import SYSTEM_CLOCK, Clock
+from multicast.drivers.clock import SYSTEM_CLOCK, ClientClock
 from multicast.drivers.protocol import Fetched, Headers, Record, TopicPartition
 from multicast.errors import TopicMissing, Trimmed, UsageError
 
@@ -40,7 +40,7 @@ class MemoryLog:
         topics: Mapping[str, int] | None = None,
         *,
         threaded: bool = False,
-        clock: Clock | None = None,
+        clock: ClientClock | None = None,
         now_ms: Callable[[], int] | None = None,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:

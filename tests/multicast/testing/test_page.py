@@ -88,7 +88,7 @@ def test_a_topic_on_a_broker_is_ordered_replanned_checked_and_gone(kafka_cluster
     assert topic.replan(wider).epoch == 2
     topic.producer().multicast(b"y", to={"P4"}).ordered(PATIENCE_S)
     assert [m.payload for m in topic.drain(topic.consumer("C4"))] == [b"y"]
-    assert topic.check().violations == []
+    assert not topic.check().violations
     with Forgetful(topic=topic.topic, name="C2", driver=topic.driver) as forgetful:
         topic.producer().multicast(b"3", to={"P2"}).ordered(PATIENCE_S)
         topic.drain(forgetful)

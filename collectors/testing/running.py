@@ -68,6 +68,7 @@ class RunningTopic(TopicClients):
         client: Mapping[str, str] | None = None,
     ) -> None:
         self.bootstrap = bootstrap
+        self.closed = False
         self._client = client
         self._recorder = Recorder()
         self._instances: list[CollectorInstance] = []
@@ -104,6 +105,7 @@ class RunningTopic(TopicClients):
 
     def close(self) -> None:
         """End clients and collectors, and delete the topics, without a check."""
+        self.closed = True
         self._opened.close()
 
     def replan(self, interests: Interests) -> Plan:

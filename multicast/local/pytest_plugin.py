@@ -91,9 +91,10 @@ class OpenTopics:
         return opened
 
     def check(self) -> None:
-        """Raise `OrderViolation` if a guarantee is violated in one of them."""
+        """Raise `OrderViolation` if a guarantee is violated in one that is still open."""
         for opened in self._opened:
-            opened.check()
+            if not opened.closed:
+                opened.check()
 
     def close(self) -> None:
         """Stop all of them."""

@@ -63,6 +63,7 @@ class TopicOnBroker(Protocol):
     topic: str
     driver: Driver
     plan: Plan
+    closed: bool
 
     def producer(self, **options: Any) -> Producer:
         """Open a producer, with the options of `Producer`; it is closed at the end."""

@@ -8,17 +8,22 @@ from multicast.consumer import Consumer, Message
 from multicast.cursor import Cursor
 from multicast.delivery import Batch
 from multicast.errors import AmcastError
+from multicast.keyed import Keys, keys
 from multicast.messages import MessageID
 from multicast.producer import Producer
-from multicast.receipts import Receipt
+from multicast.receipts import KeyedReceipts, Receipt, Receipts
 
 __all__ = [
     "AmcastError",
     "Batch",
     "Consumer",
     "Cursor",
+    "KeyedReceipts",
+    "Keys",
     "Message",
     "MessageID",
     "Producer",
     "Receipt",
+    "Receipts",
+    "keys",
 ]

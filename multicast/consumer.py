@@ -248,7 +248,7 @@ class Consumer:
         after all messages of the epochs that cover the interest.
         """
         if end is None:
-            end = end_now(self._driver, self._control, self._request)
+            end = self.end()
         else:
             self._control.refresh()
         last_delivery = time.monotonic()
@@ -263,7 +263,15 @@ class Consumer:
             if time.monotonic() - last_delivery > timeout:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
 
-    # -- positions --------------------------------------------------------------------------
+    def end(self) -> End:
+        """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
+        return end_now(self._driver, self._control, self._request)
+
+    def reached(self, end: End) -> bool:
+        """Whether everything up to an end is delivered or dropped."""
+        return missing(self._control.state, self._request, self._delivery, end) is None
+
+    # -- positions ----------------------------------------------------------------------------
 
     @property
     def position(self) -> Cursor:

@@ -13,29 +13,71 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self, overload
 
 from multicast.announcer import Announcer
 from multicast.control import ControlReader, log_partition
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
+from multicast.drivers.client_settings import check_client, producer_settings
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
     Driver,
     Headers,
-    append_each,
 )
 from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
+from multicast.keyed import Key, KeyRouter, Keys, Partitioner, key_bytes, partitioner_named
 from multicast.messages import covered_header, refuse_names
 from multicast.order_follower import OrderFollower
-from multicast.receipts import FAILOVER_S, Receipt, Receipts, Route, Settlement
+from multicast.receipts import FAILOVER_S, KeyedReceipts, Receipt, Receipts, Route, Settlement
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
 # a caller in a loop must not turn each of its mistakes into a request. A set that is declared while
 # the producer runs is refused for at most this long.
 _PLAN_EVERY_S = 1.0
+
+
+_NOWHERE = "a message without a destination set goes to its key's partition: give 'to', or a key"
+
+
+class Batched(NamedTuple):
+    """Messages of one call; keys and headers, if there are any, hold an entry for each."""
+
+    payloads: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None
+    headers: Sequence[Headers] | None
+
+    def after(self, count: int) -> Batched:
+        """Leave out the first `count` messages."""
+        if not count:
+            return self
+        return Batched(*(None if part is None else part[count:] for part in self))  # type: ignore[arg-type]
+
+    def of(self, indexes: Sequence[int]) -> Batched:
+        """Choose messages by their indexes."""
+        return Batched(
+            *(None if part is None else [part[index] for index in indexes] for part in self)  # type: ignore[arg-type]
+        )
+
+
+def _batch(
+    payloads: Sequence[bytes | None],
+    keys: Sequence[Key | None] | None,
+    headers: Sequence[Headers | Mapping[str, bytes]] | None,
+) -> Batched:
+    """Check the messages of a call with many; raises `UsageError`."""
+    for name, part in (("keys", keys), ("headers", headers)):
+        if isinstance(part, bytes | str | Mapping | Keys) or (
+            part is not None and len(part) != len(payloads)
+        ):
+            raise UsageError(f"{name} must hold one entry for each of the {len(payloads)} messages")
+    return Batched(
+        payloads,
+        None if keys is None else [None if key is None else key_bytes(key) for key in keys],
+        None if headers is None else [_pairs(each) for each in headers],
+    )
 
 
 def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
@@ -56,15 +98,19 @@ def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
 class Producer:
     """Multicasts messages to sets of partitions of one topic. Safe from any thread.
 
-    `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names.
-    `driver` is a driver's name, or an open driver: that one stays open, and `bootstrap`, `client`
-    and the two time-outs do not apply to it. The buffer of unacknowledged messages is bounded;
+    `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names
+    (docs/operating.md lists them). `driver` is a driver's name, or an open driver: that one stays
+    open; `bootstrap`, the two time-outs, and `client` (but for the settings of producers) do not
+    apply to it. The buffer of unacknowledged messages is bounded;
     while it is full, `multicast` blocks for at most `block_s` seconds. Every message gets its
     outcome within `delivery_timeout_s` seconds, plus three if the Kafka client has to be replaced
     (docs/hazards.md). Every other request to the cluster is answered within `request_timeout_s`
     seconds or raises `ClusterUnreachable`. With `announce` off no collector learns of these
     messages before Kafka has stored them. `linger_ms` is how long a message may wait for others to
-    share its request: a larger value adds latency and lowers the cost of each message.
+    share its request: a larger value adds latency and lowers the cost of each message; by default
+    what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's client
+    and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the key and
+    the topic's number of Kafka partitions.
     """
 
     def __init__(
@@ -78,8 +124,12 @@ class Producer:
         delivery_timeout_s: float = FAILOVER_S,
         request_timeout_s: float = REFRESH_S,
         announce: bool = True,
-        linger_ms: int = 0,
+        linger_ms: int | None = None,
+        partitioner: str | Partitioner = "murmur2",
     ) -> None:
+        partitioner = partitioner_named(partitioner)
+        check_client(client or {})
+        tuning = producer_settings(client or {})
         self._block_s = block_s
         self._settlement = Settlement(self._orders)
         self._control_lock = threading.Lock()
@@ -102,7 +152,13 @@ class Producer:
             opened.callback(self._control.close)
             self._plan = self._control.refresh().plan()
             self._plan_read_at = time.monotonic()
-            self._appender = self._driver.appender(linger_ms=linger_ms)
+            self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
+            opened.callback(self._keys.close)
+            self._appender = self._driver.appender(
+                linger_ms=(tuning.linger_ms or 0) if linger_ms is None else linger_ms,
+                compression=tuning.compression,
+                batch_bytes=tuning.batch_bytes,
+            )
             self._announcer = None
             if announce:
                 self._announcer = Announcer(self._driver, topic, self._control.state)
@@ -120,13 +176,13 @@ class Producer:
         """The plan in which destination sets are looked up: the newest that was read."""
         return self._plan
 
-    def declares(self, to: Iterable[str]) -> bool:
+    def declares(self, to: Iterable[str] | Keys) -> bool:
         """Whether exactly this set is declared, so that it has a log of its own.
 
         Where it is not, a newer plan is looked for, which blocks for one request to the cluster, at
         most once a second. Raises `ClusterUnreachable`.
         """
-        name = log_name(to)
+        name = log_name(self._names(to))
         if not self._plan.has_log(name):
             self._read_plan()
         return self._plan.has_log(name)
@@ -135,25 +191,32 @@ class Producer:
         self,
         payload: bytes | None,
         *,
-        to: Iterable[str],
-        key: bytes | None = None,
+        to: Iterable[str] | Keys | None = None,
+        key: Key | None = None,
         headers: Headers | Mapping[str, bytes] = (),
         done: Callable[[AppendOutcome], None] | None = None,
     ) -> Receipt:
         """Multicast a message to a set of partitions; return its receipt without waiting for Kafka.
 
-        Payload, key and headers (pairs, or a mapping) reach every consumer unchanged; header names
-        that begin with "amcast." are reserved. A message to an undeclared set goes to the log of
-        the smallest declared superset. Blocks while the buffer is full, for at most `block_s`
-        seconds. `done` is called once, with the outcome, in any thread, perhaps before this call
-        returns; it must neither block nor raise.
+        `to` names the partitions, or keys (`keys("a", "b")`): then the set is that of the keys'
+        partitions. Without `to` the message goes to the partition of its `key`. Payload, key and
+        headers (pairs, or a mapping) reach every consumer unchanged; header names that begin with
+        "amcast." are reserved. The record's key is `key`, else the first of `keys`. A message to an
+        undeclared set goes to the log of the smallest declared superset. Blocks while the buffer is
+        full, for at most `block_s` seconds. `done` is called once, with the outcome, in any thread,
+        perhaps before this call returns; it must neither block nor raise.
 
         Raises `UndeclaredDestination` if no declared set covers `to`, `UsageError` for an unknown
-        partition or a malformed header, `BufferFull` if the buffer stayed full. After each of these
-        nothing was sent.
+        partition or a malformed header, `PartitionsDiffer` if keys have no place because the plan
+        and the topic differ, `BufferFull` if the buffer stayed full. After each of these nothing
+        was sent.
         """
         pairs = _pairs(headers) if headers else ()
-        route = self._route(to)
+        if isinstance(to, Keys) and key is None:
+            key = to.values[0]
+        elif key is not None:
+            key = key_bytes(key)
+        route = self._route(self._place(key) if to is None else to)
         receipt = Receipt(self._settlement, route, done)
         if route.header is not None:
             pairs = [*pairs, route.header]
@@ -177,26 +240,80 @@ class Producer:
                     route.announcer.sent(1)
                 return receipt
 
-    def multicast_all(self, payloads: Sequence[bytes | None], *, to: Iterable[str]) -> Receipts:
+    @overload
+    def multicast_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str] | Keys,
+        keys: Sequence[Key | None] | None = None,
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
+    ) -> Receipts: ...
+
+    @overload
+    def multicast_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: None = None,
+        keys: Sequence[Key],
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
+    ) -> KeyedReceipts: ...
+
+    def multicast_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str] | Keys | None = None,
+        keys: Sequence[Key | None] | None = None,
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
+    ) -> Receipts | KeyedReceipts:
         """Multicast messages to one set of partitions, in this order; return their receipts.
 
-        Costs less than a call of `multicast` for each. Blocks while the buffer is full, for at most
-        `block_s` seconds in all. A message that got no room by then was not sent; its outcome is
-        `BufferFull`. Raises `UndeclaredDestination` and `UsageError` as `multicast` does.
+        `keys` and `headers` hold an entry for each message, as `multicast` takes it. Without `to`
+        each message goes to the partition of its key; messages of one partition keep their order.
+        Costs less than a call of `multicast` for each, except with headers or to an undeclared set.
+        Blocks while the buffer is full, for at most `block_s` seconds in all. A message that got no
+        room by then was not sent; its outcome is `BufferFull`. Raises `UndeclaredDestination`,
+        `PartitionsDiffer` and `UsageError` as `multicast` does, before anything is sent.
         """
-        route = self._route(to)
-        receipts = Receipts(self._settlement, route, len(payloads))
-        started = 0
+        messages = _batch(payloads, keys, headers)
         deadline = time.monotonic() + self._block_s
-        while started < len(payloads):
-            remaining = payloads[started:] if started else payloads
-            done = partial(receipts.settle, started)
-            if route.header is None:
-                taken = self._appender.append_all(route.partition, remaining, done=done)
-            else:
-                taken = append_each(
-                    self._appender, route.partition, remaining, headers=[route.header], done=done
-                )
+        if to is not None:
+            if isinstance(to, Keys) and keys is None:
+                messages = messages._replace(keys=[to.values[0]] * len(payloads))
+            return self._send_all(self._route(to), messages, deadline)
+        if messages.keys is None or None in messages.keys:
+            raise UsageError(_NOWHERE)
+        names = self._keys.partitions([key for key in messages.keys if key is not None])
+        by_name: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            by_name.setdefault(name, []).append(index)
+        routes = [(self._route((name,)), indexes) for name, indexes in by_name.items()]
+        return KeyedReceipts(
+            [
+                (self._send_all(route, messages.of(indexes), deadline), indexes)
+                for route, indexes in routes
+            ]
+        )
+
+    def _send_all(self, route: Route, messages: Batched, deadline: float) -> Receipts:
+        """Send messages to one log until `deadline` (monotonic time); fail those without room."""
+        size = len(messages.payloads)
+        if route.header is not None:
+            own = messages.headers or [()] * size
+            messages = messages._replace(headers=[[*pairs, route.header] for pairs in own])
+        receipts = Receipts(self._settlement, route, size)
+        started = 0
+        while started < size:
+            payloads, keys, headers = messages.after(started)
+            taken = self._appender.append_all(
+                route.partition,
+                payloads,
+                keys=keys,
+                headers=headers,
+                done=partial(receipts.settle, started),
+            )
             started += taken
             if taken and route.announcer is not None:
                 route.announcer.sent(taken)
@@ -204,7 +321,7 @@ class Producer:
                 if time.monotonic() >= deadline:
                     break
                 self._settlement.pause()
-        for index in range(started, len(payloads)):
+        for index in range(started, size):
             error = BufferFull(f"the producer's buffer had no room within {self._block_s:g} s")
             receipts.settle(0, index, AppendFailed(error))
         return receipts
@@ -226,10 +343,21 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _route(self, to: Iterable[str]) -> Route:
+    def _place(self, key: bytes | None) -> list[str]:
+        """Give the destination set of a message that names none: its key's partition."""
+        if key is None:
+            raise UsageError(_NOWHERE)
+        return self._keys.partitions((key,))
+
+    def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
+        if isinstance(to, Keys):
+            return frozenset(self._keys.partitions(to.values))
         if isinstance(to, str):
             raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
-        destinations = frozenset(to)
+        return frozenset(to)
+
+    def _route(self, to: Iterable[str] | Keys) -> Route:
+        destinations = self._names(to)
         route = self._routes.get(destinations)
         if route is None:
             log = self._cover(destinations)
@@ -259,11 +387,16 @@ class Producer:
 
     def _read_plan(self) -> None:
         """Read the plan again, which may declare further sets; at most once a second."""
+        self._newest_plan(_PLAN_EVERY_S)
+
+    def _newest_plan(self, age_s: float = 0.0) -> Plan:
+        """Read the plan again if it is older than `age_s`; look sets up in it from now on."""
         with self._control_lock:
-            if time.monotonic() - self._plan_read_at > _PLAN_EVERY_S:
+            if time.monotonic() - self._plan_read_at > age_s:
                 self._plan = self._control.refresh().plan()
                 self._plan_read_at = time.monotonic()
                 self._routes.clear()
+            return self._plan
 
     def _look_up(self, to: frozenset[str]) -> Log | None:
         unknown = sorted(to - set(self._plan.partitions))

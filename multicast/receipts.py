@@ -14,8 +14,8 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from multicast.announcer import LogAnnouncer
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
@@ -31,6 +31,7 @@ _PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 
 # A producer with a full buffer tries again after this long, if no outcome wakes it first. An
 # outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
 _RETRY_S = 0.05
+_T = TypeVar("_T")
 
 
 class Route(NamedTuple):
@@ -187,13 +188,17 @@ class Receipts:
             for index, offset in enumerate(self._offsets)
         ]
 
+    def wait(self, timeout: float) -> None:
+        """Wait until every message has its outcome; raises `TimedOut` after `timeout` seconds."""
+        self._settlement.wait(lambda: not self._pending, timeout)
+
     def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its outcome; give their IDs.
 
         Raises the error of the first message that failed, as `Receipt.accepted` does (`outcomes`
         gives the error of each); it is `BufferFull` if there was no room to send that message.
         """
-        self._settlement.wait(lambda: not self._pending, timeout)
+        self.wait(timeout)
         if self._failed:
             raise self._failed[min(self._failed)].error
         return [MessageID(self.log.name, offset) for offset in self._offsets]
@@ -223,3 +228,54 @@ class Receipts:
             errors = [failed.error for failed in self._failed.values()]
             unsent = sum(isinstance(error, BufferFull) for error in errors)
             self._settlement.settled(self._route, len(self._offsets) - unsent)
+
+
+class KeyedReceipts:
+    """The states of the messages of one `multicast_all` that went where their keys put them.
+
+    `parts` are the receipts of one log each, and the indexes of its messages among all.
+    """
+
+    __slots__ = ("_parts", "_size")
+
+    def __init__(self, parts: Sequence[tuple[Receipts, Sequence[int]]]) -> None:
+        self._parts = tuple(parts)
+        self._size = sum(len(indexes) for _, indexes in self._parts)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def outcomes(self) -> list[AppendOutcome | None]:
+        """Kafka's answer for each message; None for one that is not known yet. Does not block."""
+        return self._merged([(part.outcomes, indexes) for part, indexes in self._parts])
+
+    def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
+        """Wait until every message has its outcome; give their IDs. Raises as `Receipts` does."""
+        deadline = time.monotonic() + timeout
+        for part, _ in self._parts:
+            part.wait(max(0.0, deadline - time.monotonic()))
+        for outcome in self.outcomes:
+            if isinstance(outcome, AppendFailed):
+                raise outcome.error
+        return self._merged([(part.accepted(0), indexes) for part, indexes in self._parts])
+
+    def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:
+        """Wait until every message has its place in the order; give their IDs.
+
+        Raises what `accepted` and `Receipt.ordered` raise.
+        """
+        deadline = time.monotonic() + timeout
+        messages = self.accepted(timeout)
+        for part, _ in self._parts:
+            part.ordered(max(0.0, deadline - time.monotonic()))
+        return messages
+
+    def _merged(self, of: Sequence[tuple[Sequence[_T], Sequence[int]]]) -> list[_T]:
+        """Give what each message has, by the messages' indexes."""
+        by_index = {
+            index: entry
+            for entries, indexes in of
+            for index, entry in zip(indexes, entries, strict=True)
+        }
+        return [by_index[index] for index in range(self._size)]

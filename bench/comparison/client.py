@@ -95,6 +95,7 @@ class Stamped:
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
+        **fields: Any,
     ) -> int:
         """Append all, and note the time until the acknowledgement of each."""
         began = time.monotonic_ns()
@@ -106,7 +107,7 @@ class Stamped:
                 self.errors += 1
             done(index, outcome)
 
-        return self._inner.append_all(partition, values, done=acknowledged)
+        return self._inner.append_all(partition, values, done=acknowledged, **fields)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome."""
@@ -126,11 +127,10 @@ class StampedDriver:
         self.accepted = accepted
         self.appenders: list[Stamped] = []
 
-    def appender(self, *, linger_ms: int = 0) -> Appender:
-        """Open a `Stamped` appender."""
-        made = Stamped(self._inner.appender(linger_ms=linger_ms), self.took, self.accepted)
-        self.appenders.append(made)
-        return made
+    def appender(self, **settings: Any) -> Appender:
+        """Open a `Stamped` appender; takes what `Driver.appender` takes."""
+        self.appenders.append(Stamped(self._inner.appender(**settings), self.took, self.accepted))
+        return self.appenders[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -100,11 +100,12 @@ def fill_up(
         for name, count in short.items():
             if count > _SKIPS_AT_ONCE_MAX:
                 say(f"log {name}: {count} skips to append")
+            skips = min(count, _SKIPS_AT_ONCE_MAX)
             appended += append_each(
                 appender,
                 log_partition(plan.log(name)),
-                [b""] * min(count, _SKIPS_AT_ONCE_MAX),
-                headers=(skip_header(name),),
+                [b""] * skips,
+                headers=[(skip_header(name),)] * skips,
                 done=ignore,
             )
         if not appender.flush(max(0.0, deadline - time.monotonic())):

@@ -36,7 +36,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.librdkafka.outcomes import Outcomes, name, not_sent, unknown
+from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
 from multicast.drivers.protocol import (
@@ -45,6 +45,7 @@ from multicast.drivers.protocol import (
     AppendOutcome,
     Headers,
     TopicPartition,
+    append_each,
 )
 from multicast.errors import BufferFull, UsageError
 
@@ -61,8 +62,8 @@ _POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that t
 _FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
 _PURGE_S = 0.5  # librdkafka's threads take milliseconds to release what they hold
 _END_S = 5.0  # the same for a producer that is being closed, on a thread where nobody waits
-# Closing lasts as long as a DNS look-up of a broker; without a limit, an outage with many
-# replacements would pile up producers, each with a thread for every broker.
+# Closing lasts as long as a DNS look-up of a broker; without a limit, an outage would pile up
+# replaced producers, each with a thread for every broker.
 _ENDING_MAX = 2
 
 _CLOSED = "This appender is closed; open another one."
@@ -155,11 +156,14 @@ class LibrdkafkaAppender:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start appends by one call of the package; none while the producer is being replaced."""
-        taken = 0
-        refused: list[tuple[int, Any]] = []
+        if headers is not None:  # which takes none
+            return append_each(self, partition, values, keys=keys, headers=headers, done=done)
+        taken, refused = 0, list[tuple[int, Any]]()
         with self._lock:
             if self._closing:
                 raise UsageError(_CLOSED)
@@ -167,7 +171,7 @@ class LibrdkafkaAppender:
                 many = Many(partition, done, len(values))
                 number = self._started.enter(many)
                 try:
-                    taken, refused = self._start_all(many, values)
+                    taken, refused = self._start_all(many, values, keys or [None] * len(values))
                 except BaseException:
                     del self._started.waiting[number]
                     raise
@@ -227,7 +231,7 @@ class LibrdkafkaAppender:
         """
         why = error.args[0] if isinstance(error, KafkaException) else None
         try:
-            if why is not None and _is_fatal(why):
+            if why is not None and is_fatal(why):
                 self._break(why)
                 self._stop_sending(number - 1)
                 self._hold(number, append)
@@ -259,12 +263,12 @@ class LibrdkafkaAppender:
         self._held_bytes += size
 
     def _start_all(
-        self, many: Many, values: Sequence[bytes | None]
+        self, many: Many, values: Sequence[bytes | None], keys: Sequence[bytes | None]
     ) -> tuple[int, list[tuple[int, Any]]]:
         """Return how many the package took, and those among them that it refuses for good."""
         messages: list[dict[str, Any]] = [
-            {"value": value, "callback": partial(self._settled_of_many, many, index)}
-            for index, value in enumerate(values)
+            {"value": value, "key": key, "callback": partial(self._settled_of_many, many, index)}
+            for index, (value, key) in enumerate(zip(values, keys, strict=True))
         ]
         refused: list[tuple[int, Any]] = []
         if self._producer.produce_batch(
@@ -278,7 +282,7 @@ class LibrdkafkaAppender:
             # After the first that found the queue full, no other was taken.
             if error.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001
                 return index, refused
-            if _is_fatal(error):
+            if is_fatal(error):
                 self._break(error)
                 self._stop_sending(self._started.last)
                 return index, refused
@@ -484,10 +488,6 @@ class LibrdkafkaAppender:
         )
         self._ending.append(thread)
         thread.start()
-
-
-def _is_fatal(error: Any) -> bool:
-    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001
 
 
 def _end(held: list[Any]) -> None:

@@ -104,6 +104,11 @@ class Outcomes:
         return AppendNotAuthorized(self._access.lacking("Write", "topic", partition.topic))
 
 
+def is_fatal(error: Any) -> bool:
+    """Return whether librdkafka's producer has failed for good."""
+    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001
+
+
 def unknown(partition: TopicPartition, why: str) -> AppendFailed:
     """Return the outcome of a record that is stored, or may still be stored."""
     return AppendFailed(

@@ -119,6 +119,7 @@ class MemoryDriver:
         self.last_stable_offsets = self.log.last_stable_offsets
         self.high_watermarks = self.log.high_watermarks
         self.topic_ids = self.log.topic_ids
+        self.partition_counts = self.log.partition_counts
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
         self.committed = self.log.committed
@@ -137,7 +138,9 @@ class MemoryDriver:
     def appender(
         self,
         *,
-        linger_ms: int = 0,  # noqa: ARG002 - a parameter of the other drivers; nothing lingers here
+        linger_ms: int = 0,  # noqa: ARG002 - these three are parameters of the other drivers
+        compression: str = "none",  # noqa: ARG002
+        batch_bytes: int | None = None,  # noqa: ARG002
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> MemoryAppender:
@@ -228,10 +231,12 @@ class MemoryAppender:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start one append after another until the buffer is full."""
-        return append_each(self, partition, values, done=done)
+        return append_each(self, partition, values, keys=keys, headers=headers, done=done)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait (if the log is threaded) until nothing is in flight."""

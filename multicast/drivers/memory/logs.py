@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.drivers.protocol import Fetched, Headers, Record, TopicPartition
@@ -142,6 +143,12 @@ class MemoryLog:
         """Return the IDs of the topics that exist."""
         with self.changed:
             return {topic: self._ids[topic] for topic in topics if topic in self._ids}
+
+    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return how many Kafka partitions each topic has."""
+        with self.changed:
+            counts = Counter(partition.topic for partition in self._partitions)
+            return {topic: counts[topic] for topic in topics if topic in self._ids}
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int

@@ -20,15 +20,14 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.cursor import Cursor
-from multicast.delivery import Batch, Delivery
+from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
+from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
 from multicast.ends import end_now
 from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
-from multicast.messages import MessageID
 from multicast.subscription import (
     Bounds,
     End,
@@ -56,55 +55,6 @@ _END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 
 # elects other leaders once the broker's session has expired, after 9 s by default
 # (broker.session.timeout.ms).
 _QUIET_S = 30.0
-
-
-class Message:
-    """One delivered message."""
-
-    __slots__ = ("_batch", "_record")
-
-    def __init__(self, batch: Batch, record: Record) -> None:
-        self._batch = batch
-        self._record = record
-
-    @property
-    def message_id(self) -> MessageID:
-        """(log, offset); prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset)
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        """The destination set that the producer named, sorted."""
-        return self._batch.to
-
-    @property
-    def payload(self) -> bytes | None:
-        """The producer's payload, unchanged."""
-        return self._record.value
-
-    @property
-    def key(self) -> bytes | None:
-        """The producer's key."""
-        return self._record.key
-
-    @property
-    def headers(self) -> Headers:
-        """The producer's headers, without the reserved ones ("amcast.")."""
-        return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Kafka's timestamp of the record, milliseconds since 1970."""
-        return self._record.timestamp_ms
-
-    @property
-    def cursor(self) -> Cursor:
-        """The position right after this message: commit it once the message is processed."""
-        batch = self._batch
-        return Cursor(batch.epoch, batch.source, batch.record, batch.run, self._record.offset + 1)
-
-    def __repr__(self) -> str:
-        return f"<Message {self.message_id} to {'+'.join(self.to)}>"
 
 
 class Consumer:

@@ -300,7 +300,7 @@ class Producer:
         )
 
     def _send_all(self, route: Route, messages: Batched, deadline: float) -> Receipts:
-        """Send messages to one log until `deadline`, of the driver's clock; the rest has no room."""
+        """Send messages to one log until `deadline`, in the driver's time; fail the rest."""
         size = len(messages.payloads)
         if route.header is not None:
             own = messages.headers or [()] * size

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
-from multicast.consumer import Consumer, Message
+from multicast.consumer import Consumer
+from multicast.delivery import Message
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 from multicast.producer import Producer

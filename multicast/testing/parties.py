@@ -10,7 +10,8 @@ from importlib.metadata import entry_points
 from random import Random
 from typing import Any, Protocol
 
-from multicast.consumer import Consumer, Message
+from multicast.consumer import Consumer
+from multicast.delivery import Message
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError

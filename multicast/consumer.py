@@ -8,7 +8,6 @@ of the protocol. A consumer is used from one thread at a time; only `commit`, `p
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -17,15 +16,17 @@ from typing import Literal, Self
 from multicast.control import (
     SINGLE_LOG,
     ControlReader,
+    ControlState,
     control_partition,
     log_partition,
     stream_partition,
 )
 from multicast.cursor import Cursor
-from multicast.delivered_message import Message
-from multicast.delivery import Batch, Delivery
+from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
+from multicast.ends import end_now
 from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
@@ -35,12 +36,12 @@ from multicast.subscription import (
     SubscriptionRequest,
     earliest,
     follow,
-    logs_wanted,
     missing,
     pass_marker,
     resume,
 )
 from multicast.topic_identity import refuse_changed_topics
+from multicast.verification.observer import HandedOut, observer_of
 
 Start = Literal["earliest", "latest"]
 _ORDER = -1  # in place of a log's number: the order stream
@@ -97,6 +98,7 @@ class Consumer:
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
         self._lock = threading.RLock()
         self._group_positions: GroupPositions
+        self._observed: HandedOut
         self._positions_known = False
         self._driver: Driver
         with ExitStack() as opened:
@@ -105,6 +107,7 @@ class Consumer:
                 opened.callback(self._driver.close)
             else:
                 self._driver = driver
+            self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             # Two readers: in a single one the order and the payloads would wait for each other's
@@ -128,9 +131,10 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Deliver messages one by one, without end; raises what `poll` raises."""
-        for batch in self.batches():
+        for batch in self._each(_MESSAGES_MAX):
             for record in batch.records:
                 self._handed_out = message = Message(batch, record)
+                self._observed(batch, [record])
                 yield message
                 if self._sought:
                     break
@@ -140,10 +144,14 @@ class Consumer:
 
         The messages of one batch are of one log and one destination set. Raises what `poll` raises.
         """
+        for batch in self._each(messages_max):
+            self._hand_out(batch)
+            yield batch
+
+    def _each(self, messages_max: int) -> Iterator[Batch]:
         while True:
             self._sought = False
             for batch in self._poll(_POLL_S, messages_max):
-                self._handed_out = batch
                 yield batch
                 if self._sought:
                     break
@@ -156,26 +164,26 @@ class Consumer:
         and `ProtocolViolation`.
         """
         batches = self._poll(timeout, messages_max)
-        if batches:
-            self._handed_out = batches[-1]
+        for batch in batches:
+            self._hand_out(batch)
         return batches
 
     def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
         """Deliver; read more until something can be delivered or the time is over."""
-        deadline = time.monotonic() + timeout
+        deadline = self._clock.monotonic() + timeout
         while True:
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
                 return batches
             self._balance()
-            remaining = deadline - time.monotonic()
+            remaining = deadline - self._clock.monotonic()
             if waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
                 self._read(max(0.0, remaining))
                 self._read_payloads()
-            if deadline - time.monotonic() < _SHORTEST_S:
+            if deadline - self._clock.monotonic() < _SHORTEST_S:
                 return self._deliver(messages_max)
 
     def _deliver(self, messages_max: int) -> list[Batch]:
@@ -207,27 +215,31 @@ class Consumer:
             end = self.end()
         else:
             self._control.refresh()
-        last_delivery = time.monotonic()
+        last_delivery = self._clock.monotonic()
         while True:
             for batch in self._poll(_END_EVERY_S, _MESSAGES_MAX):
-                last_delivery = time.monotonic()
-                self._handed_out = batch
+                last_delivery = self._clock.monotonic()
+                self._hand_out(batch)
                 yield batch
             cause = self.lacks(end)
             if cause is None:
                 return
-            if time.monotonic() - last_delivery > timeout:
+            if self._clock.monotonic() - last_delivery > timeout:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
 
     def end(self) -> End:
-        """Take the end of the interest's logs as it is now; blocks until the cluster answered."""
+        """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
         return end_now(self._driver, self._control, self._request)
 
     def lacks(self, end: End) -> str | None:
-        """Say what is not delivered yet up to an end that was taken here; None: nothing."""
+        """Say what is not delivered or dropped yet up to an end; None: nothing."""
         return missing(self._control.state, self._request, self._delivery, end)
 
-    # -- positions --------------------------------------------------------------------------
+    def reached(self, end: End) -> bool:
+        """Whether everything up to an end is delivered or dropped."""
+        return self.lacks(end) is None
+
+    # -- positions ----------------------------------------------------------------------------
 
     @property
     def position(self) -> Cursor:
@@ -285,6 +297,12 @@ class Consumer:
             self._sought = True
             self._group_positions = GroupPositions()
             self._begin(delivery)
+            self._observed = self._observe(
+                self._request,
+                delivery.position,
+                earliest=where == "earliest",
+                at_end=self._at_end,
+            )
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -311,6 +329,14 @@ class Consumer:
         self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _hand_out(self, batch: Batch) -> None:
+        self._handed_out = batch
+        self._observed(batch, batch.records)
+
+    def _at_end(self, control: ControlState, end: End) -> bool:
+        all_out = self.position == self._delivery.position
+        return all_out and missing(control, self._request, self._delivery, end) is None
 
     def _committed(self) -> Cursor | None:
         partition = control_partition(self._topic)
@@ -445,17 +471,3 @@ class Consumer:
         with self._lock:
             self._begin(following)
         return False
-
-
-def end_now(
-    driver: Driver, control: ControlReader, request: SubscriptionRequest | None = None
-) -> End:
-    """Take the end as it is now: of the logs of one subscription, or (None) of all logs.
-
-    Blocks until the control topic is read to its end.
-    """
-    state = control.refresh()
-    partitions = {log.name: log_partition(log) for log in logs_wanted(state, request)}
-    ends = driver.last_stable_offsets(list(partitions.values()))
-    positions = {name: ends[partition] for name, partition in partitions.items()}
-    return End(state.epoch, state.begun_epoch, positions)

@@ -106,6 +106,12 @@ class Conflict(AmcastError):
     exit_code = 5
 
 
+class PartitionsDiffer(Conflict):
+    """The topic's number of partitions is not the plan's, so keys have no agreed place."""
+
+    retriable = True
+
+
 class UnknownVersion(AmcastError):
     """The next record of an order stream was written by a newer version of amcast; upgrade."""
 

@@ -9,27 +9,47 @@ offset that was ordered early, or a collector orders it before it relays its par
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self, TypeVar, overload
 
 from multicast.announcer import Announcer
 from multicast.control import ControlReader, log_partition
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
+from multicast.drivers.client_settings import check_client, producer_settings
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
     Driver,
     Headers,
-    append_each,
 )
 from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
-from multicast.messages import covered_header, refuse_names
+from multicast.keyed import (
+    NOWHERE,
+    Batched,
+    Key,
+    KeyRouter,
+    Keys,
+    Partitioner,
+    addressed,
+    batched,
+    header_pairs,
+    partitioner_named,
+)
+from multicast.messages import covered_header
 from multicast.order_follower import OrderFollower
-from multicast.receipts import FAILOVER_S, OneMessage, Receipt, Receipts, Route, Settlement
+from multicast.receipts import (
+    FAILOVER_S,
+    KeyedReceipts,
+    OneMessage,
+    Receipt,
+    Receipts,
+    Route,
+    Settlement,
+)
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
@@ -39,43 +59,30 @@ _PLAN_EVERY_S = 1.0
 _Message = TypeVar("_Message", bound=OneMessage)
 
 
-def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
-    """Give headers as pairs; raises `UsageError` for a pair that is not (str, bytes)."""
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-    for pair in pairs:
-        match pair:
-            case (str(), bytes() | None):
-                continue
-            case _:
-                raise UsageError(
-                    f"{pair!r} is not a header; a header is a name (str) and a value (bytes)"
-                )
-    refuse_names(pairs)
-    return pairs
-
-
-def _destinations(to: Iterable[str]) -> frozenset[str]:
-    """Give a destination set; raises `UsageError` for a str and for an empty set."""
-    if isinstance(to, str):
-        raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
-    destinations = frozenset(to)
-    if not destinations:
-        raise UsageError("a destination set names at least one partition")
-    return destinations
+def _headed(route: Route, messages: Batched) -> Batched:
+    """Add the header of a covered set to each message."""
+    if route.header is None:
+        return messages
+    own = messages.headers or [()] * len(messages.payloads)
+    return messages._replace(headers=[[*pairs, route.header] for pairs in own])
 
 
 class Producer:
     """Multicasts messages to sets of partitions of one topic. Safe from any thread.
 
-    `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names.
-    `driver` is a driver's name, or an open driver: that one stays open, and `bootstrap`, `client`
-    and the two time-outs do not apply to it. The buffer of unacknowledged messages is bounded;
+    `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names
+    (docs/operating.md lists them). `driver` is a driver's name, or an open driver: that one stays
+    open; `bootstrap`, the two time-outs, and `client` (but for the settings of producers) do not
+    apply to it. The buffer of unacknowledged messages is bounded;
     while it is full, `multicast` blocks for at most `block_s` seconds. Every message gets its
     outcome within `delivery_timeout_s` seconds, plus three if the Kafka client has to be replaced
     (docs/hazards.md). Every other request to the cluster is answered within `request_timeout_s`
     seconds or raises `ClusterUnreachable`. With `announce` off no collector learns of these
     messages before Kafka has stored them. `linger_ms` is how long a message may wait for others to
-    share its request: a larger value adds latency and lowers the cost of each message.
+    share its request: a larger value adds latency and lowers the cost of each message; by default
+    what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's client
+    and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the key and
+    the topic's number of Kafka partitions.
     """
 
     def __init__(
@@ -89,10 +96,13 @@ class Producer:
         delivery_timeout_s: float = FAILOVER_S,
         request_timeout_s: float = REFRESH_S,
         announce: bool = True,
-        linger_ms: int = 0,
+        linger_ms: int | None = None,
+        partitioner: str | Partitioner = "murmur2",
     ) -> None:
+        partitioner = partitioner_named(partitioner)
+        check_client(client or {})
+        tuning = producer_settings(client or {})
         self._block_s = block_s
-        self._settlement = Settlement(self.orders)
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
         self._routes: dict[frozenset[str], Route] = {}
@@ -109,13 +119,21 @@ class Producer:
                 opened.callback(self._driver.close)
             else:
                 self._driver = driver
+            self._clock = clock_of(self._driver)
+            self._settlement = Settlement(self.orders, self._clock)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             self._plan = self._control.refresh().plan()
-            self._plan_read_at = time.monotonic()
-            self._appender = self._driver.appender(linger_ms=linger_ms)
+            self._plan_read_at = self._clock.monotonic()
+            self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
+            opened.callback(self._keys.close)
+            self._appender = self._driver.appender(
+                linger_ms=(tuning.linger_ms or 0) if linger_ms is None else linger_ms,
+                compression=tuning.compression,
+                batch_bytes=tuning.batch_bytes,
+            )
             self._announcer = None
-            if announce:
+            if announce and self._clock.threads:
                 self._announcer = Announcer(self._driver, topic, self._control.state)
                 opened.callback(self._announcer.close)
             self._opened = opened.pop_all()
@@ -131,13 +149,13 @@ class Producer:
         """The plan in which destination sets are looked up: the newest that was read."""
         return self._plan
 
-    def declares(self, to: Iterable[str]) -> bool:
+    def declares(self, to: Iterable[str] | Keys) -> bool:
         """Whether exactly this set is declared, so that it has a log of its own.
 
         Where it is not, a newer plan is looked for, which blocks for one request to the cluster, at
         most once a second. Raises `ClusterUnreachable`.
         """
-        name = log_name(to)
+        name = log_name(self._names(to))
         if not self._plan.has_log(name):
             self._read_plan()
         return self._plan.has_log(name)
@@ -146,24 +164,28 @@ class Producer:
         self,
         payload: bytes | None,
         *,
-        to: Iterable[str],
-        key: bytes | None = None,
+        to: Iterable[str] | Keys | None = None,
+        key: Key | None = None,
         headers: Headers | Mapping[str, bytes] = (),
         done: Callable[[AppendOutcome], None] | None = None,
     ) -> Receipt:
         """Multicast a message to a set of partitions; return its receipt without waiting for Kafka.
 
-        Payload, key and headers (pairs, or a mapping) reach every consumer unchanged; header names
-        that begin with "amcast." are reserved. A message to an undeclared set goes to the log of
-        the smallest declared superset. Blocks while the buffer is full, for at most `block_s`
-        seconds. `done` is called once, with the outcome, in any thread, perhaps before this call
-        returns; it must neither block nor raise.
+        `to` names the partitions, or keys (`keys("a", "b")`): then the set is that of the keys'
+        partitions. Without `to` the message goes to the partition of its `key`. Payload, key and
+        headers (pairs, or a mapping) reach every consumer unchanged; header names that begin with
+        "amcast." are reserved. The record's key is `key`, else the first of `keys`. A message to an
+        undeclared set goes to the log of the smallest declared superset. Blocks while the buffer is
+        full, for at most `block_s` seconds. `done` is called once, with the outcome, in any thread,
+        perhaps before this call returns; it must neither block nor raise.
 
         Raises `UndeclaredDestination` if no declared set covers `to`, `UsageError` for an unknown
-        partition or a malformed header, `BufferFull` if the buffer stayed full. After each of these
-        nothing was sent.
+        partition or a malformed header, `PartitionsDiffer` if keys have no place because the plan
+        and the topic differ, `BufferFull` if the buffer stayed full. After each of these nothing
+        was sent.
         """
-        pairs = _pairs(headers) if headers else ()
+        pairs = header_pairs(headers) if headers else ()
+        to, record_key = addressed(to, key)
         route = self._route(to)
         receipt = Receipt(self._settlement, route, done)
         if route.header is not None:
@@ -171,31 +193,84 @@ class Producer:
         deadline = None
         while True:
             try:
-                self._append(receipt, route, payload, key, pairs)
+                self._append(receipt, route, payload, record_key, pairs)
             except BufferFull:
-                deadline = deadline or time.monotonic() + self._block_s
-                if time.monotonic() >= deadline:
+                deadline = deadline or self._clock.monotonic() + self._block_s
+                if self._clock.monotonic() >= deadline:
                     raise
                 self._settlement.pause()
             else:
                 return receipt
 
-    def multicast_all(self, payloads: Sequence[bytes | None], *, to: Iterable[str]) -> Receipts:
+    @overload
+    def multicast_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str] | Keys,
+        keys: Sequence[Key | None] | None = None,
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
+    ) -> Receipts: ...
+
+    @overload
+    def multicast_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: None = None,
+        keys: Sequence[Key],
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
+    ) -> KeyedReceipts: ...
+
+    def multicast_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str] | Keys | None = None,
+        keys: Sequence[Key | None] | None = None,
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
+    ) -> Receipts | KeyedReceipts:
         """Multicast messages to one set of partitions, in this order; return their receipts.
 
-        Costs less than a call of `multicast` for each. Blocks while the buffer is full, for at most
-        `block_s` seconds in all. A message that got no room by then was not sent; its outcome is
-        `BufferFull`. Raises `UndeclaredDestination` and `UsageError` as `multicast` does.
+        `keys` and `headers` hold an entry for each message, as `multicast` takes it. Without `to`
+        each message goes to the partition of its key; messages of one partition keep their order.
+        Costs less than a call of `multicast` for each, except with headers or to an undeclared set.
+        Blocks while the buffer is full, for at most `block_s` seconds in all. A message that got no
+        room by then was not sent; its outcome is `BufferFull`. Raises `UndeclaredDestination`,
+        `PartitionsDiffer` and `UsageError` as `multicast` does, before anything is sent.
         """
-        route = self._route(to)
-        receipts = Receipts(self._settlement, route, len(payloads))
+        messages = batched(payloads, keys, headers)
+        deadline = self._clock.monotonic() + self._block_s
+        if to is not None:
+            if isinstance(to, Keys) and keys is None:
+                messages = messages._replace(keys=[to.values[0]] * len(payloads))
+            return self._send_all(self._route(to), messages, deadline)
+        if messages.keys is None or None in messages.keys:
+            raise UsageError(NOWHERE)
+        names = self._keys.partitions([key for key in messages.keys if key is not None])
+        by_name: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            by_name.setdefault(name, []).append(index)
+        routes = [(self._route((name,)), indexes) for name, indexes in by_name.items()]
+        return KeyedReceipts(
+            [
+                (self._send_all(route, messages.of(indexes), deadline), indexes)
+                for route, indexes in routes
+            ],
+            self._clock,
+        )
+
+    def _send_all(self, route: Route, messages: Batched, deadline: float) -> Receipts:
+        """Send messages to one log until `deadline`, in the driver's time; fail the rest."""
+        size = len(messages.payloads)
+        receipts = Receipts(self._settlement, route, size)
         started = 0
-        deadline = time.monotonic() + self._block_s
-        while started < len(payloads):
-            taken = self.send_some(receipts, started, payloads[started:])
+        messages = _headed(route, messages)
+        while started < size:
+            taken = self._send_some(receipts, started, messages.after(started))
             started += taken
             if not taken:
-                if time.monotonic() >= deadline:
+                if self._clock.monotonic() >= deadline:
                     break
                 self._settlement.pause()
         self.drop_rest(receipts, started, f"had no room within {self._block_s:g} s")
@@ -204,7 +279,7 @@ class Producer:
     def drop_rest(self, receipts: Receipts, first: int, why: str) -> None:
         """Settle the messages from `first` on as not sent."""
         for index in range(first, len(receipts)):
-            error = BufferFull(f"message {index} was not sent: the producer's buffer {why}")
+            error = BufferFull(f"the producer's buffer {why}")
             receipts.settle(0, index, AppendFailed(error))
 
     # -- for an event loop: `multicast.aio` ------------------------------------------------------
@@ -214,17 +289,17 @@ class Producer:
         make: Callable[[Settlement, Route], _Message],
         payload: bytes | None,
         *,
-        to: Iterable[str],
+        to: Iterable[str] | Keys,
         key: bytes | None = None,
         headers: Headers | Mapping[str, bytes] = (),
     ) -> _Message | None:
         """Multicast a message without any wait; return what `make` makes to take the outcome.
 
-        None: nothing was sent, as that would have to wait for the cluster; call `prepare` in a
-        thread, then this again. Raises what `multicast` raises, `BufferFull` at once; after each
-        error nothing was sent.
+        `to` and `key` are what `addressed` gives. None: nothing was sent, as that would have to
+        wait for the cluster; call `prepare` in a thread, then this again. Raises what `multicast`
+        raises, `BufferFull` at once; after each error nothing was sent.
         """
-        pairs = _pairs(headers) if headers else ()
+        pairs = header_pairs(headers) if headers else ()
         route = self._known_route(to)
         if route is None or not self._appender.ready(route.partition):
             return None
@@ -238,7 +313,7 @@ class Producer:
         self,
         payloads: Sequence[bytes | None],
         *,
-        to: Iterable[str],
+        to: Iterable[str] | Keys,
         done: Callable[[], None],
     ) -> Receipts | None:
         """Make the receipts for `send_some`; None as for `start`. `done`: all outcomes are known.
@@ -255,22 +330,14 @@ class Producer:
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        route = receipts.route
-        done = partial(receipts.settle, first)
-        if route.header is None:
-            taken = self._appender.append_all(route.partition, payloads, done=done)
-        else:
-            taken = append_each(
-                self._appender, route.partition, payloads, headers=[route.header], done=done
-            )
-        if taken and route.announcer is not None:
-            route.announcer.sent(taken)
-        return taken
+        messages = _headed(receipts.route, Batched(payloads, None, None))
+        return self._send_some(receipts, first, messages)
 
-    def prepare(self, to: Iterable[str]) -> None:
+    def prepare(self, to: Iterable[str] | Keys) -> None:
         """Wait until `start` to this set needs no wait, or raise why it would fail.
 
-        Blocks for one request to the cluster, and for 3 s at most until the client is ready.
+        Blocks for one request to the cluster (of a set by keys: three), and for 3 s at most until
+        the client is ready.
         """
         self._appender.prepare(self._route(to).partition)
 
@@ -298,6 +365,21 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
+        """Start appends of messages with all their headers; return how many had room."""
+        route = receipts.route
+        payloads, keys, headers = messages
+        taken = self._appender.append_all(
+            route.partition,
+            payloads,
+            keys=keys,
+            headers=headers,
+            done=partial(receipts.settle, first),
+        )
+        if taken and route.announcer is not None:
+            route.announcer.sent(taken)
+        return taken
+
     def _append(
         self,
         message: OneMessage,
@@ -313,15 +395,24 @@ class Producer:
         if route.announcer is not None:
             route.announcer.sent(1)
 
-    def _route(self, to: Iterable[str]) -> Route:
-        destinations = _destinations(to)
+    def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
+        if isinstance(to, Keys):
+            return frozenset(self._keys.partitions(to.values))
+        if isinstance(to, str):
+            raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
+        return frozenset(to)
+
+    def _route(self, to: Iterable[str] | Keys) -> Route:
+        destinations = self._names(to)
         return self._routes.get(destinations) or self._make_route(
             destinations, self._cover(destinations)
         )
 
-    def _known_route(self, to: Iterable[str]) -> Route | None:
-        """Give the route of a set that the plan covers; None if a newer plan may have one."""
-        destinations = _destinations(to)
+    def _known_route(self, to: Iterable[str] | Keys) -> Route | None:
+        """Give the route of a set that the plan covers; None if that has to be looked up first."""
+        if isinstance(to, Keys) and not self._keys.ready:
+            return None
+        destinations = self._names(to)
         route = self._routes.get(destinations)
         if route is not None:
             return route
@@ -354,11 +445,16 @@ class Producer:
 
     def _read_plan(self) -> None:
         """Read the plan again, which may declare further sets; at most once a second."""
+        self._newest_plan(_PLAN_EVERY_S)
+
+    def _newest_plan(self, age_s: float = 0.0) -> Plan:
+        """Read the plan again if it is older than `age_s`; look sets up in it from now on."""
         with self._control_lock:
-            if time.monotonic() - self._plan_read_at > _PLAN_EVERY_S:
+            if self._clock.monotonic() - self._plan_read_at > age_s:
                 self._plan = self._control.refresh().plan()
-                self._plan_read_at = time.monotonic()
+                self._plan_read_at = self._clock.monotonic()
                 self._routes.clear()
+            return self._plan
 
     def _look_up(self, to: frozenset[str]) -> Log | None:
         unknown = sorted(to - set(self._plan.partitions))

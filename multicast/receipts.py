@@ -12,12 +12,12 @@ appending itself is in `producer.py`.
 from __future__ import annotations
 
 import threading
-import time
 from array import array
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from multicast.announcer import LogAnnouncer
+from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import BufferFull, TimedOut
 from multicast.messages import MessageID
@@ -31,6 +31,7 @@ _PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 
 # A producer with a full buffer tries again after this long, if no outcome wakes it first. An
 # outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
 _RETRY_S = 0.05
+_T = TypeVar("_T")
 
 
 class Route(NamedTuple):
@@ -50,10 +51,12 @@ class Settlement:
     only once somebody waits for an order.
     """
 
-    def __init__(self, follower: Callable[[], OrderFollower]) -> None:
+    def __init__(self, follower: Callable[[], OrderFollower], clock: ClientClock) -> None:
         self._follower = follower
+        self.clock = clock
         self._outcome_came = threading.Condition()
         self._waiting = 0
+        self._count = 0  # outcomes that came while somebody waited
 
     def settled(self, route: Route, count: int) -> None:
         """Report `count` outcomes of a route; wake the waiting threads, if there are any."""
@@ -61,29 +64,35 @@ class Settlement:
             route.announcer.settled(count)
         if self._waiting:
             with self._outcome_came:
+                self._count += 1
                 self._outcome_came.notify_all()
 
     def pause(self) -> None:
         """Wait until an outcome may have made room in the buffer; at most `_RETRY_S` seconds."""
         with self._outcome_came:
             self._waiting += 1
-            self._outcome_came.wait(_RETRY_S)
-            self._waiting -= 1
+            came = self._count
+        try:
+            self.clock.wait_for(self._outcome_came, lambda: self._count != came, _RETRY_S)
+        finally:
+            with self._outcome_came:
+                self._waiting -= 1
 
     def wait(self, is_settled: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `is_settled` gives True; raises `TimedOut` after `timeout_s` seconds."""
         with self._outcome_came:
             self._waiting += 1
-            try:
-                # `wait_for` looks first, so it sees an outcome that came before `_waiting` grew.
-                if not self._outcome_came.wait_for(is_settled, timeout_s):
-                    raise TimedOut(f"no acknowledgement came within {timeout_s:g} s")
-            finally:
+        try:
+            # `wait_for` looks first, so it sees an outcome that came before `_waiting` grew.
+            if not self.clock.wait_for(self._outcome_came, is_settled, timeout_s):
+                raise TimedOut(f"no acknowledgement came within {timeout_s:g} s")
+        finally:
+            with self._outcome_came:
                 self._waiting -= 1
 
     def wait_ordered(self, message: MessageID, deadline: float) -> None:
-        """Wait until a message is ordered; raises `TimedOut` at `deadline` (monotonic time)."""
-        remaining_s = deadline - time.monotonic()
+        """Wait until a message is ordered; raises `TimedOut` at `deadline` (the clock's time)."""
+        remaining_s = deadline - self.clock.monotonic()
         if not self._follower().wait(message.log, message.offset, remaining_s):
             raise not_ordered(message)
 
@@ -161,7 +170,7 @@ class Receipt(OneMessage):
         A log without a collector is its own order: there this is `accepted`. Raises what `accepted`
         raises. If the message was accepted, `TimedOut` usually means that no collector is running.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + timeout
         message = self.accepted(timeout)
         self._settlement.wait_ordered(message, deadline)
         return message
@@ -227,13 +236,17 @@ class Receipts:
         """Whether every outcome is known. Does not block."""
         return not self._pending
 
+    def wait(self, timeout: float) -> None:
+        """Wait until every message has its outcome; raises `TimedOut` after `timeout` seconds."""
+        self._settlement.wait(lambda: not self._pending, timeout)
+
     def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its outcome; give their IDs.
 
         Raises the error of the first message that failed, as `Receipt.accepted` does (`outcomes`
         gives the error of each); it is `BufferFull` if there was no room to send that message.
         """
-        self._settlement.wait(lambda: not self._pending, timeout)
+        self.wait(timeout)
         if self._failed:
             raise self._failed[min(self._failed)].error
         return [MessageID(self.log.name, offset) for offset in self._offsets]
@@ -243,7 +256,7 @@ class Receipts:
 
         Raises what `accepted` and `Receipt.ordered` raise.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + timeout
         messages = self.accepted(timeout)
         if messages:
             # The order of one log is that of its offsets: the last one comes last.
@@ -265,3 +278,55 @@ class Receipts:
             self._settlement.settled(self._route, len(self._offsets) - unsent)
             if self._done is not None:
                 self._done()
+
+
+class KeyedReceipts:
+    """The states of the messages of one `multicast_all` that went where their keys put them.
+
+    `parts` are the receipts of one log each, and the indexes of its messages among all.
+    """
+
+    __slots__ = ("_clock", "_parts", "_size")
+
+    def __init__(self, parts: Sequence[tuple[Receipts, Sequence[int]]], clock: ClientClock) -> None:
+        self._parts = tuple(parts)
+        self._clock = clock
+        self._size = sum(len(indexes) for _, indexes in self._parts)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def outcomes(self) -> list[AppendOutcome | None]:
+        """Kafka's answer for each message; None for one that is not known yet. Does not block."""
+        return self._merged([(part.outcomes, indexes) for part, indexes in self._parts])
+
+    def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
+        """Wait until every message has its outcome; give their IDs. Raises as `Receipts` does."""
+        deadline = self._clock.monotonic() + timeout
+        for part, _ in self._parts:
+            part.wait(max(0.0, deadline - self._clock.monotonic()))
+        for outcome in self.outcomes:
+            if isinstance(outcome, AppendFailed):
+                raise outcome.error
+        return self._merged([(part.accepted(0), indexes) for part, indexes in self._parts])
+
+    def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:
+        """Wait until every message has its place in the order; give their IDs.
+
+        Raises what `accepted` and `Receipt.ordered` raise.
+        """
+        deadline = self._clock.monotonic() + timeout
+        messages = self.accepted(timeout)
+        for part, _ in self._parts:
+            part.ordered(max(0.0, deadline - self._clock.monotonic()))
+        return messages
+
+    def _merged(self, of: Sequence[tuple[Sequence[_T], Sequence[int]]]) -> list[_T]:
+        """Give what each message has, by the messages' indexes."""
+        by_index = {
+            index: entry
+            for entries, indexes in of
+            for index, entry in zip(indexes, entries, strict=True)
+        }
+        return [by_index[index] for index in range(self._size)]

@@ -34,7 +34,23 @@ from topology.files import FileExists, refuse_existing_of, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
 from topology.interests import InterestFile, InvalidInterests, parse
 from topology.measured_work import MeasuredWork
-from topology.output import Output
+from topology.output import (
+    BaseEpochOption,
+    BootstrapOption,
+    ClusterIdOption,
+    DotOption,
+    EffortOption,
+    ForceOption,
+    FromClusterOption,
+    MermaidOption,
+    OutOption,
+    Output,
+    ShownFromClusterOption,
+    SvgOption,
+    TimeLimitOption,
+    TopicOption,
+    WindowOption,
+)
 from topology.planner.solver import Infeasible, Solution, solve
 from topology.safety import judged
 from topology.svg import svg
@@ -63,17 +79,6 @@ class SolverName(StrEnum):
     HIGHS = "highs"
 
 
-FromClusterOption = Annotated[
-    bool,
-    typer.Option("--from-cluster", help="Compare with the running epoch, and use measured rates."),
-]
-WindowOption = Annotated[
-    float, typer.Option(help="With --from-cluster: seconds to measure the rates for.", min=0.1)
-]
-BootstrapOption = Annotated[
-    str | None,
-    typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
-]
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
 InterestPathOrNone = Annotated[
     Path | None, typer.Argument(help="Interest file (TOML).", show_default=False)
@@ -85,21 +90,10 @@ ChainsOption = Annotated[
     ),
 ]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
+PlanPathOrNone = Annotated[
+    Path | None, typer.Argument(help="Plan file (JSON).", show_default=False)
+]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
-SvgOption = Annotated[
-    Path | None, typer.Option("--svg", help="Write a detailed drawing to this file (SVG).")
-]
-MermaidOption = Annotated[
-    Path | None, typer.Option("--mermaid", help="Write a drawing to this file (Mermaid).")
-]
-DotOption = Annotated[
-    Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
-]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
-
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
-]
 AgainstOption = Annotated[
     Path | None,
     typer.Option("--against", help="Compare with this plan, that of the running epoch (JSON)."),
@@ -116,12 +110,7 @@ PhiOption = Annotated[
 ]
 
 
-ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
-BaseEpochOption = Annotated[int | None, typer.Option(help="Epoch that the plan replaces.", min=0)]
 SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer program.")]
-EffortOption = Annotated[
-    float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
-]
 ExplainOption = Annotated[
     str | None,
     typer.Option("--explain", help="Print only what the plan costs this consumer, and why."),
@@ -129,17 +118,10 @@ ExplainOption = Annotated[
 MarginOption = Annotated[
     float | None,
     typer.Option(
-        help="With --from-cluster (default 5) or --against (default 0): the running tree stays "
-        "unless the new plan costs so many percent less.",
+        help=f"With --from-cluster (default {MARGIN_DEFAULT:.0%}) or --against (default 0%): the "
+        "running tree stays unless the new plan costs at least this many percent less.",
         min=0,
         max=100,
-    ),
-]
-TimeLimitOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds for the integer program; with it, the plan may differ between runs.",
-        min=0,
     ),
 ]
 
@@ -342,32 +324,52 @@ def _print_explanation(plan: Plan, consumer: str, output: Output) -> None:
         report.explanation(plan, explanation, best)
 
 
-def _refuse_unknown(consumer: str | None, names: Sequence[str], file: Path) -> None:
-    """End the command if the file does not name the consumer to explain."""
+def _refuse_unknown(consumer: str | None, names: Sequence[str], source: object) -> None:
+    """End the command if the file or plan does not name the consumer to explain."""
     if consumer is not None and consumer not in names:
-        fail(f"{file} names no consumer {consumer}; it names {draw.shortened(sorted(names))}", 2)
+        fail(f"{source} names no consumer {consumer}; it names {draw.shortened(sorted(names))}", 2)
 
 
 @app.command("show")
 def show_command(  # noqa: PLR0917 - a command line, not a call
-    file: PlanPath,
+    file: PlanPathOrNone = None,
     output: OutputOption = Output.TABLE,
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
     explain: ExplainOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
+    from_cluster: ShownFromClusterOption = False,  # noqa: FBT002 - a flag
+    bootstrap: BootstrapOption = None,
+    topic: TopicOption = None,
 ) -> None:
-    """Check a plan file and print it as a tree."""
+    """Check a plan, of a file or the one in force, and print it as a tree."""
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing(drawings.files, force=force)
-    plan = read_plan(file)
-    _refuse_unknown(explain, [entry.name for entry in plan.consumers], file)
+    plan, source = _plan_to_show(file, bootstrap, topic, from_cluster=from_cluster)
+    _refuse_unknown(explain, [entry.name for entry in plan.consumers], source)
     drawings.draw(plan)
     if explain is None:
         _print(plan, figures(plan), output)
     else:
         _print_explanation(plan, explain, output)
+
+
+def _plan_to_show(
+    file: Path | None, bootstrap: str | None, topic: str | None, *, from_cluster: bool
+) -> tuple[Plan, str]:
+    """Give the plan of the file, or the one in force, whichever was asked for; and its source."""
+    if (file is None) != from_cluster:
+        fail("show needs one plan: give a plan file, or --from-cluster for the one in force", 2)
+    if file is not None:
+        return read_plan(file), str(file)
+    plan, *_ = _ask_cluster(topic, bootstrap, None)
+    assert plan is not None, "without a window a missing plan is an error"
+    try:
+        check(plan)
+    except PlanRejected as wrong:
+        fail(f"the plan in force: {wrong}", 1)
+    return plan, f"epoch {plan.epoch} of topic {plan.topic}"
 
 
 @app.command("diff")
@@ -400,10 +402,11 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
 
 
 def _ask_cluster(
-    topic: str, bootstrap: str | None, window_s: float
+    topic: str | None, bootstrap: str | None, window_s: float | None
 ) -> tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None]:
     """Give the running plan, rates, the cluster's ID, the topic's partition count, foreign work.
 
+    Without a window nothing is measured.
     This room may not import code that talks to Kafka, so it loads an entry point.
     """
     entries = entry_points(group="amcast.cluster", name="running")

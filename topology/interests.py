@@ -5,8 +5,10 @@ every set is sorted; otherwise it raises `InvalidInterests` with the line or the
 does not check this input again. No planning here.
 
     partition     an address; its index in `partitions` is its Kafka partition of the data topic
+    count         in place of a list: `partitions = 100` names P1 … P100
     destination   a declared set of two or more partitions; its index in `destinations` is its Kafka
                   partition of the topic `A.groups`
+    range         in a set: "P1..P50" is these two and what `partitions` names between them
     interest      the non-empty set of partitions that a consumer subscribes to
     limit         hard: a plan that exceeds it is refused; soft ("wanted"): to exceed it costs
 """
@@ -27,6 +29,9 @@ from topology.tree import log_name
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 # Kafka allows 249 characters; the longest topic we derive adds ".topology" to the data topic's.
 NAME_LENGTH_MAX = 240
+# Of a count of partitions. Kafka's own advice ends at some 200,000 for a whole cluster; without a
+# bound a slip of the finger would fill the memory with names.
+PARTITION_COUNT_MAX = 100_000
 
 
 class InvalidInterests(ValueError):
@@ -124,7 +129,20 @@ def from_document(document: Mapping[str, Any]) -> InterestFile:
 
 
 def _partitions(document: Mapping[str, Any]) -> tuple[str, ...]:
-    names = _list(_required(document, "partitions", "the interest file"), "partitions")
+    value = _required(document, "partitions", "the interest file")
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= PARTITION_COUNT_MAX:
+            raise InvalidInterests(
+                f"partitions is {value}: give a count from 1 to {PARTITION_COUNT_MAX}, or a list "
+                f"of names"
+            )
+        return tuple(f"P{number}" for number in range(1, value + 1))
+    if not isinstance(value, list):
+        raise InvalidInterests(
+            f"partitions is {value!r}: give a count, like 100 for P1 to P100, or a list of names, "
+            f'like ["P1", "P2"]'
+        )
+    names = value
     if not names:
         raise InvalidInterests("partitions is empty: name at least one partition")
     partitions = tuple(_name(name, "partition") for name in names)
@@ -133,7 +151,7 @@ def _partitions(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    known = frozenset(partitions)
+    known = {name: index for index, name in enumerate(partitions)}
     sets = []
     for number, entry in enumerate(_list(value, "destinations"), start=1):
         to = _subset(entry, known, f"destination set number {number}")
@@ -148,7 +166,7 @@ def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, .
 
 
 def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
-    known = frozenset(partitions)
+    known = {name: index for index, name in enumerate(partitions)}
     consumers = []
     for number, entry in enumerate(_list(value, "consumer"), start=1):
         where = f"consumer number {number}"
@@ -281,12 +299,26 @@ def _number(value: Any, what: str) -> float:
     return float(value)
 
 
-def _subset(value: Any, known: frozenset[str], what: str) -> tuple[str, ...]:
-    names = _list(value, what)
-    if not names:
+def _subset(value: Any, known: Mapping[str, int], what: str) -> tuple[str, ...]:
+    """Read a set of partitions; `known` gives the index of each that exists, in their order."""
+    if not _list(value, what):
         raise InvalidInterests(f"{what} is empty")
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise InvalidInterests(f"{what} names an unknown partition {name!r}")
+    names: list[str] = []
+    for name in value:
+        if isinstance(name, str) and name in known:
+            names.append(name)
+        else:
+            names += _range(name, known, what)
     _refuse_twice(f"{what}: partition", names)
     return tuple(sorted(names))
+
+
+def _range(value: Any, known: Mapping[str, int], what: str) -> list[str]:
+    """Give the partitions of a range, "P1..P50", both ends included."""
+    first, dots, last = value.partition("..") if isinstance(value, str) else ("", "", "")
+    if not dots or first not in known or last not in known:
+        unknown = value if not dots else first if first not in known else last
+        raise InvalidInterests(f"{what} names an unknown partition {unknown!r}")
+    if known[first] > known[last]:
+        raise InvalidInterests(f"{what}: the range {value!r} ends before it begins")
+    return list(known)[known[first] : known[last] + 1]

@@ -1,8 +1,9 @@
-"""The option `--output` of all commands: a table for people, or JSON for programs."""
+"""Options that commands share: `--output` of all, and of `amcast topology` what plans are for."""
 
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,3 +17,48 @@ class Output(enum.StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
+
+FromClusterOption = Annotated[
+    bool,
+    typer.Option("--from-cluster", help="Compare with the running epoch, and use measured rates."),
+]
+WindowOption = Annotated[
+    float, typer.Option(help="With --from-cluster: seconds to measure the rates for.", min=0.1)
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
+]
+ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
+BaseEpochOption = Annotated[int | None, typer.Option(help="Epoch that the plan replaces.", min=0)]
+ShownFromClusterOption = Annotated[
+    bool, typer.Option("--from-cluster", help="Show the plan in force, instead of a file.")
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="With --from-cluster: the topic [A; AMCAST_TOPIC]"),
+]
+SvgOption = Annotated[
+    Path | None, typer.Option("--svg", help="Write a detailed drawing to this file (SVG).")
+]
+MermaidOption = Annotated[
+    Path | None, typer.Option("--mermaid", help="Write a drawing to this file (Mermaid).")
+]
+DotOption = Annotated[
+    Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
+]
+EffortOption = Annotated[
+    float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
+]
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds for the integer program; with it, the plan may differ between runs.",
+        min=0,
+    ),
+]

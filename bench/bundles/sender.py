@@ -35,7 +35,7 @@ from bench.harness.hosts import end
 from bench.orderer.transactions import FOLDER, user
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import ConnectionLost
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.client import BundleRefused, Client
 
 BUNDLES, SEPARATE = "bundles", "separate"

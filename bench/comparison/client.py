@@ -103,6 +103,7 @@ class Stamped:
         values: Sequence[bytes | None],
         *,
         done: Callable[[int, AppendOutcome], None],
+        **fields: Any,
     ) -> int:
         """Append all, and note the time until the acknowledgement of each."""
         began = time.monotonic_ns()
@@ -114,7 +115,7 @@ class Stamped:
                 self.errors += 1
             done(index, outcome)
 
-        return self._inner.append_all(partition, values, done=acknowledged)
+        return self._inner.append_all(partition, values, done=acknowledged, **fields)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every append so far has its outcome."""
@@ -134,11 +135,10 @@ class StampedDriver:
         self.accepted = accepted
         self.appenders: list[Stamped] = []
 
-    def appender(self, *, linger_ms: int = 0) -> Appender:
-        """Open a `Stamped` appender."""
-        made = Stamped(self._inner.appender(linger_ms=linger_ms), self.took, self.accepted)
-        self.appenders.append(made)
-        return made
+    def appender(self, **settings: Any) -> Appender:
+        """Open a `Stamped` appender; takes what `Driver.appender` takes."""
+        self.appenders.append(Stamped(self._inner.appender(**settings), self.took, self.accepted))
+        return self.appenders[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -481,8 +481,8 @@ def _open(
     return role, EventLog(driver, run, arm, workload, layout) if run else None
 
 
-def main() -> None:
-    """Serve commands until standard input ends."""
+def main(open_role: Callable[..., Any] = _open) -> None:
+    """Serve commands until standard input ends; `open_role` takes the first."""
     # By default the kernel may end a wait up to 50 µs late.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
     with ExitStack() as stack:
@@ -491,7 +491,7 @@ def main() -> None:
             command = json.loads(line)
             try:
                 if role is None:
-                    role, log = _open(command, stack)
+                    role, log = open_role(command, stack)
                     _answer({"open": True})
                 elif command.get("events"):
                     assert log is not None, "a run without a name has no events"

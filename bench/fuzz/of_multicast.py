@@ -28,7 +28,7 @@ from multicast.announcements import (
     decode,
     encode,
 )
-from multicast.cli import send_receive, verify
+from multicast.cli import lines, verify
 from multicast.control import (
     PROCESS_BYTES,
     ControlState,
@@ -424,4 +424,4 @@ def _read_interests(raw: bytes) -> None:
 
 
 def _read_line(raw: bytes) -> None:
-    send_receive._parse(raw, "fuzz:1")  # noqa: SLF001
+    lines.parse_line(raw, "fuzz:1")

@@ -132,8 +132,8 @@ def _listed_frames(file: Path) -> None:
     list(length_prefixed.frames(file))
 
 
-class _File:
-    """A file that is rewritten for every input."""
+class RewrittenFile:
+    """A file that is rewritten for every input; `reads` gets its path."""
 
     def __init__(self, name: str, reads: Callable[[Path], object]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="amcast-fuzz-")
@@ -220,16 +220,19 @@ def _of_files(world: _World) -> list[FuzzTarget]:
             "cursor": "1/@P1/0/0/9",
             "last_original": 1,
             "last_resubmitted_config": 0,
+            "set_heads": ["0801", ""],
         }
     ).encode()
     name = "00000000000000000000"
-    scan = _File(f"{name}{segments.BLOCKS}", segments.scan)
-    of_index = _File(f"{name}{segments.INDEX}", lambda path: segments.read_index(_blocks_of(path)))
+    scan = RewrittenFile(f"{name}{segments.BLOCKS}", segments.scan)
+    of_index = RewrittenFile(
+        f"{name}{segments.INDEX}", lambda path: segments.read_index(_blocks_of(path))
+    )
     _blocks_of(of_index.path).write_bytes(segment)
-    of_base = _File(segments.BASE_FILE, lambda path: segments.read_base(path.parent))
+    of_base = RewrittenFile(segments.BASE_FILE, lambda path: segments.read_base(path.parent))
     of_rest, of_frames = (
-        _File("rest.json", checkpoint.read_checkpoint),
-        _File("frames", _listed_frames),
+        RewrittenFile("rest.json", checkpoint.read_checkpoint),
+        RewrittenFile("frames", _listed_frames),
     )
     damaged = (LedgerDamaged, UnknownVersion)
     return [

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 from bench.harness import figures
 from bench.harness.rig import Rig, pause, standing
@@ -59,7 +60,11 @@ class _Arms:
     """The same work, done by threads and by an event loop."""
 
     def __init__(self, rig: Rig, driver: str, *, probes: int, messages: int, backlog: int) -> None:
-        self._place = {"bootstrap": rig.bootstrap, "topic": rig.topic, "driver": driver}
+        self._place: dict[str, Any] = {
+            "bootstrap": rig.bootstrap,
+            "topic": rig.topic,
+            "driver": driver,
+        }
         self._probes = probes
         self._messages = messages
         self._backlog = backlog

@@ -77,7 +77,7 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     with Producer(deployment.bootstrap, topic=deployment.topic, announce=False) as producer:
         if warm_up:
             progress(f"warming up with {warm_up} transactions")
-            received(nodes, chain, [_append(producer, maker, chain, warm_up)])
+            received(nodes, {chain: [_append(producer, maker, chain, warm_up)]})
         nodes.freeze()
         progress(f"appending {transactions} transactions to the log")
         last = _append(producer, maker, chain, transactions)
@@ -85,7 +85,7 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     cost = RunCost(deployment)
     began = time.monotonic()
     nodes.release()
-    rates = [transactions / (time_s - began) for time_s in received(nodes, chain, [last])]
+    rates = [transactions / (time_s - began) for time_s in received(nodes, {chain: [last]})]
     costs = cost.figures(transactions)
     blocks = verify(deployment, {chain: warm_up + transactions})
     return {
@@ -118,13 +118,13 @@ def broadcast(
         with SenderProcess(order(warm_up), nodes.folder) as sender:
             progress(f"warming up with {warm_up} transactions")
             sender.go()
-            received(nodes, chain, _whole(sender.wait_result(), warm_up).last)
+            received(nodes, whole(sender.wait_result(), warm_up).last)
     with SenderProcess(order(transactions), nodes.folder) as sender:
         progress(f"broadcasting {transactions} transactions")
         cost = RunCost(deployment, clients=[sender.pid])
         sender.go()
-        result = _whole(sender.wait_result(), transactions)
-        reached = received(nodes, chain, result.last)
+        result = whole(sender.wait_result(), transactions)
+        reached = received(nodes, result.last)
         costs = cost.figures(transactions)
     blocks = verify(deployment, {chain: warm_up + transactions})
     began = result.began_ns / _NS_PER_S
@@ -174,7 +174,7 @@ def latency(
         cost = RunCost(deployment, clients=[sender.pid, reader.pid])
         reader.go()
         sender.go()
-        result = _whole(sender.wait_result(), total)
+        result = whole(sender.wait_result(), total)
         reader.wait_result()
         costs = cost.figures(total)
     verify(deployment, {chain: total})
@@ -206,7 +206,7 @@ def deliver(
     with Producer(deployment.bootstrap, topic=deployment.topic, announce=False) as producer:
         progress(f"ordering {transactions} transactions")
         maker = Maker.of(nodes.service.material)
-        received(nodes, chain, [_append(producer, maker, chain, transactions)])
+        received(nodes, {chain: [_append(producer, maker, chain, transactions)]})
     order = read.ReadOrder(
         readers=[(nodes.addresses[0], chain)],
         mode="blocks",
@@ -249,14 +249,14 @@ def deliver(
     }
 
 
-def received(nodes: NodeProcesses, chain: str, transactions: Sequence[str]) -> list[float]:
-    """Wait until each node has written these transactions; returns each node's time of that.
+def received(nodes: NodeProcesses, transactions: Mapping[str, Sequence[str]]) -> list[float]:
+    """Wait until each node has written these transactions, by chain; returns each node's time.
 
     Times are `time.monotonic`. Raises `TimedOut`.
     """
     signer = user(nodes.service.material)
 
-    async def wait(address: str, transaction: str) -> float:
+    async def wait(address: str, chain: str, transaction: str) -> float:
         request = receipt_envelope(signer, chain, transaction, WAIT_MS_MAX)
         async with NodeClient(address) as client:
             answer = await client.wait(request, timeout_s=WAIT_MS_MAX / 1000 + _ANSWER_S)
@@ -265,9 +265,12 @@ def received(nodes: NodeProcesses, chain: str, transactions: Sequence[str]) -> l
         return time.monotonic()
 
     async def wait_all(address: str) -> float:
-        return max(
-            await asyncio.gather(*(wait(address, transaction) for transaction in transactions))
+        waiting = (
+            wait(address, chain, transaction)
+            for chain, of_chain in transactions.items()
+            for transaction in of_chain
         )
+        return max(await asyncio.gather(*waiting))
 
     async def everywhere() -> list[float]:
         return list(await asyncio.gather(*(wait_all(address) for address in nodes.addresses)))
@@ -325,7 +328,7 @@ def _append(producer: Producer, maker: Maker, chain: str, transactions: int) -> 
     return batch[-1].transaction
 
 
-def _whole(result: send.SendResult, transactions: int) -> send.SendResult:
+def whole(result: send.SendResult, transactions: int) -> send.SendResult:
     """Return the result; raises `AmcastError` unless all were acknowledged."""
     if result.acknowledged != transactions:
         raise AmcastError(

@@ -59,6 +59,7 @@ class Service:
     timeout: str = "2s"
     material: Path = transactions.FOLDER
     profile: str | None = None  # the clock of `bench.orderer.profile`
+    source: Path | None = None  # the nodes run this copy of the project, of another version perhaps
 
 
 class NodeProcesses:
@@ -110,8 +111,9 @@ class NodeProcesses:
         if self.service.profile:
             words = [str(self.profile(number)), self.service.profile, *command]
             run = [sys.executable, "-m", "bench.orderer.profile", *words]
+        source = self.service.source  # `python -m` looks for modules in the working directory first
         with self._log(number).open("ab") as out:
-            self._processes[number] = subprocess.Popen(run, stdout=out, stderr=out)
+            self._processes[number] = subprocess.Popen(run, stdout=out, stderr=out, cwd=source)
 
     def start_all(self) -> None:
         """Start all nodes, and wait until they are healthy."""

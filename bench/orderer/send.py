@@ -1,4 +1,4 @@
-"""A process that broadcasts fresh transactions; `bench.orderer.clients.SenderProcess` starts it.
+"""A process that sends fresh transactions or bundles; `clients.SenderProcess` starts it.
 
 It reads a `SendOrder` as one JSON line from stdin, prepares the transactions if the order says so,
 and prints "ready". It starts at the next line, prints how many are acknowledged from time to time,
@@ -13,6 +13,7 @@ and a `SendResult` at the end. All times are the machine's monotonic clock, in n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import sys
@@ -27,7 +28,8 @@ from bench.harness.histogram import Latencies
 from bench.orderer.transactions import Made, Maker
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
+from ordering_osn.client import messages
 
 _NS_PER_S = 10**9
 _RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
@@ -38,17 +40,20 @@ _PROGRESS_S = 0.2  # between progress messages: `many` kills nodes by them
 class SendOrder:
     """What to send: `transactions` transactions, to `chains` in turn, over all nodes.
 
+    `bundles`         each is a bundle with a part for each of `chains`, instead of for one of them
     `streams`         streams to each node
     `window`          unanswered transactions in a stream, at most
     `rate`            transactions/s, at intended times; None: as fast as answers arrive
     `prepared`        whether they are made before the start
-    `sent`            a file to write: ID, chain and intended time of each acknowledged transaction
+    `sent`            a file to write: ID, chain and intended time of each acknowledged transaction;
+                      of a bundle a line for each part, with the bundle's ID as the fourth word
     """
 
     addresses: Sequence[str]
     chains: Sequence[str]
     transactions: int
     material: str
+    bundles: bool = False
     streams: int = 1
     window: int = 64
     rate: float | None = None
@@ -65,8 +70,8 @@ class SendResult:
     retried: int = 0
     streams_ended: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    last: list[str] = field(default_factory=list)
-    """The last ID that was acknowledged on each stream, one for each time it was opened."""
+    last: dict[str, list[str]] = field(default_factory=dict)
+    """By chain: the last ID acknowledged on each stream, one for each time it was opened."""
     began_ns: int = 0
     ended_ns: int = 0
     latencies: str = ""
@@ -80,6 +85,11 @@ class Pending:
     made: Made
     channel: str
     intended_ns: int
+
+    @property
+    def parts(self) -> Iterable[tuple[str, str]]:
+        """The chain and the ID of the transaction, or of each part of the bundle."""
+        return self.made.parts or ((self.channel, self.made.transaction),)
 
 
 class Supply:
@@ -201,22 +211,38 @@ class Sending:
         while not self._supply.done:
             unanswered: deque[Pending] = deque()
             attempt = _Attempt(self._supply, unanswered, self._order.window)
-            last = ""
+            last: dict[str, str] = {}
             try:
                 async with NodeClient(address) as client:
-                    async for status, _ in client.broadcast(attempt.feed()):
+                    async for status in self._statuses(client, attempt.feed(), unanswered):
                         pending = unanswered.popleft()
                         self._answered(pending, status)
                         attempt.window.release()
-                        last = pending.made.transaction if status == Status.SUCCESS else last
+                        if status == Status.SUCCESS:
+                            last.update(pending.parts)
             except (AmcastError, OSError):
                 self.result.streams_ended += 1
             finally:
                 attempt.over = True
-                self.result.last += [last] if last else []
+                for channel, transaction in last.items():
+                    self.result.last.setdefault(channel, []).append(transaction)
                 self.result.retried += self._supply.give_back(unanswered)
             if not self._supply.done:
                 await asyncio.sleep(_RECONNECT_S)
+
+    async def _statuses(
+        self, client: NodeClient, feed: AsyncIterator[bytes], unanswered: Sequence[Pending]
+    ) -> AsyncIterator[int]:
+        """Send as the feed yields; yields the status of each, in the same order."""
+        if not self._order.bundles:
+            async for status, _ in client.broadcast(feed):
+                yield status
+            return
+        call = client.exchange(messages.BROADCAST_MULTI, feed, timeout_s=ANSWER_S)
+        async with contextlib.aclosing(call) as answers:
+            async for raw in answers:
+                bundle_id = bytes.fromhex(unanswered[0].made.transaction)
+                yield messages.read_submitted(raw, bundle_id).status
 
     def _answered(self, pending: Pending, status: int) -> None:
         now = time.monotonic_ns()
@@ -226,8 +252,10 @@ class Sending:
             result.ended_ns = now
             self._latencies.append(now - pending.intended_ns)
             if self._order.sent is not None:
-                words = (pending.made.transaction, pending.channel, str(pending.intended_ns))
-                self._lines.append(" ".join(words) + "\n")
+                bundle = (pending.made.transaction,) if pending.made.parts else ()
+                for channel, transaction in pending.parts:
+                    words = (transaction, channel, str(pending.intended_ns), *bundle)
+                    self._lines.append(" ".join(words) + "\n")
             self._supply.settle()
             return
         self.refused[str(status)] += 1
@@ -271,8 +299,12 @@ def channels(order: SendOrder) -> Iterator[str]:
 
 
 def transactions(order: SendOrder) -> Iterator[tuple[str, Made]]:
-    """Make the transactions of an order: yields (channel, transaction)."""
+    """Make the transactions of an order: yields (channel, transaction), or ("", bundle)."""
     maker = Maker.of(Path(order.material))
+    if order.bundles:
+        for _ in range(order.transactions):
+            yield "", maker.make_bundle(order.chains)
+        return
     for channel in channels(order):
         yield channel, maker.make(channel)
 

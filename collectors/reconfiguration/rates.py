@@ -1,7 +1,7 @@
 """Reads the running plan, and measures the rates of its logs and its foreign work, for the planner.
 
-`amcast topology plan --from-cluster` calls `running` through the entry point `amcast.cluster`, so
-the planner itself does not import Kafka code.
+`amcast topology plan --from-cluster` and `show --from-cluster` call `running` through the entry
+point `amcast.cluster`, so the planner itself does not import Kafka code.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from topology.tree import Plan
 
 
 def running(
-    topic: str, *, bootstrap: str | None, window_s: float
+    topic: str | None, *, bootstrap: str | None, window_s: float | None
 ) -> tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None]:
     """Give the running plan, its logs' rates, cluster ID, partition count, and foreign work.
 
     Rates are messages per second by log name, from end offsets over `window_s` seconds, for which
     the call blocks; transaction markers count, too. The foreign work is over the same window. If no
     plan was applied, the plan and the foreign work are None and the rates are empty. The partition
-    count is of the topic: 0 if it does not exist.
+    count is of the topic: 0 if it does not exist. Without a topic, the settings name it.
+
+    If `window_s` is None nothing is measured, and a missing plan raises `UncoveredInterest`.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic)
+    topic = chosen.topic
     with Admin(chosen.bootstrap, chosen.client) as admin:
         cluster_id = admin.cluster_id()
         partitions = admin.partitions([topic]).get(topic, 0)
@@ -39,9 +42,13 @@ def running(
         try:
             control = ControlReader(driver, topic)
         except UncoveredInterest:
+            if window_s is None:
+                raise
             return None, {}, cluster_id, partitions, None
         try:
             plan = control.refresh().plan()
+            if window_s is None:
+                return plan, {}, cluster_id, partitions, None
             logs = {log_partition(log): log.name for log in plan.logs}
             # The counts of the collectors are read after the ends of the logs, at both moments.
             first, began = driver.last_stable_offsets(list(logs)), time.monotonic()

@@ -33,7 +33,7 @@ _START = 100  # money of each account at first
 _WAIT_S = 30.0  # for a transfer to be ordered and applied, before the client is told to ask again
 
 
-class Ledger:
+class Balances:
     """The balances; `applied` tells who waits for a transfer what became of it."""
 
     def __init__(self, accounts: list[str]) -> None:
@@ -111,7 +111,7 @@ async def accounts(request: web.Request) -> web.Response:
 
 
 PRODUCER = web.AppKey("producer", AsyncProducer)
-LEDGER = web.AppKey("ledger", Ledger)
+LEDGER = web.AppKey("ledger", Balances)
 
 
 def service(bootstrap: str, topic: str, names: list[str]) -> web.Application:
@@ -126,7 +126,7 @@ def service(bootstrap: str, topic: str, names: list[str]) -> web.Application:
             AsyncProducer(bootstrap, topic=topic) as producer,
             AsyncConsumer(bootstrap, topic=topic, interest=names, committed=False) as consumer,
         ):
-            ledger = app[LEDGER] = Ledger(names)
+            ledger = app[LEDGER] = Balances(names)
             app[PRODUCER] = producer
             reading = asyncio.create_task(read(consumer))
             reading.add_done_callback(stop_if_failed)

@@ -27,8 +27,7 @@ from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
 from multicast.consumer import Consumer, Start
 from multicast.cursor import Cursor
-from multicast.delivered_message import Message
-from multicast.delivery import Batch
+from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Driver
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import TimedOut, UsageError

@@ -26,6 +26,7 @@ from multicast.aio.turns import Turns
 from multicast.control.reader import REFRESH_S
 from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
+from multicast.keyed import Key, Keys, Partitioner, addressed
 from multicast.messages import MessageID
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, not_ordered
@@ -37,7 +38,7 @@ _RETRY_S = 0.05
 # Messages of one call of the driver in `multicast_all`: kafka-python takes some 40 us for each, and
 # other tasks wait meanwhile.
 _CALL_MESSAGES = 200
-_REUSABLE = (frozenset, set, tuple, list, str)
+_REUSABLE = (frozenset, set, tuple, list, str, Keys)
 _Sent = TypeVar("_Sent")
 
 
@@ -60,7 +61,8 @@ class AsyncProducer(LoopBound):
         delivery_timeout_s: float = FAILOVER_S,
         request_timeout_s: float = REFRESH_S,
         announce: bool = True,
-        linger_ms: int = 0,
+        linger_ms: int | None = None,
+        partitioner: str | Partitioner = "murmur2",
     ) -> None:
         super().__init__()
         self._make_producer = partial(
@@ -74,6 +76,7 @@ class AsyncProducer(LoopBound):
             request_timeout_s=request_timeout_s,
             announce=announce,
             linger_ms=linger_ms,
+            partitioner=partitioner,
         )
         self._block_s = block_s
         self._producer: Producer
@@ -94,7 +97,7 @@ class AsyncProducer(LoopBound):
         self.check_loop()
         return self._producer.plan
 
-    async def declares(self, to: Iterable[str]) -> bool:
+    async def declares(self, to: Iterable[str] | Keys) -> bool:
         """Whether exactly this set is declared; looks for a newer plan as `Producer.declares`."""
         self.check_loop()
         return await self._threads.run(partial(self._producer.declares, _reusable(to)))
@@ -103,8 +106,8 @@ class AsyncProducer(LoopBound):
         self,
         payload: bytes | None,
         *,
-        to: Iterable[str],
-        key: bytes | None = None,
+        to: Iterable[str] | Keys | None = None,
+        key: Key | None = None,
         headers: Headers | Mapping[str, bytes] = (),
     ) -> AsyncReceipt:
         """Multicast a message to a set of partitions; return its receipt once it is sent.
@@ -117,7 +120,7 @@ class AsyncProducer(LoopBound):
         also raises `ClusterUnreachable` here if no broker has told where the topic's logs are.)
         """
         self.check_loop()
-        to = _reusable(to)
+        to, key = addressed(to if to is None else _reusable(to), key)
         start, make = self._producer.start, self._make_receipt
         if not self._queued and not self._turns.due():
             try:
@@ -131,11 +134,12 @@ class AsyncProducer(LoopBound):
             return await self._started(again, to=to, deadline=deadline)
 
     async def multicast_all(
-        self, payloads: Sequence[bytes | None], *, to: Iterable[str]
+        self, payloads: Sequence[bytes | None], *, to: Iterable[str] | Keys
     ) -> AsyncReceipts:
         """Multicast messages to one set of partitions, in this order; return their receipts.
 
-        As `Producer.multicast_all`: a message that got no room within `block_s` seconds was not
+        As `Producer.multicast_all`, which alone takes keys and headers of the messages: a message
+        that got no room within `block_s` seconds was not
         sent, and its outcome is `BufferFull`. Cancelled: the messages sent so far may be stored,
         the others are not sent; the `CancelledError` has a note that says how many.
         """
@@ -234,7 +238,7 @@ class AsyncProducer(LoopBound):
             self._queued -= 1
 
     async def _started(
-        self, start: Callable[[], _Sent | None], *, to: Iterable[str], deadline: float
+        self, start: Callable[[], _Sent | None], *, to: Iterable[str] | Keys, deadline: float
     ) -> _Sent:
         """Start until nothing has to be waited for any more."""
         while True:
@@ -278,6 +282,6 @@ class AsyncProducer(LoopBound):
         return BufferFull(f"the producer had no room for a message within {self._block_s:g} s")
 
 
-def _reusable(to: Iterable[str]) -> Iterable[str]:
+def _reusable(to: Iterable[str] | Keys) -> Iterable[str] | Keys:
     """Give a destination set that may be read twice."""
     return to if isinstance(to, _REUSABLE) else tuple(to)

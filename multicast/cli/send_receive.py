@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import sys
 import time
@@ -11,23 +10,30 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 import typer
 
 from multicast import history
-from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.cli.lines import Fixed, Line, lines
+from multicast.cli.options import (
+    Bootstrap,
+    DriverName,
+    KeysOfSet,
+    PartitionerName,
+    RecordKey,
+    To,
+    Topic,
+)
 from multicast.consumer import Consumer
 from multicast.cursor import Cursor
-from multicast.delivered_message import Message
-from multicast.delivery import Batch
+from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in
-from topology.documents import NotReadable, json_object
 from topology.output import Output
 
 app = typer.Typer()
@@ -42,24 +48,16 @@ HistoryFile = Annotated[
 ]
 
 
-class _Line(NamedTuple):
-    """One message to send."""
-
-    payload: bytes | None
-    to: tuple[str, ...]
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-
 @app.command()
 def send(
     file: Annotated[
         Path | None, typer.Argument(help="The file to send; default: standard input.")
     ] = None,
     *,
-    to: Annotated[
-        str | None, typer.Option("--to", help="P1,P3: each line is a payload for this set.")
-    ] = None,
+    to: To = None,
+    key: RecordKey = None,
+    keys: KeysOfSet = None,
+    partitioner: PartitionerName = "murmur2",
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -77,16 +75,17 @@ def send(
 ) -> None:
     r"""Multicast lines to sets of partitions.
 
-    With --to each input line is one message for that set. Without it each line is JSON:
+    With --to, --key or --keys each input line is one message. Else each line is JSON:
     {"to": ["P1", "P3"], "payload": "text"}, with "payload_base64" for bytes, and optionally
-    "key" and "headers" (an object of strings).
+    "key" and "headers" (an object of strings). Instead of "to", "keys" may hold a list of keys;
+    without both, a message goes where its "key" is.
 
     Like kafka-console-producer, but a message may go to several partitions, and all consumers
     deliver it at the same place in one order. Exit code 0 if all messages are acknowledged, 1 if
     Kafka refused one, 4 if the outcome of one is unknown.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    fixed = None if to is None else tuple(sorted(set(to.split(","))))
+    fixed = Fixed.of(to=to, key=key, keys=keys)
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
     writer = None if history_file is None else HistoryWriter(history_file)
@@ -99,12 +98,13 @@ def send(
         delivery_timeout_s=timeout,
         request_timeout_s=min(timeout, _REQUEST_S_MAX),
         announce=chosen.announce,
+        partitioner=partitioner,
     ) as producer:
         try:
             # `extend` keeps the receipts of the messages before a malformed line.
             with _Progress("sent") as progress:
                 receipts.extend(
-                    _multicast(producer, line) for line in progress.over(_lines(file, fixed))
+                    _multicast(producer, line) for line in progress.over(lines(file, fixed))
                 )
         except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
@@ -136,7 +136,7 @@ class _Progress:
         if self._shown_at:
             sys.stderr.write("\r\x1b[K")
 
-    def over(self, lines: Iterator[_Line]) -> Iterator[_Line]:
+    def over(self, lines: Iterator[Line]) -> Iterator[Line]:
         """Give the lines one by one, and show their count."""
         for count, line in enumerate(lines):
             self.show(count)
@@ -150,56 +150,8 @@ class _Progress:
             sys.stderr.flush()
 
 
-def _multicast(producer: Producer, line: _Line) -> Receipt:
+def _multicast(producer: Producer, line: Line) -> Receipt:
     return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
-
-
-def _lines(file: Path | None, fixed: tuple[str, ...] | None) -> Iterator[_Line]:
-    """Read one message from each line; raises `UsageError`, which names the line."""
-    try:
-        source: IO[bytes] = sys.stdin.buffer if file is None else file.open("rb")
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
-    with source:
-        for number, raw in enumerate(source, start=1):
-            text = raw.removesuffix(b"\n").removesuffix(b"\r")
-            if fixed is not None:
-                yield _Line(text, fixed)
-            elif text:
-                yield _parse(text, f"{file or 'standard input'}:{number}")
-
-
-def _parse(text: bytes, where: str) -> _Line:
-    try:
-        document = json_object(text)
-    except NotReadable as error:
-        raise UsageError(
-            f"{where}: not a JSON object ({error}); for plain lines give --to"
-        ) from error
-    unknown = sorted(set(document) - {"to", "payload", "payload_base64", "key", "headers"})
-    if unknown:
-        raise UsageError(f"{where}: the field {unknown[0]!r} is unknown")
-    to = document.get("to")
-    if not isinstance(to, list) or not to or not all(isinstance(name, str) for name in to):
-        raise UsageError(f"{where}: 'to' is not a list of partitions")
-    if ("payload" in document) == ("payload_base64" in document):
-        raise UsageError(f"{where}: give either 'payload' or 'payload_base64'")
-    headers = document.get("headers", {})
-    texts = [document.get("key", ""), document.get("payload", "")]
-    texts += headers.values() if isinstance(headers, dict) else [None]
-    if not all(isinstance(value, str) for value in texts):
-        raise UsageError(f"{where}: payload, key or a header is not a string")
-    try:
-        payload = (
-            document["payload"].encode()
-            if "payload" in document
-            else base64.b64decode(document["payload_base64"], validate=True)
-        )
-    except (binascii.Error, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: 'payload_base64' is not base64") from error
-    key = document["key"].encode() if "key" in document else None
-    pairs = tuple((name, value.encode()) for name, value in headers.items())
-    return _Line(payload, tuple(to), key, pairs)
 
 
 def _settle(
@@ -303,8 +255,9 @@ def receive(
     """Print the messages of an interest, in the agreed order, as JSON lines.
 
     Each line has "message_id", "to", "payload" (or "payload_base64" if it is not UTF-8), "key",
-    "headers", "timestamp_ms" and "cursor", the position after the message, for --from. Like
-    kafka-console-consumer, but over several partitions, in an order common to all consumers.
+    (and "key_base64" if that is not UTF-8), "headers", "timestamp_ms" and "cursor", the position
+    after the message, for --from. Like kafka-console-consumer, but over several partitions, in an
+    order common to all consumers.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with ExitStack() as opened:
@@ -470,7 +423,10 @@ def _document(message: Message) -> dict[str, Any]:
             document["payload"] = payload.decode()
         except UnicodeDecodeError:
             document["payload_base64"] = base64.b64encode(payload).decode()
-    document["key"] = None if message.key is None else message.key.decode(errors="replace")
+    key = message.key
+    document["key"] = None if key is None else key.decode(errors="replace")
+    if key is not None and document["key"].encode() != key:
+        document["key_base64"] = base64.b64encode(key).decode()
     document["headers"] = {
         name: None if value is None else value.decode(errors="replace")
         for name, value in message.headers

@@ -25,7 +25,7 @@ def open_driver(
 ) -> Driver:
     """Open the driver `name` for the cluster at `bootstrap` ("host:port,host:port").
 
-    `client` holds Kafka's client settings by their dotted names (`client_settings.KNOWN`). Blocks
+    `client` holds Kafka's client settings by their dotted names (`client_settings`). Blocks
     until a broker answers, `request_timeout_s` at most. Raises `UsageError` for an unknown name, an
     unknown setting or unusable addresses, `AccessDenied` if the brokers refuse, and
     `ClusterUnreachable` if no broker answers in time.

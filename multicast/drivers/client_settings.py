@@ -1,12 +1,13 @@
 """The client settings that every driver accepts, and the limits that the drivers share.
 
-Settings have Kafka's own dotted names. This module only rejects unknown ones; each driver
-translates the names for its client.
+Settings have Kafka's own dotted names. This module rejects unknown ones, those that would touch
+a guarantee, and impossible values; each driver translates the names for its client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from multicast.errors import UsageError
 
@@ -22,6 +23,52 @@ KNOWN = (
     "ssl.key.location",
     "ssl.key.password",
 )
+# Only a `Producer` uses these; for every other client the drivers leave them out.
+OF_PRODUCERS = ("batch.size", "compression.type", "linger.ms")
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_LINGER_MS_MAX = 900_000  # librdkafka's limit
+
+_ONCE = "no message is stored twice or out of order only if it stays as it is"
+_DELIVERY = "delivery_timeout_s of the producer bounds it"
+_REQUEST = "request_timeout_s bounds it"
+_PARTITION = "the plan decides where a message goes; for keys, give the producer a partitioner"
+_TRANSACTION = "nothing of the order uses a transaction (docs/hazards.md)"
+_BUFFER = "the driver bounds what is in flight, and refuses more (BufferFull)"
+_READER = "the order decides what a consumer reads, and its cursor from where"
+_BYTES = "payloads and keys are bytes, and every consumer gets them unchanged"
+# Settings of Kafka's clients that are refused by name, each with the reason.
+REFUSED = {
+    "acks": "a message counts as accepted only once all in-sync replicas hold it",
+    "request.required.acks": "a message counts as accepted only once all in-sync replicas hold it",
+    "enable.idempotence": _ONCE,
+    "enable.gapless.guarantee": _ONCE,
+    "max.in.flight": _ONCE,
+    "max.in.flight.requests.per.connection": _ONCE,
+    "retries": _ONCE,
+    "message.send.max.retries": _ONCE,
+    "delivery.timeout.ms": _DELIVERY,
+    "message.timeout.ms": _DELIVERY,
+    "request.timeout.ms": _REQUEST,
+    "socket.timeout.ms": _REQUEST,
+    "max.block.ms": "block_s of the producer bounds it",
+    "partitioner": _PARTITION,
+    "partitioner.class": _PARTITION,
+    "partitioner.ignore.keys": _PARTITION,
+    "transactional.id": _TRANSACTION,
+    "transaction.timeout.ms": _TRANSACTION,
+    "buffer.memory": _BUFFER,
+    "queue.buffering.max.messages": _BUFFER,
+    "queue.buffering.max.kbytes": _BUFFER,
+    "isolation.level": "a message of an aborted transaction must reach nobody",
+    "enable.auto.commit": _READER,
+    "auto.offset.reset": _READER,
+    "group.id": "'group' of the consumer names it",
+    "key.serializer": _BYTES,
+    "value.serializer": _BYTES,
+    "interceptor.classes": _BYTES,
+    "allow.auto.create.topics": "'amcast topology apply' creates the topics",
+    "bootstrap.servers": "'bootstrap' names the brokers",
+}
 
 # Of a request, by default. A cluster with Kafka's defaults takes 8-9 s (measured) to replace a dead
 # leader, so a shorter time-out would fail requests that a new leader answers.
@@ -46,15 +93,54 @@ MESSAGE_BYTES_MAX = 100 * 1024 * 1024
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
+class ProducerSettings(NamedTuple):
+    """What the client settings say of a producer; None: they do not say."""
+
+    linger_ms: int | None
+    compression: str
+    batch_bytes: int | None
+
+
 def check_client(client: Mapping[str, str]) -> None:
-    """Raise `UsageError` for an unknown setting or security protocol."""
-    unknown = sorted(set(client) - set(KNOWN))
+    """Raise `UsageError` for an unknown or refused setting, and for an impossible value."""
+    for name in sorted(set(client) & set(REFUSED)):
+        raise UsageError(f"Client setting {name} is refused: {REFUSED[name]}.")
+    accepted = (*KNOWN, *OF_PRODUCERS)
+    unknown = sorted(set(client) - set(accepted))
     if unknown:
         raise UsageError(
-            f"Unknown client setting {', '.join(unknown)}; known are {', '.join(KNOWN)}."
+            f"Unknown client setting {', '.join(unknown)}; known are {', '.join(accepted)}."
         )
     protocol = client.get("security.protocol", "PLAINTEXT")
     if protocol.upper() not in _PROTOCOLS:
         raise UsageError(
             f"Unknown security.protocol {protocol!r}; known are {', '.join(_PROTOCOLS)}."
         )
+    producer_settings(client)
+
+
+def producer_settings(client: Mapping[str, str]) -> ProducerSettings:
+    """Read the settings in `OF_PRODUCERS`; raises `UsageError` for an impossible value."""
+    compression = client.get("compression.type", "none")
+    if compression not in CODECS:
+        raise UsageError(
+            f"Unknown compression.type {compression!r}; known are {', '.join(CODECS)}."
+        )
+    return ProducerSettings(
+        linger_ms=_whole(client, "linger.ms", 0, _LINGER_MS_MAX),
+        compression=compression,
+        batch_bytes=_whole(client, "batch.size", 1, MESSAGE_BYTES_MAX),
+    )
+
+
+def _whole(client: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = client.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
+        number = None
+    else:
+        number = int(text)
+    if number is None or not least <= number <= most:
+        raise UsageError(f"{name} is {text!r}; give a whole number from {least} to {most}.")
+    return number

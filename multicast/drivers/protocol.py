@@ -127,12 +127,15 @@ class Appender(Protocol):
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start appends of these values, in order; return how many the buffer accepted (from 0).
 
+        `keys` and `headers` hold one entry for each value. Headers cost as much as single appends.
         The appender calls `done` once for each accepted value, with its index in `values`, as for
-        `append`. The others were not started: call again with `values[count:]`.
+        `append`. The others were not started: call again without the first `count` of everything.
         """
 
     def flush(self, timeout_s: float) -> bool:
@@ -147,13 +150,20 @@ def append_each(
     partition: TopicPartition,
     values: Sequence[bytes | None],
     *,
-    headers: Headers = (),
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers] | None = None,
     done: Callable[[int, AppendOutcome], None],
 ) -> int:
     """Do what `Appender.append_all` does, by one `append` for each value."""
     for index, value in enumerate(values):
         try:
-            appender.append(partition, value, headers=headers, done=partial(done, index))
+            appender.append(
+                partition,
+                value,
+                key=None if keys is None else keys[index],
+                headers=() if headers is None else headers[index],
+                done=partial(done, index),
+            )
         except BufferFull:
             return index
     return len(values)
@@ -283,8 +293,15 @@ class Driver(Protocol):
     def name(self) -> str:
         """Return "memory", "kafka-python" or "librdkafka"."""
 
-    def appender(self, *, linger_ms: int = 0) -> Appender:
-        """Open an appender with its own producer; `linger_ms` trades latency for batch size."""
+    def appender(
+        self, *, linger_ms: int = 0, compression: str = "none", batch_bytes: int | None = None
+    ) -> Appender:
+        """Open an appender with its own producer; `linger_ms` trades latency for batch size.
+
+        `compression` is a codec's name (`client_settings.CODECS`), `batch_bytes` the most that one
+        batch holds; None: the driver's choice. Raises `UsageError` for a codec that is not
+        installed.
+        """
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
         """Open a reader with its own connections; `starts` as for `Reader.add`."""
@@ -323,6 +340,12 @@ class Driver(Protocol):
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Return the IDs of the topics that exist; a topic that is recreated has another ID."""
+
+    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return how many Kafka partitions each topic has; topics that do not exist are left out.
+
+        As one broker knows it now: no cache answers.
+        """
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store an offset and a short text for each Kafka partition under a consumer group."""

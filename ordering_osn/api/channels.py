@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from multicast.delivery import Batch
+from multicast.subscription import End
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.policies import SignedData
 
@@ -40,6 +41,18 @@ class BundleAnswer:
     info: str = ""
     bundle_id: bytes = b""
     chain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a set's log: the offset behind its last record.
+
+    Where `status` is not 200, `info` is a sentence and `offset_next` says nothing.
+    """
+
+    status: int
+    info: str = ""
+    offset_next: int = 0
 
 
 class FateKind(enum.Enum):
@@ -146,6 +159,12 @@ class OrderReader(Protocol):
     def progress(self) -> dict[str, int]:
         """Give, per log, the offset below which each record was given, or is for others."""
 
+    def end(self) -> End:
+        """Take the end of these chains' logs as it is now. Raises `AmcastError`."""
+
+    def reached(self, end: End) -> bool:
+        """Whether all records up to an end were given, or are for others."""
+
     def close(self) -> None:
         """Release everything."""
 
@@ -186,6 +205,9 @@ class Channels(Protocol):
 
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; wait for a final fate, for `wait_s` at most."""
+
+    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+        """Give the end of the log of exactly this set (sorted), as Kafka says it now."""
 
     def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
         """Open the order of some chains from a cursor's text, "earliest" or "latest".

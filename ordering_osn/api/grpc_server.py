@@ -32,13 +32,15 @@ from typing import Any, Protocol, Self
 import grpc
 from grpc import aio
 
-from multicast.errors import ClusterUnreachable, TimedOut, UsageError
+from multicast.errors import TimedOut, UsageError
 from ordering_osn.api.broadcast import Broadcast, Panicked
 from ordering_osn.api.channels import Channels, Status
+from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
+from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
@@ -87,18 +89,6 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 120_000),  # twice the interval that servers allow
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
-
-
-class ConnectionLost(ClusterUnreachable):
-    """The node cannot be reached, or broke the call off; a request may have taken effect."""
-
-
-class MethodMissing(ConnectionLost):
-    """The node does not have this method; nothing was done, and asking again does not help."""
-
-    retriable = False
-    definite = True
-    exit_code = 1
 
 
 class StatusAnswer(int):
@@ -201,6 +191,7 @@ class Server:
                     {
                         "BroadcastMulti": broadcast_multi,
                         "Status": status,
+                        "LogEnd": grpc.unary_unary_rpc_method_handler(self._serve_log_end),
                         "DeliverMulti": grpc.unary_stream_rpc_method_handler(self._serve_multi),
                     },
                 ),
@@ -297,6 +288,9 @@ class Server:
 
     async def _serve_status(self, request: bytes, context: Any) -> bytes:
         return await self._serve_unary((_MULTI, "Status"), request, context, bundle_status)
+
+    async def _serve_log_end(self, request: bytes, context: Any) -> bytes:
+        return await self._serve_unary((_MULTI, "LogEnd"), request, context, log_end)
 
     async def _serve_unary(
         self, name: tuple[str, str], request: bytes, context: Any, answer: _Answer
@@ -457,12 +451,7 @@ class NodeClient:
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return MethodMissing(
-                f"{self._address} does not have this service: it runs an older version, or it is "
-                "no node of this ordering service"
-            )
-        return ConnectionLost(f"{self._address}: {error.code().name}: {error.details()}")
+        return lost(self._address, error.code().name, error.details() or "", self._tls)
 
 
 async def _info(call: Any) -> str:

@@ -53,7 +53,11 @@ from ordering_osn.chain.actions import (
 from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
 from ordering_osn.chain.blocks import header_hash, new_block
 from ordering_osn.chain.bundles.bundle import Bundle
-from ordering_osn.chain.bundles.log_records import ConfigMarker
+from ordering_osn.chain.bundles.log_records import (
+    ConfigMarker,
+    RecordReader,
+    read_bundle_record,
+)
 from ordering_osn.chain.bundles.metadata import (
     BlockBundles,
     encode_block_bundles,
@@ -149,7 +153,13 @@ class Chain:
     """One chain at one node. `window_max` is the same at all nodes, for the life of the chain."""
 
     def __init__(
-        self, name: str, rules: Rules, state: ChainState, *, window_max: int = WINDOW_MAX
+        self,
+        name: str,
+        rules: Rules,
+        state: ChainState,
+        *,
+        window_max: int = WINDOW_MAX,
+        read_bundle: RecordReader = read_bundle_record,
     ) -> None:
         self._name = name
         self._apply(rules)
@@ -163,7 +173,7 @@ class Chain:
         self._window_max = window_max
         self._window = OrderedDict((name, (block, index)) for name, block, index in state.window)
         self._cutter = BlockCutter()
-        self._sets = ChainSets(state.sets, window_max=state.bundle_window_max)
+        self._sets = ChainSets(state.sets, window_max=state.bundle_window_max, read=read_bundle)
         self._pending: list[_Pending] = []  # what the cutter holds, in its order
         self._pending_ids: set[str] = set()
         self._first_pending = 0  # the number of the first pending record

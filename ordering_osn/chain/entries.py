@@ -47,7 +47,10 @@ def encode_entries(places: Iterable[EntryPlace]) -> bytes:
 
 
 def read_entries(raw: bytes, count: int) -> tuple[EntryPlace, ...]:
-    """Read the places of the `count` entries of a block; raises `BadEntries`."""
+    """Read the places of the `count` entries of a block, in the one encoding that places have.
+
+    Raises `BadEntries`.
+    """
     try:
         entries = BlockEntries.FromString(raw)
     except DecodeError as error:
@@ -57,8 +60,11 @@ def read_entries(raw: bytes, count: int) -> tuple[EntryPlace, ...]:
         raise BadEntries(f"the metadata say the places of {stated} entries; the block has {count}")
     if any(run.log >= len(entries.logs) for run in entries.runs):
         raise BadEntries("the metadata name a log by a number that is not in their list")
-    return tuple(
+    places = tuple(
         EntryPlace(entries.logs[run.log], offset)
         for run in entries.runs
         for offset in range(run.first, run.first + run.count)
     )
+    if encode_entries(places) != raw:
+        raise BadEntries("the places of the entries are encoded in another way than ours")
+    return places

@@ -26,32 +26,22 @@ from ordering_osn.chain.bundles.bundle import (
 )
 from ordering_osn.chain.transactions import Malformed, channel_header
 from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
+from ordering_osn.cli.options import (
+    Authority,
+    Certificate,
+    Key,
+    Msp,
+    MspID,
+    Nodes,
+    ServerName,
+    client_tls,
+)
 from ordering_osn.client import BundleIsVoid, CommittedBundle, ReportedFate, SyncClient
 from ordering_osn.identity import SigningIdentity
 
 app = typer.Typer()
 _ID_BYTES = 32  # a SHA-256
 
-Nodes = Annotated[
-    list[str],
-    typer.Option("--node", "-n", help="A node's address, HOST:PORT; repeatable: tried in turn."),
-]
-Msp = Annotated[
-    Path, typer.Option("--msp", help="The signer: an MSP folder, as Fabric's tools make it.")
-]
-MspID = Annotated[str, typer.Option("--msp-id", help="The signer's MSP ID, such as Org1MSP.")]
-Authority = Annotated[
-    list[Path] | None,
-    typer.Option("--tls-ca", help="TLS: a CA of the node's certificate (PEM); repeatable."),
-]
-Certificate = Annotated[
-    Path | None, typer.Option("--tls-cert", help="TLS: this side's certificate (PEM).")
-]
-Key = Annotated[Path | None, typer.Option("--tls-key", help="TLS: this side's key (PEM).")]
-ServerName = Annotated[
-    str,
-    typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
-]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")]
 
 
@@ -74,12 +64,32 @@ def bundle(
     expiry: Annotated[
         int, typer.Option("--expiry", help="The last offset of the set's log; 0: it never expires.")
     ] = 0,
+    expires_in: Annotated[
+        int | None,
+        typer.Option(
+            "--expires-in",
+            help="Instead: how many more records the set's log may have; needs --node.",
+        ),
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", "-n", help="With --expires-in: a node, HOST:PORT; repeatable."),
+    ] = None,
+    tls_ca: Authority = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    tls_name: ServerName = "",
+    timeout: Timeout = ANSWER_S,
 ) -> None:
     """Make a bundle of one signed envelope for each chain, and sign it.
 
     A part's file holds one envelope: serialized, or as one length-prefixed frame. Writes one frame;
-    'amcast osn broadcast-multi' sends a file of such frames. Prints the bundle ID on stderr.
+    'amcast osn broadcast-multi' sends a file of such frames. Prints the bundle ID on stderr. A
+    bundle with --expires-in N counts in one of the next N records of its set's log, or never; a
+    node says where the log ends now.
     """
+    if expires_in is not None and (expiry or not node):
+        raise UsageError("--expires-in needs a --node to ask, and no --expiry")
     envelopes: dict[str, bytes] = {}
     for entry in part:
         chain, found, file = entry.partition("=")
@@ -89,6 +99,10 @@ def bundle(
             raise UsageError(f"--part names chain {chain!r} twice; a bundle has one part for each")
         envelopes[chain] = _envelope(Path(file), chain)
     signer = SigningIdentity.load(msp, msp_id)
+    if expires_in is not None and node:
+        tls = client_tls(tls_ca, tls_cert, tls_key)
+        with _client(node, signer, tls, name=tls_name, timeout_s=timeout) as client:
+            expiry = client.expiry(envelopes, expires_in)
     try:
         made = make_bundle(envelopes, signer=signer, expiry=expiry)
     except BadBundle as error:
@@ -103,7 +117,8 @@ def bundle(
             out.write_bytes(frame)
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror or error}") from error
-    typer.echo(f"bundle {made.id.hex()} for {', '.join(made.chains)}", err=True)
+    until = f", until offset {expiry}" if expiry else ""
+    typer.echo(f"bundle {made.id.hex()} for {', '.join(made.chains)}{until}", err=True)
 
 
 def _envelope(file: Path, chain: str) -> bytes:
@@ -156,7 +171,7 @@ def broadcast_multi(
     with _client(
         node,
         SigningIdentity.load(msp, msp_id),
-        _tls(tls_ca, tls_cert, tls_key),
+        client_tls(tls_ca, tls_cert, tls_key),
         name=tls_name,
         timeout_s=timeout,
     ) as client:
@@ -209,7 +224,7 @@ def status(
     with _client(
         node,
         SigningIdentity.load(msp, msp_id),
-        _tls(tls_ca, tls_cert, tls_key),
+        client_tls(tls_ca, tls_cert, tls_key),
         name=tls_name,
         timeout_s=timeout,
     ) as client:
@@ -223,16 +238,6 @@ def _bundles(file: Path | None) -> Iterable[Bundle]:
             yield read_bundle(raw)
         except BadBundle as error:
             raise UsageError(f"frame {number} is not a bundle: {error.info}") from error
-
-
-def _tls(
-    authorities: list[Path] | None, certificate: Path | None, key: Path | None
-) -> TlsFiles | None:
-    if authorities:
-        return TlsFiles.read(certificate, key, authorities)
-    if certificate or key:
-        raise UsageError("TLS needs --tls-ca, a CA of the node's certificate")
-    return None
 
 
 def _client(

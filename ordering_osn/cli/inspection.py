@@ -36,6 +36,7 @@ from ordering_osn.chain.blocks import (
 )
 from ordering_osn.chain.chain import Invalid
 from ordering_osn.chain.transactions import Malformed
+from ordering_osn.client import DeliveredEntry
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity.certificates import Certificate, Unreadable
@@ -126,6 +127,29 @@ def describe(raw: bytes) -> dict[str, Any]:
     if data_hash(block.data.data) != header.data_hash:
         problems.append("the data hash in its header does not match its data")
     return document
+
+
+def describe_entry(entry: DeliveredEntry) -> dict[str, Any]:
+    """Return an entry of several chains as a JSON object, cursor and bundle ID in hex.
+
+    "bundle" is None for a transaction of one chain. "problems" lists what cannot be decoded.
+    """
+    problems: list[str] = []
+    parts: list[dict[str, Any]] = []
+    for part in entry.parts:
+        place = {"channel": part.place.chain, "block": part.place.block, "index": part.place.index}
+        try:
+            parts.append({**_transaction(part.envelope), **place})
+        except _UNDECODABLE as error:
+            parts.append({**place, "bytes": len(part.envelope)})
+            problems.append(f"the transaction of {part.place.chain}: {error}")
+    return {
+        "cursor": entry.cursor.hex(),
+        "bundle": entry.bundle_id.hex() or None,
+        "channels": list(entry.chains),
+        "transactions": parts,
+        "problems": problems,
+    }
 
 
 def _transaction(envelope: bytes) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import asyncio
 import enum
 import json
 import logging
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,15 +20,23 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import settings
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import ANSWER_S, NodeClient, StatusAnswer
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
-from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
-from ordering_osn.cli import bundles, ledger
-from ordering_osn.cli.inspection import describe
-from ordering_osn.cli.ledger import Channel, Folder
-from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
+from ordering_osn.cli import bundles, deliver, ledger
+from ordering_osn.cli.ledger import Folder
+from ordering_osn.cli.length_prefixed import check_frames, frames
+from ordering_osn.cli.options import (
+    Authority,
+    Certificate,
+    Key,
+    Msp,
+    MspID,
+    Node,
+    ServerName,
+    client_tls,
+)
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
 from ordering_osn.node.serving import Address, Options, serve
@@ -38,6 +45,7 @@ from topology.output import Output, OutputOption
 app = typer.Typer(
     no_args_is_help=True, help="Order transactions into blocks, as Hyperledger Fabric's orderer."
 )
+app.registered_commands += deliver.app.registered_commands
 app.registered_commands += ledger.app.registered_commands
 app.registered_commands += bundles.app.registered_commands
 
@@ -56,23 +64,6 @@ class Fsync(enum.StrEnum):
     NEVER = "never"
 
 
-Msp = Annotated[
-    Path, typer.Option("--msp", help="The signer: an MSP folder, as Fabric's tools make it.")
-]
-MspID = Annotated[str, typer.Option("--msp-id", help="The signer's MSP ID, such as OrdererMSP.")]
-Node = Annotated[str, typer.Option("--node", "-n", help="The node's address, HOST:PORT.")]
-Authority = Annotated[
-    list[Path] | None,
-    typer.Option("--tls-ca", help="TLS: a CA of the other side's certificate (PEM); repeatable."),
-]
-Certificate = Annotated[
-    Path | None, typer.Option("--tls-cert", help="TLS: this side's certificate (PEM).")
-]
-Key = Annotated[Path | None, typer.Option("--tls-key", help="TLS: this side's key (PEM).")]
-ServerName = Annotated[
-    str,
-    typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
-]
 Listen = Annotated[
     str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
 ]
@@ -214,7 +205,7 @@ def broadcast(
         if not file.is_file():
             raise UsageError(f"{file} is not a file")
         check_frames(file)
-    tls = _client_tls(tls_ca, tls_cert, tls_key)
+    tls = client_tls(tls_ca, tls_cert, tls_key)
     asker = None
     if wait:
         if msp is None:
@@ -284,82 +275,12 @@ def _refuse_unordered(transaction: str, receipt: dict[str, Any], timeout_s: floa
         raise _Refused(f"the receipt of transaction {transaction} was refused: {status}: {why}")
 
 
-def _named_status(answer: StatusAnswer) -> str:
-    """Return a status as number, name and, where the node gave one, the reason."""
-    name = next((status.name for status in Status if status == int(answer)), "unknown status")
-    return f"{int(answer)} ({name})" + (f": {answer.info}" if answer.info else "")
-
-
-@app.command()
-def deliver(
-    *,
-    node: Node,
-    channel: Channel,
-    msp: Msp,
-    msp_id: MspID,
-    start: Annotated[
-        str, typer.Option("--start", help="oldest, newest, next, or a block number.")
-    ] = "oldest",
-    stop: Annotated[
-        str, typer.Option("--stop", help="newest, a block number, or never: wait for new blocks.")
-    ] = "newest",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print serialized blocks, length-prefixed.")
-    ] = False,
-    tls_ca: Authority = None,
-    tls_cert: Certificate = None,
-    tls_key: Key = None,
-    tls_name: ServerName = "",
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", help="Seconds to wait for each block.")
-    ] = None,
-) -> None:
-    """Print a channel's blocks, as JSON lines or serialized.
-
-    Exits with 1 where the node's answer is not SUCCESS.
-    """
-    tls = _client_tls(tls_ca, tls_cert, tls_key)
-    request = seek_envelope(
-        SigningIdentity.load(msp, msp_id),
-        channel,
-        _position(start),
-        ENDLESS if stop == "never" else _position(stop),
-        tls_hash=tls.tls_hash if tls else b"",
-    )
-    asyncio.run(_deliver(NodeClient(node, tls=tls, name=tls_name), request, timeout, raw=raw))
-
-
-async def _deliver(
-    client: NodeClient, request: bytes, timeout_s: float | None, *, raw: bool
-) -> None:
-    async with client:
-        async for answer in client.deliver(request, timeout_s=timeout_s):
-            if isinstance(answer, int):
-                if isinstance(answer, StatusAnswer):
-                    raise _Refused(f"the node answered {_named_status(answer)}")
-            elif raw:
-                sys.stdout.buffer.write(len(answer).to_bytes(LENGTH_BYTES, "big") + answer)
-                sys.stdout.buffer.flush()
-            else:
-                typer.echo(json.dumps(describe(answer)))
-
-
 def _named(envelope: bytes) -> tuple[str, str]:
     """Return an envelope's channel and transaction ID, for the receipt request."""
     try:
         return channel_header(envelope).channel_id, transaction_id(envelope)
     except Malformed:  # the node refuses it, with the reason
         return "", ""
-
-
-def _client_tls(
-    authorities: list[Path] | None, certificate: Path | None, key: Path | None
-) -> TlsFiles | None:
-    if not authorities:
-        if certificate or key:
-            raise UsageError("TLS needs --tls-ca, a CA of the node's certificate")
-        return None
-    return TlsFiles.read(certificate, key, authorities)
 
 
 def _address(text: str) -> Address:
@@ -369,14 +290,6 @@ def _address(text: str) -> Address:
             f"{text!r} is not an address; give HOST:PORT, the port at most {_PORT_MAX}"
         )
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _position(text: str) -> Position:
-    if text in ("oldest", "newest", "next"):
-        return text
-    if not text.isdecimal() or int(text) > ENDLESS:
-        raise UsageError(f"{text!r} is not a block: give a number, oldest, newest or next")
-    return int(text)
 
 
 def _say(line: str) -> None:

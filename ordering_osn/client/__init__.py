@@ -7,6 +7,8 @@
 docs/multichain-client.md shows how to use it.
 """
 
+from ordering_osn.api.connection_errors import ConnectionLost, TlsRefused
+from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.client.blocking import SyncClient
 from ordering_osn.client.client import Client
 from ordering_osn.client.messages import (
@@ -27,10 +29,13 @@ __all__ = [
     "BundleRefused",
     "Client",
     "CommittedBundle",
+    "ConnectionLost",
     "DeliveredEntry",
     "DeliveredEnvelope",
     "ReportedFate",
     "RequestRefused",
     "Submitted",
     "SyncClient",
+    "TlsFiles",
+    "TlsRefused",
 ]

@@ -25,6 +25,7 @@ from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.client.client import IN_FLIGHT_MAX, RETRY_S, Client
 from ordering_osn.client.messages import (
+    NEVER,
     OLDEST,
     CommittedBundle,
     DeliveredEntry,
@@ -77,6 +78,14 @@ class SyncClient:
         """Make and sign a bundle, as `Client.bundle`."""
         return self._client.bundle(parts, signer=signer, expiry=expiry)
 
+    def log_end(self, chains: Iterable[str]) -> int:
+        """Ask for the end of a set's log, as `Client.log_end`."""
+        return self._run(self._client.log_end(chains))
+
+    def expiry(self, chains: Iterable[str], expires_in: int) -> int:
+        """Give an expiry for `bundle`, as `Client.expiry`."""
+        return self._run(self._client.expiry(chains, expires_in))
+
     def submit(self, bundle: Bundle) -> Submitted:
         """Send a bundle, as `Client.submit`."""
         return self._run(self._client.submit(bundle))
@@ -105,10 +114,11 @@ class SyncClient:
         chains: Sequence[str],
         start: str | bytes = OLDEST,
         *,
+        stop: str = NEVER,
         timeout_s: float | None = None,
     ) -> Iterator[DeliveredEntry]:
         """Yield the entries of several chains, as `Client.deliver`; close the iterator to end."""
-        return self._pulled(self._client.deliver(chains, start, timeout_s=timeout_s))
+        return self._pulled(self._client.deliver(chains, start, stop=stop, timeout_s=timeout_s))
 
     def _run(self, call: Coroutine[Any, Any, _Result]) -> _Result:
         """Run a call on the loop; when this thread is interrupted, the call is, too."""

@@ -27,12 +27,14 @@ from typing import Self, TypeVar
 
 from multicast.errors import AmcastError, TimedOut, UsageError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import ANSWER_S, ConnectionLost, NodeClient
+from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.bundles.bundle import Bundle, encode_bundle, make_bundle
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.client import messages
 from ordering_osn.client.messages import (
+    NEVER,
     OLDEST,
     BundleIsVoid,
     BundleRefused,
@@ -191,9 +193,36 @@ class Client:
         """Make and sign a bundle of serialized envelopes by chain; raises `BadBundle`.
 
         `signer`: another submitter than the client's. `expiry`: the last offset of the set's log at
-        which the bundle may count; 0: none.
+        which the bundle may count (`expiry` below gives one); 0: none.
         """
         return make_bundle(parts, signer=signer or self._signer, expiry=expiry)
+
+    async def log_end(self, chains: Iterable[str]) -> int:
+        """Ask a node for the end of the log of a set: the offset behind its last record.
+
+        Raises `RequestRefused` (404 where the set is not declared), or as `submit`.
+        """
+        names = tuple(chains)
+
+        async def ask(node: NodeClient) -> tuple[int, str, int]:
+            request = messages.log_end_request(self._signer, names, tls_hash=self._tls_hash)
+            (raw,) = await self._answers(node, messages.LOG_END, request)
+            return messages.read_log_end(raw)
+
+        status, info, offset_next = await self._ask(ask, lambda answer: answer[0])
+        if status != Status.SUCCESS:
+            raise RequestRefused(f"the request for the log of {'+'.join(names)}", status, info)
+        return offset_next
+
+    async def expiry(self, chains: Iterable[str], expires_in: int) -> int:
+        """Give the expiry for a bundle that may count in the next `expires_in` records of its log.
+
+        Records are bundles, void ones among them, and the chains' config markers. Raises
+        `UsageError` where `expires_in` is less than 1, or as `log_end`.
+        """
+        if expires_in < 1:
+            raise UsageError(f"a bundle expires in at least 1 record, not in {expires_in}")
+        return await self.log_end(chains) + expires_in - 1
 
     async def submit(self, bundle: Bundle) -> Submitted:
         """Send a bundle to one node, and to the next while nodes are busy; returns the answer.
@@ -353,22 +382,26 @@ class Client:
         chains: Sequence[str],
         start: str | bytes = OLDEST,
         *,
+        stop: str = NEVER,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[DeliveredEntry]:
         """Yield the entries of several chains, in an order that agrees with every other reader's.
 
-        `start`: "oldest", "newest", or the cursor of an entry of the same chains. Continues behind
-        the last entry at the next node where a connection is lost; while no entry came yet, a
-        stream from "newest" begins at the newest again. Raises `RequestRefused`, `ConnectionLost`,
-        or `TimedOut` where an entry takes longer than `timeout_s`; None waits without limit.
-        Close the iterator (`contextlib.aclosing`) to end the stream early.
+        `start`: "oldest", "newest", or the cursor of an entry of the same chains. `stop`: "newest"
+        ends behind everything that the logs held when the stream began, "never" waits for more.
+        Continues behind the last entry at the next node where a connection is lost; while no entry
+        came yet, a stream from "newest" begins at the newest again. Raises `RequestRefused`,
+        `ConnectionLost`, or `TimedOut` where an entry takes longer than `timeout_s`; None waits
+        without limit. Close the iterator (`contextlib.aclosing`) to end the stream early.
         """
         turns = _Turns(len(self._addresses), self._place, self._retry_s)
         clock = asyncio.get_running_loop().time
         failed: AmcastError | None = None
         while (place := await turns.next(failed)) is not None:
             node = await self._node(place)
-            request = messages.deliver_request(self._signer, chains, start, tls_hash=self._tls_hash)
+            request = messages.deliver_request(
+                self._signer, chains, start, stop=stop, tls_hash=self._tls_hash
+            )
             failed, began = ConnectionLost("the node ended the stream without a status"), clock()
             call = node.exchange(messages.DELIVER_MULTI, [request], timeout_s=timeout_s)
             try:

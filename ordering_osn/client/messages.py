@@ -2,30 +2,34 @@
 
     BroadcastMulti   serialized bundles  → `Submitted`, one for each, in their order
     Status           a signed request    → `ReportedFate`
+    LogEnd           a signed request    → an offset
     DeliverMulti     a signed request    → `DeliveredEntry`, and at last `DeliverEnded`
 
-Answers are a node's words: nothing is verified here. No I/O; only `signed_request` reads a clock.
+Answers are a node's words: nothing is verified here. No I/O; a request holds the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
+from ordering_osn.api.multi.signed_request import signed_request
 from ordering_osn.chain.bundles.rule import VoidReason
-from ordering_osn.chain.envelopes import Signer, decoded
+from ordering_osn.chain.envelopes import BadEnvelope, Signer, decoded
 from ordering_osn.wire.multichain_pb2 import (
     BundleResponse,
+    DeliveredPart,
     DeliverMultiRequest,
     DeliverMultiResponse,
+    LogEndRequest,
+    LogEndResponse,
+    MultiEntry,
     Newest,
     Oldest,
-    RequestContent,
-    SignedRequest,
+    Place,
     StatusRequest,
     StatusResponse,
 )
@@ -33,8 +37,9 @@ from ordering_osn.wire.multichain_pb2 import (
 _SERVICE = "/amcast.osn.MultiChain"
 BROADCAST_MULTI = f"{_SERVICE}/BroadcastMulti"
 STATUS = f"{_SERVICE}/Status"
+LOG_END = f"{_SERVICE}/LogEnd"
 DELIVER_MULTI = f"{_SERVICE}/DeliverMulti"
-OLDEST, NEWEST = "oldest", "newest"
+OLDEST, NEWEST, NEVER = "oldest", "newest", "never"
 _MS = 1000  # in a second
 
 
@@ -179,13 +184,25 @@ def status_request(
     return signed_request(signer, tls_hash=tls_hash, status=status)
 
 
+def log_end_request(signer: Signer, chains: Iterable[str], *, tls_hash: bytes = b"") -> bytes:
+    """Make a signed request for the end of the log of the set of these chains."""
+    return signed_request(signer, tls_hash=tls_hash, log_end=LogEndRequest(chains=sorted(chains)))
+
+
 def deliver_request(
-    signer: Signer, chains: Sequence[str], start: str | bytes, *, tls_hash: bytes = b""
+    signer: Signer,
+    chains: Sequence[str],
+    start: str | bytes,
+    *,
+    stop: str = NEVER,
+    tls_hash: bytes = b"",
 ) -> bytes:
     """Make a signed request for entries from OLDEST, from NEWEST, or behind a cursor (bytes).
 
-    Raises `UsageError` for any other start.
+    `stop`: NEWEST or NEVER. Raises `UsageError` for any other start or stop.
     """
+    if stop not in (NEWEST, NEVER):
+        raise UsageError(f"{stop!r} is not a stop: give newest or never")
     if isinstance(start, bytes):
         deliver = DeliverMultiRequest(chains=chains, cursor=start)
     elif start == OLDEST:
@@ -194,32 +211,16 @@ def deliver_request(
         deliver = DeliverMultiRequest(chains=chains, newest=Newest())
     else:
         raise UsageError(f"{start!r} is no start: give oldest, newest, or the cursor of an entry")
+    if stop == NEWEST:
+        deliver.stop.SetInParent()
     return signed_request(signer, tls_hash=tls_hash, deliver=deliver)
-
-
-def signed_request(
-    signer: Signer, *, tls_hash: bytes = b"", now: datetime | None = None, **request: Any
-) -> bytes:
-    """Make a serialized `SignedRequest`. `request`: status=StatusRequest or deliver=….
-
-    `tls_hash`: SHA-256 of the client's own TLS certificate, under mutual TLS.
-    """
-    content = RequestContent(
-        creator=signer.creator,
-        nonce=signer.nonce(),
-        time_ms=int((now or datetime.now(UTC)).timestamp() * _MS),
-        tls_cert_sha256=tls_hash,
-        **request,
-    ).SerializeToString()
-    raw: bytes = SignedRequest(content=content, signature=signer.sign(content)).SerializeToString()
-    return raw
 
 
 # -- answers ---------------------------------------------------------------------------------------
 
 
 def read_submitted(raw: bytes, bundle_id: bytes) -> Submitted:
-    """Read the answer to the bundle with this ID; raises `BadAnswer` for one to another bundle."""
+    """Read the answer to the bundle with this ID; raises `BadAnswer`, also for another bundle's."""
     answer = _decoded(BundleResponse, raw)
     if answer.bundle_id not in (b"", bundle_id):
         raise BadAnswer(
@@ -230,7 +231,7 @@ def read_submitted(raw: bytes, bundle_id: bytes) -> Submitted:
 
 
 def read_fate(raw: bytes) -> tuple[int, str, ReportedFate]:
-    """Read the answer to a request for a fate: status, info and fate."""
+    """Read the answer to a request for a fate: status, info and fate; raises `BadAnswer`."""
     answer = _decoded(StatusResponse, raw)
     kind = answer.WhichOneof("fate") or "unknown"
     fate = ReportedFate(
@@ -243,8 +244,14 @@ def read_fate(raw: bytes) -> tuple[int, str, ReportedFate]:
     return answer.status, answer.info, fate
 
 
+def read_log_end(raw: bytes) -> tuple[int, str, int]:
+    """Read the answer to a request for a log's end: status, info and the offset behind it."""
+    answer = _decoded(LogEndResponse, raw)
+    return answer.status, answer.info, answer.offset_next
+
+
 def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:
-    """Read one message of a stream of entries."""
+    """Read one message of a stream of entries; raises `BadAnswer`."""
     answer = _decoded(DeliverMultiResponse, raw)
     if answer.WhichOneof("what") != "entry":
         return DeliverEnded(answer.end.status, answer.end.info)
@@ -257,8 +264,28 @@ def read_delivered(raw: bytes) -> DeliveredEntry | DeliverEnded:
     )
 
 
+def encode_entry(entry: DeliveredEntry) -> bytes:
+    """Serialize an entry as the `MultiEntry` that the node sent."""
+    raw: bytes = MultiEntry(
+        cursor=entry.cursor,
+        bundle_id=entry.bundle_id,
+        chains=entry.chains,
+        parts=[
+            DeliveredPart(
+                place=Place(chain=part.place.chain, block=part.place.block, index=part.place.index),
+                envelope=part.envelope,
+            )
+            for part in entry.parts
+        ],
+    ).SerializeToString()
+    return raw
+
+
 def _decoded(kind: Any, raw: bytes) -> Any:
-    return decoded(kind, raw, "the node's answer")
+    try:
+        return decoded(kind, raw, "the node's answer")
+    except BadEnvelope as error:
+        raise BadAnswer(str(error)) from error
 
 
 def _place(place: Any) -> BundlePlace:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.envelopes import ParsedEnvelope
-from ordering_osn.identity import BadSignature, Identity, Msps, UntrustedIdentity
+from ordering_osn.identity import BadSignature, Identity, Msps, UntrustedIdentity, Verification
 from ordering_osn.protos import (
     ConfigGroup,
     DecodeError,
@@ -58,6 +58,8 @@ class SignedData(NamedTuple):
     data: bytes
     creator: bytes
     signature: bytes
+    verified: set[Verification] | None = None
+    """As whom it was verified, where several channels judge the same signature; grows."""
 
     @classmethod
     def of(cls, envelope: ParsedEnvelope) -> SignedData:
@@ -102,7 +104,7 @@ class Policies:
             try:
                 identity = self._msps.identity(item.creator)
                 if identity.key not in identities:
-                    identity.verify(item.data, item.signature)
+                    _verify(item, identity)
                     identities[identity.key] = identity
             except (BadSignature, UntrustedIdentity) as error:
                 wrong.append(str(error))
@@ -163,6 +165,15 @@ class Policies:
             return f"{needed} of {_listed(subs)} must be met, {met} are"
 
         return judge
+
+
+def _verify(signed: SignedData, identity: Identity) -> None:
+    """Raise `BadSignature` unless the identity signed, as far as that is not known already."""
+    if signed.verified is None:
+        identity.verify(signed.data, signed.signature)
+    elif identity.verification not in signed.verified:
+        identity.verify(signed.data, signed.signature)
+        signed.verified.add(identity.verification)
 
 
 class _InvalidDefinition(Exception):

@@ -9,7 +9,7 @@ Other packages import from here; only `certificates.py` imports `cryptography`.
 
 from ordering_osn.identity.certificates import fingerprint
 from ordering_osn.identity.errors import BadSignature, MalformedMsp, UntrustedIdentity
-from ordering_osn.identity.msp import Identity, Msp, Msps, expires_at, verify_as
+from ordering_osn.identity.msp import Identity, Msp, Msps, Verification, expires_at, verify_as
 from ordering_osn.identity.signing import SigningIdentity
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Msps",
     "SigningIdentity",
     "UntrustedIdentity",
+    "Verification",
     "expires_at",
     "fingerprint",
     "verify_as",

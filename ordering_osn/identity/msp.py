@@ -45,6 +45,8 @@ CREATOR_BYTES_MAX = 16 * 1024  # a certificate has about 1 kB; a longer creator 
 # Cached certificates, and identities for each config: some kB each. A client beyond that costs the
 # reading and checking of its certificate with each envelope again.
 _IDENTITIES_KEPT_MAX = 4096
+# How a signature is verified: the signed part of the certificate with the key, and the hash family.
+Verification = tuple[bytes, str]
 _FAMILY_SHA2 = "SHA2"
 _TYPE_X509 = 0  # MSPConfig.type of X.509; 1 is Idemix
 _CHAIN_HASHES = {
@@ -67,17 +69,18 @@ def expires_at(creator: bytes) -> datetime | None:
         return None
 
 
-def verify_as(creator: bytes, message: bytes, signature: bytes) -> None:
+def verify_as(creator: bytes, message: bytes, signature: bytes) -> Verification:
     """Raise unless the creator's certificate has the key that signed `message` (SHA-256, low S).
 
-    Needs no channel, and says nothing of whether any trusts the certificate. Raises `BadSignature`,
-    or `UntrustedIdentity` where the creator cannot be read.
+    Returns how it was verified. Needs no channel, and says nothing of whether any trusts the
+    certificate. Raises `BadSignature`, or `UntrustedIdentity` where the creator cannot be read.
     """
     msp_id, certificate = _certified(creator)
     try:
         certificate.verifier(_FAMILY_SHA2)(message, signature)
     except Unreadable as error:
         raise BadSignature(f"{certificate.name} of {msp_id}: {error}") from error
+    return certificate.signed, _FAMILY_SHA2
 
 
 def _certified(creator: bytes) -> tuple[str, Certificate]:
@@ -105,7 +108,8 @@ def _read_creator(creator: bytes) -> tuple[str, Certificate]:
 class Identity:
     """One certificate at one organisation. Its validity is decided once and cached.
 
-    `key` identifies it: two encodings of the same certificate are one identity.
+    `key` identifies it: two encodings of the same certificate are one identity. Identities with the
+    same `verification`, at other organisations or in other channels, verify the same signatures.
     """
 
     def __init__(self, msp: Msp, certificate: Certificate) -> None:
@@ -113,6 +117,7 @@ class Identity:
         self.msp_id = msp.name
         self.expires = certificate.not_after
         self.key = (msp.name, certificate.signed)
+        self.verification: Verification = (certificate.signed, msp.hash_family)
         try:
             self._verify = certificate.verifier(msp.hash_family)
         except Unreadable as error:

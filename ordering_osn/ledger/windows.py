@@ -23,6 +23,7 @@ from topology.documents import json_object
 
 WINDOWS_FILE = "windows.json"
 _SCHEMA_VERSION = 1  # of the file; another version was written by another program
+_ID_BYTES = 32  # of SHA-256
 
 
 def ledger_sets(ledger: Ledger, block: int) -> tuple[RestoredSet, ...]:
@@ -84,10 +85,7 @@ def read_windows(folder: Path) -> Mapping[Chains, Sequence[PartPlace]]:
         document = json_object(path.read_bytes())
         known = document["schema_version"] == _SCHEMA_VERSION
         windows = {
-            tuple(entry["chains"]): tuple(
-                PartPlace(bytes.fromhex(bundle_id), int(block), int(index))
-                for bundle_id, block, index in entry["places"]
-            )
+            _chains(entry["chains"]): tuple(_place(*place) for place in entry["places"])
             for entry in document["sets"]
         }
     except FileNotFoundError:
@@ -99,3 +97,19 @@ def read_windows(folder: Path) -> Mapping[Chains, Sequence[PartPlace]]:
     if not known:
         raise LedgerDamaged(f"{path} has version {document['schema_version']}; use that program")
     return windows
+
+
+def _chains(names: list[str]) -> Chains:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("a set is not a list of names")
+    return tuple(names)
+
+
+def _place(bundle_id: str, block: int, index: int) -> PartPlace:
+    place = PartPlace(bytes.fromhex(bundle_id), block, index)
+    if len(place.bundle_id) != _ID_BYTES:
+        raise ValueError(f"a bundle ID has {len(place.bundle_id)} bytes, not {_ID_BYTES}")
+    for number in (block, index):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r} is no number of a block, and no index")
+    return place

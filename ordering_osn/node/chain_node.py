@@ -184,7 +184,13 @@ class ChainNode:
             self.ledger, self._checkpoint.read(), window_max=window_max, sets=sets
         )
         rules = self._dependencies.rules(self.config)
-        chain = Chain(self.name, rules, state, window_max=window_max)
+        chain = Chain(
+            self.name,
+            rules,
+            state,
+            window_max=window_max,
+            read_bundle=self._dependencies.read_bundle,
+        )
         self._chain = chain
         self._settled = {}
         self._markers_owed = {}

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from multicast.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.chain.bundles.log_records import RecordReader, read_bundle_record
 from ordering_osn.chain.bundles.metadata import BundleMetadata
 from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.bundles.rule import Outcome
@@ -62,6 +63,7 @@ class Dependencies:
     peers: Peers
     metrics: Metrics
     bundles: BundleListener = field(default_factory=NoBundles)
+    read_bundle: RecordReader = read_bundle_record  # of the log of a set
     window_max: int = WINDOW_MAX
     stalled_s: float = STALLED_S
     probe_s: float = PROBE_S

@@ -17,7 +17,7 @@ from multicast.errors import AmcastError
 from multicast.producer import Producer
 from multicast.subscription import Bounds
 from ordering_osn.node.in_sync import Replicas
-from topology.tree import Plan
+from topology.tree import Log, Plan
 
 # Where some logs do not answer, each is asked on its own for this long in total: two request
 # time-outs of 5 s. The chains that were not asked by then get the common reason.
@@ -119,6 +119,11 @@ class KafkaConnection:
             driver=self.driver(),
             bounds=Bounds(buffer_bytes_max=_READER_BUFFER_BYTES_MAX),
         )
+
+    def end_of(self, log: Log) -> int:
+        """Give the end of a log: the offset behind its last record. One request; it blocks."""
+        partition = log_partition(log)
+        return self.driver().last_stable_offsets([partition])[partition]
 
     def plan(self) -> Plan:
         """Read the plan that is in force now."""

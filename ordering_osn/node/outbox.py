@@ -25,7 +25,7 @@ from functools import partial
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producer import Producer
-from topology.tree import Plan, log_name
+from topology.tree import Log, Plan, log_name
 
 # A failed posting is repeated after this time: soon enough that a time-to-cut adds little to a
 # batch time-out (2 s by default), and no more than five attempts a second while a broker is away.
@@ -41,10 +41,16 @@ OnOutcome = Callable[[AppendOutcome], None]
 
 
 class Posts:
-    """A node's producer. `open` may fail, and then be called again; no other method opens it."""
+    """A node's producer. `open` may fail, and then be called again; no other method opens it.
 
-    def __init__(self, open_producer: Callable[[], Producer]) -> None:
+    `end_of` gives the end of a log; it may block.
+    """
+
+    def __init__(
+        self, open_producer: Callable[[], Producer], end_of: Callable[[Log], int] | None = None
+    ) -> None:
         self._open_producer = open_producer
+        self._end_of = end_of
         self._producer: Producer | None = None
         self._opening = threading.Lock()
         # Outcomes for the event loop, which is woken once for all that came since it last looked.
@@ -89,6 +95,12 @@ class Posts:
         if producer.plan.has_log(log_name(to)):
             return True
         return await asyncio.to_thread(producer.declares, to)
+
+    async def end(self, to: tuple[str, ...]) -> int:
+        """Give the end of the log of a declared set, as Kafka says it now. Raises `AmcastError`."""
+        assert self.plan is not None, "`declares` has looked the set up"
+        assert self._end_of is not None
+        return await asyncio.to_thread(self._end_of, self.plan.log(log_name(to)))
 
     async def start(self, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
         """Post one record from the event loop as soon as there is room; give its future outcome.

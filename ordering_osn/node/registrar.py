@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
-from ordering_osn.api.channels import BundleAnswer, BundleFate, OrderReader
+from ordering_osn.api.channels import BundleAnswer, BundleFate, LogEnd, OrderReader
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
@@ -31,6 +31,7 @@ from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.bundles.desk import BundleDesk
+from ordering_osn.node.bundles.shared_reading import SharedReading
 from ordering_osn.node.catch_up import NoPeers, Peers
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
@@ -96,7 +97,7 @@ class Registrar:
         self._fsync = fsync
         self._clock = clock
         self._look_s = look_s
-        self._posts = Posts(cluster.producer)
+        self._posts = Posts(cluster.producer, cluster.end_of)
         self._window_max = window_max
         self._stalled_s = stalled_s
         self._probe_s = probe_s
@@ -114,6 +115,7 @@ class Registrar:
             closed=self._failed,
             ready_s=ready_s,
         )
+        self._reading = SharedReading()
         self._desk = BundleDesk(
             self._chains,
             self._posts,
@@ -121,6 +123,7 @@ class Registrar:
             clock=clock,
             closed=self._failed,
             ready_s=ready_s,
+            encode=self._reading.encoded,
         )
         self._wake = threading.Event()
         self._stopping = False
@@ -223,6 +226,7 @@ class Registrar:
             peers=self._peers,
             metrics=self.metrics,
             bundles=self._desk,
+            read_bundle=self._reading.read,
             window_max=self._window_max,
             stalled_s=self._stalled_s,
             probe_s=self._probe_s * random.uniform(*_PROBE_SPREAD),  # noqa: S311
@@ -284,6 +288,10 @@ class Registrar:
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; see `BundleDesk.status`."""
         return await self._desk.status(bundle_id, wait_s)
+
+    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+        """Give the end of a set's log; see `BundleDesk.log_end`."""
+        return await self._desk.log_end(chains)
 
     def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
         """Open the order of some chains; see `KafkaConnection.order_reader`."""

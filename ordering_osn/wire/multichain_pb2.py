@@ -27,15 +27,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"ordering_osn/wire/multichain.proto\x12\namcast.osn\"?\n\x06\x42undle\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x11\n\tenvelopes\x18\x03 \x03(\x0c\"h\n\rBundleContent\x12%\n\x05parts\x18\x01 \x03(\x0b\x32\x16.amcast.osn.BundlePart\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x03 \x01(\x04\x12\x11\n\tsubmitter\x18\x04 \x01(\x0c\"+\n\nBundlePart\x12\r\n\x05\x63hain\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\"r\n\tLogRecord\x12*\n\x06\x62undle\x18\x10 \x01(\x0b\x32\x18.amcast.osn.BundleRecordH\x00\x12\x31\n\rconfig_marker\x18\x11 \x01(\x0b\x32\x18.amcast.osn.ConfigMarkerH\x00\x42\x06\n\x04kind\"L\n\x0c\x42undleRecord\x12\"\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x12.amcast.osn.Bundle\x12\x18\n\x10\x63onfig_sequences\x18\x02 \x03(\x04\"E\n\x0c\x43onfigMarker\x12\r\n\x05\x63hain\x18\x01 \x01(\t\x12\x14\n\x0c\x63onfig_block\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"@\n\x0c\x42lockEntries\x12\x0c\n\x04logs\x18\x01 \x03(\t\x12\"\n\x04runs\x18\x02 \x03(\x0b\x32\x14.amcast.osn.EntryRun\"5\n\x08\x45ntryRun\x12\x0b\n\x03log\x18\x01 \x01(\r\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"\\\n\x0c\x42lockBundles\x12)\n\x05parts\x18\x01 \x03(\x0b\x32\x1a.amcast.osn.BundleMetadata\x12!\n\x04sets\x18\x02 \x03(\x0b\x32\x13.amcast.osn.SetHead\"F\n\x07SetHead\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.amcast.osn.LogState\x12\x16\n\x0eprevious_block\x18\x02 \x01(\x04\"Z\n\x0e\x42undleMetadata\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tbundle_id\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63hains\x18\x03 \x03(\t\x12\x16\n\x0esibling_sha256\x18\x04 \x03(\x0c\"\xa0\x01\n\x08LogState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06\x63hains\x18\x02 \x03(\t\x12\x13\n\x0boffset_next\x18\x03 \x01(\x04\x12)\n\x07markers\x18\x04 \x03(\x0b\x32\x18.amcast.osn.ConfigMarker\x12\x0f\n\x07\x63ounted\x18\x05 \x01(\x04\x12\x12\n\nwindow_max\x18\x06 \x01(\r\x12\x0e\n\x06window\x18\x07 \x01(\x0c\"P\n\x0e\x42undleResponse\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\x12\x11\n\tbundle_id\x18\x03 \x01(\x0c\x12\r\n\x05\x63hain\x18\x04 \x01(\t\"3\n\rSignedRequest\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xc6\x01\n\x0eRequestContent\x12\x0f\n\x07\x63reator\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0f\n\x07time_ms\x18\x03 \x01(\x03\x12\x17\n\x0ftls_cert_sha256\x18\x04 \x01(\x0c\x12+\n\x06status\x18\x05 \x01(\x0b\x32\x19.amcast.osn.StatusRequestH\x00\x12\x32\n\x07\x64\x65liver\x18\x06 \x01(\x0b\x32\x1f.amcast.osn.DeliverMultiRequestH\x00\x42\t\n\x07request\"3\n\rStatusRequest\x12\x11\n\tbundle_id\x18\x01 \x01(\x0c\x12\x0f\n\x07wait_ms\x18\x02 \x01(\r\"\xf6\x01\n\x0eStatusResponse\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\x12&\n\x07unknown\x18\x03 \x01(\x0b\x32\x13.amcast.osn.UnknownH\x00\x12(\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x0b\x32\x14.amcast.osn.AcceptedH\x00\x12$\n\x04void\x18\x05 \x01(\x0b\x32\x14.amcast.osn.VoidFateH\x00\x12*\n\tcommitted\x18\x06 \x01(\x0b\x32\x15.amcast.osn.CommittedH\x00\x12\x1a\n\x12\x63hains_not_covered\x18\x07 \x03(\tB\x06\n\x04\x66\x61te\"\t\n\x07Unknown\"\n\n\x08\x41\x63\x63\x65pted\"A\n\x08VoidFate\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.amcast.osn.VoidReason\x12\r\n\x05\x63hain\x18\x02 \x01(\t\".\n\tCommitted\x12!\n\x06places\x18\x01 \x03(\x0b\x32\x11.amcast.osn.Place\"4\n\x05Place\x12\r\n\x05\x63hain\x18\x01 \x01(\t\x12\r\n\x05\x62lock\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\r\"\x8c\x01\n\x13\x44\x65liverMultiRequest\x12\x0e\n\x06\x63hains\x18\x01 \x03(\t\x12$\n\x06oldest\x18\x02 \x01(\x0b\x32\x12.amcast.osn.OldestH\x00\x12$\n\x06newest\x18\x03 \x01(\x0b\x32\x12.amcast.osn.NewestH\x00\x12\x10\n\x06\x63ursor\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05start\"\x08\n\x06Oldest\"\x08\n\x06Newest\"n\n\x14\x44\x65liverMultiResponse\x12\'\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x16.amcast.osn.MultiEntryH\x00\x12%\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x16.amcast.osn.DeliverEndH\x00\x42\x06\n\x04what\"i\n\nMultiEntry\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x0c\x12\x11\n\tbundle_id\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63hains\x18\x03 \x03(\t\x12(\n\x05parts\x18\x04 \x03(\x0b\x32\x19.amcast.osn.DeliveredPart\"C\n\rDeliveredPart\x12 \n\x05place\x18\x01 \x01(\x0b\x32\x11.amcast.osn.Place\x12\x10\n\x08\x65nvelope\x18\x02 \x01(\x0c\"*\n\nDeliverEnd\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t*\xdf\x01\n\nVoidReason\x12\x1b\n\x17VOID_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15VOID_REASON_MALFORMED\x10\x01\x12\x1c\n\x18VOID_REASON_WRONG_CHAINS\x10\x02\x12\x19\n\x15VOID_REASON_DUPLICATE\x10\x03\x12\x17\n\x13VOID_REASON_EXPIRED\x10\x04\x12\x19\n\x15VOID_REASON_NO_MARKER\x10\x05\x12\x15\n\x11VOID_REASON_STALE\x10\x06\x12\x15\n\x11VOID_REASON_AHEAD\x10\x07\x32\xe2\x01\n\nMultiChain\x12\x44\n\x0e\x42roadcastMulti\x12\x12.amcast.osn.Bundle\x1a\x1a.amcast.osn.BundleResponse(\x01\x30\x01\x12?\n\x06Status\x12\x19.amcast.osn.SignedRequest\x1a\x1a.amcast.osn.StatusResponse\x12M\n\x0c\x44\x65liverMulti\x12\x19.amcast.osn.SignedRequest\x1a .amcast.osn.DeliverMultiResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"ordering_osn/wire/multichain.proto\x12\namcast.osn\"?\n\x06\x42undle\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x11\n\tenvelopes\x18\x03 \x03(\x0c\"h\n\rBundleContent\x12%\n\x05parts\x18\x01 \x03(\x0b\x32\x16.amcast.osn.BundlePart\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x03 \x01(\x04\x12\x11\n\tsubmitter\x18\x04 \x01(\x0c\"+\n\nBundlePart\x12\r\n\x05\x63hain\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\"r\n\tLogRecord\x12*\n\x06\x62undle\x18\x10 \x01(\x0b\x32\x18.amcast.osn.BundleRecordH\x00\x12\x31\n\rconfig_marker\x18\x11 \x01(\x0b\x32\x18.amcast.osn.ConfigMarkerH\x00\x42\x06\n\x04kind\"L\n\x0c\x42undleRecord\x12\"\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x12.amcast.osn.Bundle\x12\x18\n\x10\x63onfig_sequences\x18\x02 \x03(\x04\"E\n\x0c\x43onfigMarker\x12\r\n\x05\x63hain\x18\x01 \x01(\t\x12\x14\n\x0c\x63onfig_block\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"@\n\x0c\x42lockEntries\x12\x0c\n\x04logs\x18\x01 \x03(\t\x12\"\n\x04runs\x18\x02 \x03(\x0b\x32\x14.amcast.osn.EntryRun\"5\n\x08\x45ntryRun\x12\x0b\n\x03log\x18\x01 \x01(\r\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"\\\n\x0c\x42lockBundles\x12)\n\x05parts\x18\x01 \x03(\x0b\x32\x1a.amcast.osn.BundleMetadata\x12!\n\x04sets\x18\x02 \x03(\x0b\x32\x13.amcast.osn.SetHead\"F\n\x07SetHead\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.amcast.osn.LogState\x12\x16\n\x0eprevious_block\x18\x02 \x01(\x04\"Z\n\x0e\x42undleMetadata\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tbundle_id\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63hains\x18\x03 \x03(\t\x12\x16\n\x0esibling_sha256\x18\x04 \x03(\x0c\"\xa0\x01\n\x08LogState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06\x63hains\x18\x02 \x03(\t\x12\x13\n\x0boffset_next\x18\x03 \x01(\x04\x12)\n\x07markers\x18\x04 \x03(\x0b\x32\x18.amcast.osn.ConfigMarker\x12\x0f\n\x07\x63ounted\x18\x05 \x01(\x04\x12\x12\n\nwindow_max\x18\x06 \x01(\r\x12\x0e\n\x06window\x18\x07 \x01(\x0c\"P\n\x0e\x42undleResponse\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\x12\x11\n\tbundle_id\x18\x03 \x01(\x0c\x12\r\n\x05\x63hain\x18\x04 \x01(\t\"3\n\rSignedRequest\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xf4\x01\n\x0eRequestContent\x12\x0f\n\x07\x63reator\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0f\n\x07time_ms\x18\x03 \x01(\x03\x12\x17\n\x0ftls_cert_sha256\x18\x04 \x01(\x0c\x12+\n\x06status\x18\x05 \x01(\x0b\x32\x19.amcast.osn.StatusRequestH\x00\x12\x32\n\x07\x64\x65liver\x18\x06 \x01(\x0b\x32\x1f.amcast.osn.DeliverMultiRequestH\x00\x12,\n\x07log_end\x18\x07 \x01(\x0b\x32\x19.amcast.osn.LogEndRequestH\x00\x42\t\n\x07request\"3\n\rStatusRequest\x12\x11\n\tbundle_id\x18\x01 \x01(\x0c\x12\x0f\n\x07wait_ms\x18\x02 \x01(\r\"\xf6\x01\n\x0eStatusResponse\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\x12&\n\x07unknown\x18\x03 \x01(\x0b\x32\x13.amcast.osn.UnknownH\x00\x12(\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x0b\x32\x14.amcast.osn.AcceptedH\x00\x12$\n\x04void\x18\x05 \x01(\x0b\x32\x14.amcast.osn.VoidFateH\x00\x12*\n\tcommitted\x18\x06 \x01(\x0b\x32\x15.amcast.osn.CommittedH\x00\x12\x1a\n\x12\x63hains_not_covered\x18\x07 \x03(\tB\x06\n\x04\x66\x61te\"\t\n\x07Unknown\"\n\n\x08\x41\x63\x63\x65pted\"A\n\x08VoidFate\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.amcast.osn.VoidReason\x12\r\n\x05\x63hain\x18\x02 \x01(\t\".\n\tCommitted\x12!\n\x06places\x18\x01 \x03(\x0b\x32\x11.amcast.osn.Place\"4\n\x05Place\x12\r\n\x05\x63hain\x18\x01 \x01(\t\x12\r\n\x05\x62lock\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\r\"\x1f\n\rLogEndRequest\x12\x0e\n\x06\x63hains\x18\x01 \x03(\t\"C\n\x0eLogEndResponse\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\x12\x13\n\x0boffset_next\x18\x03 \x01(\x04\"\xae\x01\n\x13\x44\x65liverMultiRequest\x12\x0e\n\x06\x63hains\x18\x01 \x03(\t\x12$\n\x06oldest\x18\x02 \x01(\x0b\x32\x12.amcast.osn.OldestH\x00\x12$\n\x06newest\x18\x03 \x01(\x0b\x32\x12.amcast.osn.NewestH\x00\x12\x10\n\x06\x63ursor\x18\x04 \x01(\x0cH\x00\x12 \n\x04stop\x18\x05 \x01(\x0b\x32\x12.amcast.osn.NewestB\x07\n\x05start\"\x08\n\x06Oldest\"\x08\n\x06Newest\"n\n\x14\x44\x65liverMultiResponse\x12\'\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x16.amcast.osn.MultiEntryH\x00\x12%\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x16.amcast.osn.DeliverEndH\x00\x42\x06\n\x04what\"i\n\nMultiEntry\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x0c\x12\x11\n\tbundle_id\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63hains\x18\x03 \x03(\t\x12(\n\x05parts\x18\x04 \x03(\x0b\x32\x19.amcast.osn.DeliveredPart\"C\n\rDeliveredPart\x12 \n\x05place\x18\x01 \x01(\x0b\x32\x11.amcast.osn.Place\x12\x10\n\x08\x65nvelope\x18\x02 \x01(\x0c\"*\n\nDeliverEnd\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t*\xdf\x01\n\nVoidReason\x12\x1b\n\x17VOID_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15VOID_REASON_MALFORMED\x10\x01\x12\x1c\n\x18VOID_REASON_WRONG_CHAINS\x10\x02\x12\x19\n\x15VOID_REASON_DUPLICATE\x10\x03\x12\x17\n\x13VOID_REASON_EXPIRED\x10\x04\x12\x19\n\x15VOID_REASON_NO_MARKER\x10\x05\x12\x15\n\x11VOID_REASON_STALE\x10\x06\x12\x15\n\x11VOID_REASON_AHEAD\x10\x07\x32\xa3\x02\n\nMultiChain\x12\x44\n\x0e\x42roadcastMulti\x12\x12.amcast.osn.Bundle\x1a\x1a.amcast.osn.BundleResponse(\x01\x30\x01\x12?\n\x06Status\x12\x19.amcast.osn.SignedRequest\x1a\x1a.amcast.osn.StatusResponse\x12M\n\x0c\x44\x65liverMulti\x12\x19.amcast.osn.SignedRequest\x1a .amcast.osn.DeliverMultiResponse0\x01\x12?\n\x06LogEnd\x12\x19.amcast.osn.SignedRequest\x1a\x1a.amcast.osn.LogEndResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ordering_osn.wire.multichain_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VOIDREASON']._serialized_start=2399
-  _globals['_VOIDREASON']._serialized_end=2622
+  _globals['_VOIDREASON']._serialized_start=2581
+  _globals['_VOIDREASON']._serialized_end=2804
   _globals['_BUNDLE']._serialized_start=50
   _globals['_BUNDLE']._serialized_end=113
   _globals['_BUNDLECONTENT']._serialized_start=115
@@ -65,35 +65,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SIGNEDREQUEST']._serialized_start=1155
   _globals['_SIGNEDREQUEST']._serialized_end=1206
   _globals['_REQUESTCONTENT']._serialized_start=1209
-  _globals['_REQUESTCONTENT']._serialized_end=1407
-  _globals['_STATUSREQUEST']._serialized_start=1409
-  _globals['_STATUSREQUEST']._serialized_end=1460
-  _globals['_STATUSRESPONSE']._serialized_start=1463
-  _globals['_STATUSRESPONSE']._serialized_end=1709
-  _globals['_UNKNOWN']._serialized_start=1711
-  _globals['_UNKNOWN']._serialized_end=1720
-  _globals['_ACCEPTED']._serialized_start=1722
-  _globals['_ACCEPTED']._serialized_end=1732
-  _globals['_VOIDFATE']._serialized_start=1734
-  _globals['_VOIDFATE']._serialized_end=1799
-  _globals['_COMMITTED']._serialized_start=1801
-  _globals['_COMMITTED']._serialized_end=1847
-  _globals['_PLACE']._serialized_start=1849
-  _globals['_PLACE']._serialized_end=1901
-  _globals['_DELIVERMULTIREQUEST']._serialized_start=1904
-  _globals['_DELIVERMULTIREQUEST']._serialized_end=2044
-  _globals['_OLDEST']._serialized_start=2046
-  _globals['_OLDEST']._serialized_end=2054
-  _globals['_NEWEST']._serialized_start=2056
-  _globals['_NEWEST']._serialized_end=2064
-  _globals['_DELIVERMULTIRESPONSE']._serialized_start=2066
-  _globals['_DELIVERMULTIRESPONSE']._serialized_end=2176
-  _globals['_MULTIENTRY']._serialized_start=2178
-  _globals['_MULTIENTRY']._serialized_end=2283
-  _globals['_DELIVEREDPART']._serialized_start=2285
-  _globals['_DELIVEREDPART']._serialized_end=2352
-  _globals['_DELIVEREND']._serialized_start=2354
-  _globals['_DELIVEREND']._serialized_end=2396
-  _globals['_MULTICHAIN']._serialized_start=2625
-  _globals['_MULTICHAIN']._serialized_end=2851
+  _globals['_REQUESTCONTENT']._serialized_end=1453
+  _globals['_STATUSREQUEST']._serialized_start=1455
+  _globals['_STATUSREQUEST']._serialized_end=1506
+  _globals['_STATUSRESPONSE']._serialized_start=1509
+  _globals['_STATUSRESPONSE']._serialized_end=1755
+  _globals['_UNKNOWN']._serialized_start=1757
+  _globals['_UNKNOWN']._serialized_end=1766
+  _globals['_ACCEPTED']._serialized_start=1768
+  _globals['_ACCEPTED']._serialized_end=1778
+  _globals['_VOIDFATE']._serialized_start=1780
+  _globals['_VOIDFATE']._serialized_end=1845
+  _globals['_COMMITTED']._serialized_start=1847
+  _globals['_COMMITTED']._serialized_end=1893
+  _globals['_PLACE']._serialized_start=1895
+  _globals['_PLACE']._serialized_end=1947
+  _globals['_LOGENDREQUEST']._serialized_start=1949
+  _globals['_LOGENDREQUEST']._serialized_end=1980
+  _globals['_LOGENDRESPONSE']._serialized_start=1982
+  _globals['_LOGENDRESPONSE']._serialized_end=2049
+  _globals['_DELIVERMULTIREQUEST']._serialized_start=2052
+  _globals['_DELIVERMULTIREQUEST']._serialized_end=2226
+  _globals['_OLDEST']._serialized_start=2228
+  _globals['_OLDEST']._serialized_end=2236
+  _globals['_NEWEST']._serialized_start=2238
+  _globals['_NEWEST']._serialized_end=2246
+  _globals['_DELIVERMULTIRESPONSE']._serialized_start=2248
+  _globals['_DELIVERMULTIRESPONSE']._serialized_end=2358
+  _globals['_MULTIENTRY']._serialized_start=2360
+  _globals['_MULTIENTRY']._serialized_end=2465
+  _globals['_DELIVEREDPART']._serialized_start=2467
+  _globals['_DELIVEREDPART']._serialized_end=2534
+  _globals['_DELIVEREND']._serialized_start=2536
+  _globals['_DELIVEREND']._serialized_end=2578
+  _globals['_MULTICHAIN']._serialized_start=2807
+  _globals['_MULTICHAIN']._serialized_end=3098
 # @@protoc_insertion_point(module_scope)

@@ -169,20 +169,22 @@ class SignedRequest(_message.Message):
     def __init__(self, content: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RequestContent(_message.Message):
-    __slots__ = ("creator", "nonce", "time_ms", "tls_cert_sha256", "status", "deliver")
+    __slots__ = ("creator", "nonce", "time_ms", "tls_cert_sha256", "status", "deliver", "log_end")
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     TLS_CERT_SHA256_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
     creator: bytes
     nonce: bytes
     time_ms: int
     tls_cert_sha256: bytes
     status: StatusRequest
     deliver: DeliverMultiRequest
-    def __init__(self, creator: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., tls_cert_sha256: _Optional[bytes] = ..., status: _Optional[_Union[StatusRequest, _Mapping]] = ..., deliver: _Optional[_Union[DeliverMultiRequest, _Mapping]] = ...) -> None: ...
+    log_end: LogEndRequest
+    def __init__(self, creator: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., tls_cert_sha256: _Optional[bytes] = ..., status: _Optional[_Union[StatusRequest, _Mapping]] = ..., deliver: _Optional[_Union[DeliverMultiRequest, _Mapping]] = ..., log_end: _Optional[_Union[LogEndRequest, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("bundle_id", "wait_ms")
@@ -242,17 +244,35 @@ class Place(_message.Message):
     index: int
     def __init__(self, chain: _Optional[str] = ..., block: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
+class LogEndRequest(_message.Message):
+    __slots__ = ("chains",)
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    chains: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, chains: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LogEndResponse(_message.Message):
+    __slots__ = ("status", "info", "offset_next")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_NEXT_FIELD_NUMBER: _ClassVar[int]
+    status: int
+    info: str
+    offset_next: int
+    def __init__(self, status: _Optional[int] = ..., info: _Optional[str] = ..., offset_next: _Optional[int] = ...) -> None: ...
+
 class DeliverMultiRequest(_message.Message):
-    __slots__ = ("chains", "oldest", "newest", "cursor")
+    __slots__ = ("chains", "oldest", "newest", "cursor", "stop")
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     chains: _containers.RepeatedScalarFieldContainer[str]
     oldest: Oldest
     newest: Newest
     cursor: bytes
-    def __init__(self, chains: _Optional[_Iterable[str]] = ..., oldest: _Optional[_Union[Oldest, _Mapping]] = ..., newest: _Optional[_Union[Newest, _Mapping]] = ..., cursor: _Optional[bytes] = ...) -> None: ...
+    stop: Newest
+    def __init__(self, chains: _Optional[_Iterable[str]] = ..., oldest: _Optional[_Union[Oldest, _Mapping]] = ..., newest: _Optional[_Union[Newest, _Mapping]] = ..., cursor: _Optional[bytes] = ..., stop: _Optional[_Union[Newest, _Mapping]] = ...) -> None: ...
 
 class Oldest(_message.Message):
     __slots__ = ()

@@ -48,6 +48,28 @@ def test_the_hash_follows_the_content_and_not_the_formatting():
     assert parse(GOOD.replace("250.5", "250.6")).input_hash != parse(GOOD).input_hash
 
 
+def test_a_count_of_partitions_is_the_same_as_their_names():
+    counted = parse(GOOD.replace('["P1", "P2", "P3", "P4"]', "4"))
+    assert counted.partitions == ("P1", "P2", "P3", "P4")
+    assert counted.input_hash == parse(GOOD).input_hash
+
+
+def test_a_range_names_its_ends_and_what_the_file_names_between_them():
+    counted = GOOD.replace('["P1", "P2", "P3", "P4"]', "100")
+    ranged = parse(
+        counted.replace('["P2", "P1"]', '["P100", "P8..P11"]').replace(
+            '["P2", "P3", "P4"]', '["P1..P100"]'
+        )
+    )
+    assert ranged.consumers[0].interest == ("P10", "P100", "P11", "P8", "P9")
+    assert len(ranged.destinations[1]) == 100
+    odd = parse(
+        'topic = "A"\npartitions = ["b", "x", "b..x", "a"]\n'
+        'consumer = [{name = "C", interest = ["b..x"]}, {name = "D", interest = ["x..a"]}]'
+    )
+    assert [each.interest for each in odd.consumers] == [("b..x",), ("a", "b..x", "x")]
+
+
 def test_partitions_have_the_topic_and_wider_sets_have_groups():
     logs = [(log.name, log.topic, log.partition) for log in declared_logs(parse(GOOD))]
     assert logs[:2] == [("P1", "A", 0), ("P2", "A", 1)]
@@ -85,7 +107,18 @@ BAD = [
     (GOOD.replace('topic = "A"', 'topic = ".."'), "'..'"),
     (GOOD.replace('topic = "A"', "topic = 7"), "topic 7"),
     (GOOD.replace('["P1", "P2", "P3", "P4"]', "[]"), "partitions is empty"),
-    (GOOD.replace('["P1", "P2", "P3", "P4"]', '"P1"'), "not a list"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', '"P1"'), "give a count, like 100"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', "true"), "give a count, like 100"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', "4.0"), "give a count, like 100"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', "0"), "partitions is 0: give a count from 1"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', "-3"), "partitions is -3"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', "9999999999"), "from 1 to 100000"),
+    (GOOD.replace('["P1", "P2", "P3", "P4"]', "1"), "unknown partition 'P3'"),
+    (GOOD.replace('["P2", "P1"]', '["P1..P9"]'), "unknown partition 'P9'"),
+    (GOOD.replace('["P2", "P1"]', '["Q1..P2"]'), "unknown partition 'Q1'"),
+    (GOOD.replace('["P2", "P1"]', '["P3..P1"]'), "the range 'P3..P1' ends before it begins"),
+    (GOOD.replace('["P2", "P1"]', '["P1..P3", "P2"]'), "P2 is named twice"),
+    (GOOD.replace('["P2", "P1"]', '[["P2"]]'), "unknown partition ['P2']"),
     (GOOD.replace('name = "C2"\n', ""), "consumer number 2 has no 'name'"),
     (GOOD.replace("[limits]", "[hosts]"), "[hosts]"),
     ('topic = "A"\npartitions = ["P1"]\n', "names no consumer"),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, codec
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionState
@@ -64,6 +64,13 @@ _END_S = 1.0
 
 # Brokers refuse a producer ID to a user who may write to no topic at all.
 _NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
+# The Python package of each codec, and whether it is installed. The standard library has gzip.
+_CODECS: dict[str, tuple[str, Callable[[], bool]]] = {
+    "gzip": ("zlib", codec.has_gzip),
+    "snappy": ("python-snappy", codec.has_snappy),
+    "lz4": ("lz4", codec.has_lz4),
+    "zstd": ("zstandard", codec.has_zstd),
+}
 _DEFINITE = (
     kafka_errors.AuthorizationError,
     kafka_errors.InvalidRecordError,
@@ -82,6 +89,19 @@ class _Pending(NamedTuple):
     done: Callable[[AppendOutcome], None]
 
 
+def _codec(compression: str) -> str | None:
+    """Give the package's name of a codec; raises `UsageError` if its library is missing."""
+    if compression == "none":
+        return None
+    library, is_installed = _CODECS[compression]
+    if not is_installed():
+        raise UsageError(
+            f"compression.type {compression} needs the package {library} with driver kafka-python; "
+            f"install it, or choose gzip or driver librdkafka"
+        )
+    return compression
+
+
 class KafkaPythonAppender:
     """An appender with its own producer, and so its own producer ID."""
 
@@ -93,6 +113,8 @@ class KafkaPythonAppender:
         timeout_s: float,
         delivery_timeout_s: float,
         linger_ms: int,
+        compression: str,
+        batch_bytes: int | None,
         in_flight_max: int,
         in_flight_bytes_max: int,
     ) -> None:
@@ -115,7 +137,9 @@ class KafkaPythonAppender:
             "acks": "all",
             "enable_idempotence": True,
             "linger_ms": linger_ms,
-            "batch_size": _LINGER_BATCH_BYTES_MAX if linger_ms else _BATCH_BYTES_MAX,
+            "batch_size": batch_bytes
+            or (_LINGER_BATCH_BYTES_MAX if linger_ms else _BATCH_BYTES_MAX),
+            "compression_type": _codec(compression),
             "max_block_ms": int(self._metadata_wait_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
             "request_timeout_ms": int(min(delivery_timeout_s, timeout_s) * 1000),
@@ -181,10 +205,12 @@ class KafkaPythonAppender:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start one append after another until the buffer is full."""
-        return append_each(self, partition, values, done=done)
+        return append_each(self, partition, values, keys=keys, headers=headers, done=done)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""

@@ -28,6 +28,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from multicast.drivers.access import Access, user_of
 from multicast.drivers.client_settings import (
+    OF_PRODUCERS,
     RECONNECT_BACKOFF_MAX_MS,
     UNKNOWN_TOPIC_S,
     check_client,
@@ -246,7 +247,7 @@ def kafka_python_settings(client: Mapping[str, str]) -> dict[str, Any]:
             settings["ssl_check_hostname"] = value.lower() not in {"", "none"}
         elif name == "security.protocol":
             settings["security_protocol"] = value.upper()
-        else:
+        elif name not in OF_PRODUCERS:
             settings[_NAMES[name]] = value
     return settings
 

@@ -64,10 +64,12 @@ class KafkaPythonDriver:
         self,
         *,
         linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> KafkaPythonAppender:
-        """Open an appender with its own producer; `linger_ms` trades latency for batch size.
+        """Open an appender with its own producer; see `Driver.appender`.
 
         The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
         """
@@ -77,6 +79,8 @@ class KafkaPythonDriver:
             timeout_s=self._timeout_s,
             delivery_timeout_s=self._delivery_timeout_s,
             linger_ms=linger_ms,
+            compression=compression,
+            batch_bytes=batch_bytes,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )
@@ -124,10 +128,17 @@ class KafkaPythonDriver:
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Return the IDs of the topics that exist, as one of the brokers knows them."""
-        ids: dict[str, str] = {}
+        return {name: str(topic.topic_id) for name, topic in self._described(topics).items()}
+
+    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return how many Kafka partitions each topic has, as one of the brokers knows them."""
+        return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
+
+    def _described(self, topics: Sequence[str]) -> dict[str, Any]:
+        described: dict[str, Any] = {}
         if topics:
-            ids = self._connection.run(self._topic_ids, topics)
-        return ids
+            described = self._connection.run(self._describe, topics)
+        return described
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts under a consumer group that has no members."""
@@ -160,7 +171,7 @@ class KafkaPythonDriver:
         )
         return {partition: offsets[partition] for partition in wanted}
 
-    async def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+    async def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
         wanted = [
             MetadataRequest.MetadataRequestTopic(topic_id=None, name=topic) for topic in topics
         ]
@@ -175,15 +186,15 @@ class KafkaPythonDriver:
                 raise
             except (kafka_errors.KafkaError, OSError):
                 await self._connection.net.sleep(RETRY_S)
-        ids = {}
+        described = {}
         for topic in response.topics:
             error = kafka_errors.for_code(topic.error_code)
             if issubclass(error, kafka_errors.AuthorizationError):
                 raise self._connection.access.lacks("Describe", "topic", topic.name)
             if error is not kafka_errors.UnknownTopicOrPartitionError:
                 # Other errors, such as a missing leader, concern a topic that exists.
-                ids[topic.name] = str(topic.topic_id)
-        return ids
+                described[topic.name] = topic
+        return described
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         by_topic: dict[str, list[Any]] = defaultdict(list)

@@ -45,6 +45,7 @@ from multicast.drivers.protocol import (
     AppendOutcome,
     Headers,
     TopicPartition,
+    append_each,
 )
 from multicast.errors import BufferFull, UsageError
 
@@ -61,8 +62,8 @@ _STALLED_S = 0.25  # after such a pause in acknowledgements, the rest does not c
 _POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that they are done
 _FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
 _PURGE_S = 0.5  # librdkafka's threads take milliseconds to release what they hold
-# Closing lasts as long as a DNS look-up of a broker; without a limit, an outage with many
-# replacements would pile up producers, each with a thread for every broker.
+# Closing lasts as long as a DNS look-up of a broker; without a limit, an outage would pile up
+# replaced producers, each with a thread for every broker.
 _ENDING_MAX = 2
 
 _CLOSED = "This appender is closed; open another one."
@@ -166,11 +167,14 @@ class LibrdkafkaAppender:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start appends by one call of the package; none while the producer is being replaced."""
-        taken = 0
-        refused: list[tuple[int, Any]] = []
+        if headers is not None:  # which takes none
+            return append_each(self, partition, values, keys=keys, headers=headers, done=done)
+        taken, refused = 0, list[tuple[int, Any]]()
         with self._lock:
             if self._closing:
                 raise UsageError(_CLOSED)
@@ -178,7 +182,7 @@ class LibrdkafkaAppender:
                 many = Many(partition, done, len(values))
                 number = self._started.enter(many)
                 try:
-                    taken, refused = self._start_all(many, values)
+                    taken, refused = self._start_all(many, values, keys or [None] * len(values))
                 except BaseException:
                     del self._started.waiting[number]
                     raise
@@ -270,12 +274,12 @@ class LibrdkafkaAppender:
         self._held_bytes += size
 
     def _start_all(
-        self, many: Many, values: Sequence[bytes | None]
+        self, many: Many, values: Sequence[bytes | None], keys: Sequence[bytes | None]
     ) -> tuple[int, list[tuple[int, Any]]]:
         """Return how many the package took, and those among them that it refuses for good."""
         messages: list[dict[str, Any]] = [
-            {"value": value, "callback": partial(self._settled_of_many, many, index)}
-            for index, value in enumerate(values)
+            {"value": value, "key": key, "callback": partial(self._settled_of_many, many, index)}
+            for index, (value, key) in enumerate(zip(values, keys, strict=True))
         ]
         refused: list[tuple[int, Any]] = []
         if self._producer.produce_batch(

@@ -60,10 +60,12 @@ class LibrdkafkaDriver:
         self,
         *,
         linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> LibrdkafkaAppender:
-        """Open an appender with its own producer; `linger_ms` trades latency for batch size.
+        """Open an appender with its own producer; see `Driver.appender`.
 
         The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
         """
@@ -80,6 +82,8 @@ class LibrdkafkaDriver:
                 # serves the requests of one connection in order in any case.
                 "max.in.flight.requests.per.connection": 1,
                 "linger.ms": linger_ms,
+                "compression.type": compression,
+                **({} if batch_bytes is None else {"batch.size": batch_bytes}),
                 "request.timeout.ms": int(self._timeout_s * 1000),
                 "retry.backoff.ms": RETRY_BACKOFF_MS,
                 "message.max.bytes": MESSAGE_BYTES_MAX,
@@ -147,6 +151,10 @@ class LibrdkafkaDriver:
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Return the IDs of the topics that exist."""
         return self._delegate.topic_ids(topics)
+
+    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return how many Kafka partitions each topic has."""
+        return self._delegate.partition_counts(topics)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts under a consumer group that has no members."""

@@ -104,6 +104,11 @@ class Outcomes:
         return AppendNotAuthorized(self._access.lacking("Write", "topic", partition.topic))
 
 
+def is_fatal(error: Any) -> bool:
+    """Return whether librdkafka's producer has failed for good."""
+    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001
+
+
 def unknown(partition: TopicPartition, why: str) -> AppendFailed:
     """Return the outcome of a record that is stored, or may still be stored."""
     return AppendFailed(
@@ -119,8 +124,3 @@ def not_sent(partition: TopicPartition, why: str) -> AppendFailed:
 def name(partition: TopicPartition) -> str:
     """Return the usual text for a Kafka partition: TOPIC/NUMBER."""
     return f"{partition.topic}/{partition.partition}"
-
-
-def is_fatal(error: Any) -> bool:
-    """Return whether an error stops librdkafka's producer for good."""
-    return bool(error.fatal() or error.code() == KafkaError._FATAL)  # noqa: SLF001

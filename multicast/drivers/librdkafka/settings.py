@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicast.drivers.client_settings import (
+    KNOWN,
     RECONNECT_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
     UNKNOWN_TOPIC_S,
@@ -43,7 +44,7 @@ def librdkafka_settings(
     return {
         "client.id": "amcast",
         "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
-        **client,
+        **{name: value for name, value in client.items() if name in KNOWN},
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": False,
         "reconnect.backoff.ms": RETRY_BACKOFF_MS,

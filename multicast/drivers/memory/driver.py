@@ -2,8 +2,8 @@
 
 It implements `protocol.py` and answers as a real cluster would; all three drivers pass the same
 contract tests (`tests/multicast/drivers/test_contract.py`). No sockets and no sleeping may live
-here. Without `MemoryLog(threaded=True)` nothing waits, so one thread and one seed repeat
-everything. A simulator injects faults by the `step` of an appender.
+here. Without `MemoryLog(threaded=True)` and without a clock nothing waits, so one thread and one
+seed repeat everything. A simulator injects faults by the `step` of an appender.
 
     pending     an append without an outcome
 
@@ -119,6 +119,7 @@ class MemoryDriver:
         self.last_stable_offsets = self.log.last_stable_offsets
         self.high_watermarks = self.log.high_watermarks
         self.topic_ids = self.log.topic_ids
+        self.partition_counts = self.log.partition_counts
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
         self.committed = self.log.committed
@@ -137,7 +138,9 @@ class MemoryDriver:
     def appender(
         self,
         *,
-        linger_ms: int = 0,  # noqa: ARG002 - a parameter of the other drivers; nothing lingers here
+        linger_ms: int = 0,  # noqa: ARG002 - these three are parameters of the other drivers
+        compression: str = "none",  # noqa: ARG002
+        batch_bytes: int | None = None,  # noqa: ARG002
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> MemoryAppender:
@@ -235,17 +238,16 @@ class MemoryAppender:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
         done: Callable[[int, AppendOutcome], None],
     ) -> int:
         """Start one append after another until the buffer is full."""
-        return append_each(self, partition, values, done=done)
+        return append_each(self, partition, values, keys=keys, headers=headers, done=done)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait (if the log is threaded) until nothing is in flight."""
-        with self._log.changed:
-            if self._log.threaded:
-                self._log.changed.wait_for(lambda: not self._in_flight, timeout_s)
-            return not self._in_flight
+        """Wait (if the log can wait) until nothing is in flight."""
+        return self._log.wait_for(lambda: not self._in_flight, timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then settle the remaining appends as unknown."""
@@ -283,12 +285,14 @@ class _Waker:
     def _wait(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Call `ready` until it returns True, the time is up or `wake` is called."""
         _refuse_closed(self._closed)
-        with self._log.changed:
-            if self._log.threaded and not ready():
-                self._log.changed.wait_for(lambda: self._woken or ready(), timeout_s)
-            elif not self._log.threaded:
-                ready()
-            self._woken = False
+
+        def is_over() -> bool:
+            over = ready() or self._woken
+            if over:
+                self._woken = False
+            return over
+
+        self._log.wait_for(is_over, timeout_s)
 
 
 class MemoryReader(_Waker):
@@ -321,7 +325,7 @@ class MemoryReader(_Waker):
         self._paused.difference_update(partitions)
 
     def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
-        """Return the records that are there; wait for some only if the log is threaded."""
+        """Return the records that are there; wait for some only if the log can wait."""
         fetched: list[Fetched] = []
 
         def ready() -> bool:
@@ -384,7 +388,7 @@ class MemoryWatcher(_Waker):
         return {log: high for log, high in highs.items() if high > ends[log]}
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Return the ends that moved since last time; wait only if the log is threaded."""
+        """Return the ends that moved since last time; wait only if the log can wait."""
         moved: dict[TopicPartition, int] = {}
 
         def ready() -> bool:

@@ -3,6 +3,7 @@
     start     OLDEST: the first record since a plan covers these chains; NEWEST: behind all records
               that are ordered now; a cursor: behind the entry that had it
     cursor    the multicast's cursor behind an entry's record, which means the same at every node
+    stop      NEWEST: behind all that the logs held when the stream began; else it has no end
 
 Each stream has a consumer of its own in Kafka, and a block of each chain. Consumer and ledgers are
 read in a thread, by calls of bounded length (`_EntryReader.read`). `merge.py` has the rule.
@@ -23,6 +24,7 @@ from typing import Any
 
 from multicast.cursor import Cursor
 from multicast.errors import AmcastError, Trimmed, UncoveredInterest, UsageError
+from multicast.subscription import End
 from ordering_osn.api.broadcast import Stream
 from ordering_osn.api.channels import Channel, Channels, OrderReader, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
@@ -79,17 +81,20 @@ class DeliverMulti:
         self._none_left.set()
 
     async def serve(self, stream: Stream, raw: bytes, tls_hash: bytes | None) -> None:
-        """Answer a serialized SignedRequest with entries, without end, or until a refusal."""
+        """Answer a serialized SignedRequest with entries until its stop, or until a refusal."""
         try:
             request = read_signed_request(raw, now=self._clock(), tls_hash=tls_hash)
             names, start = _wanted(request)
             access = _Access(self._channels, names, request)
             access.check(self._clock())
-            await self._entries(stream, access, start)
+            await self._entries(
+                stream, access, start, stops=request.content.deliver.HasField("stop")
+            )
+            end = DeliverEnd(status=int(Status.SUCCESS))
         except Refused as refused:
             _log.info("several chains: %s %s", refused.status.name, refused)
             end = DeliverEnd(status=int(refused.status), info=str(refused))
-            await stream.write(DeliverMultiResponse(end=end).SerializeToString())
+        await stream.write(DeliverMultiResponse(end=end).SerializeToString())
 
     def close(self) -> None:
         """End all streams with 503."""
@@ -105,7 +110,8 @@ class DeliverMulti:
             _log.warning("%d readers of several chains are left behind", self._readers)
         self._threads.shutdown(wait=False)
 
-    async def _entries(self, stream: Stream, access: _Access, start: str) -> None:
+    async def _entries(self, stream: Stream, access: _Access, start: str, *, stops: bool) -> None:
+        """Send entries; return behind the stop, if the stream has one."""
         if self._readers >= self._readers_max:
             raise Refused(
                 Status.SERVICE_UNAVAILABLE,
@@ -114,28 +120,32 @@ class DeliverMulti:
         self._readers += 1
         self._none_left.clear()
         reader = _EntryReader(
-            access.channels, lambda: self._channels.open_order(access.names, start)
+            access.channels, lambda: self._channels.open_order(access.names, start), stops=stops
         )
         work: asyncio.Future[Any] = self._loop.run_in_executor(self._threads, reader.open)
         try:
-            await self._result(work, start)
-            while True:
+            await self._result(work, access, start)
+            while not reader.at_stop:
                 access.check(self._clock())
                 work = self._loop.run_in_executor(self._threads, reader.read)
-                for entry in await self._result(work, start):
+                for entry in await self._result(work, access, start):
                     # The config that an entry brings is in force before the entry can be read.
                     access.check(self._clock())
                     await self._send_window.send(stream, _response(entry))
         finally:
             work.add_done_callback(lambda done: self._leave(done, reader))
 
-    async def _result(self, work: asyncio.Future[Any], start: str) -> Any:
+    async def _result(self, work: asyncio.Future[Any], access: _Access, start: str) -> Any:
         """Wait for a call in a thread; raises `Refused` where it failed, or the node stops."""
         await asyncio.wait({work, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
         if self._stopped.done():
             raise Refused(Status.SERVICE_UNAVAILABLE, "this node is stopping")
         try:
             return work.result()
+        except UncoveredInterest as error:
+            # With a cursor it may also be of an epoch that is not there.
+            why = _undeclared(access.names) if start in _STARTS.values() else str(error)
+            raise Refused(Status.NOT_FOUND, why) from error
         except (AmcastError, OSError, RuntimeError, ValueError, TornBundle) as error:
             raise Refused(_status_of(error, start), str(error)) from error
 
@@ -197,17 +207,23 @@ class _Access:
 class _EntryReader:
     """One stream's consumer and ledgers; one call at a time, each in any thread."""
 
-    def __init__(self, channels: Sequence[Channel], open_order: Callable[[], OrderReader]) -> None:
+    def __init__(
+        self, channels: Sequence[Channel], open_order: Callable[[], OrderReader], *, stops: bool
+    ) -> None:
         self._channels = channels
         self._open_order = open_order
         self._merge = MergedOrder({channel.name: LedgerEntries(channel) for channel in channels})
         self._changed = threading.Event()
         self._order: OrderReader | None = None
+        self._stops = stops
+        self._end: End | None = None
+        self.at_stop = False  # everything up to the stop was given
         self._unwatch: list[Callable[[], None]] = []
 
     def open(self) -> None:
         """Open the consumer; blocks for requests to Kafka."""
         self._order = self._open_order()
+        self._end = self._order.end() if self._stops else None
         self._unwatch = [channel.watch(self._changed.set) for channel in self._channels]
 
     def read(self) -> list[MergedEntry]:
@@ -237,6 +253,8 @@ class _EntryReader:
                 break
             else:
                 self._changed.wait(_SETTLED_EVERY_S)
+        if self._end is not None and not merge.waits:
+            self.at_stop = self._order.reached(self._end)
         return made
 
     def close(self) -> None:
@@ -283,8 +301,7 @@ def _cursor(raw: bytes) -> str:
 
 def _status_of(error: Exception, start: str) -> Status:
     match error:
-        # No collector orders all these chains, or their records or blocks are gone.
-        case UncoveredInterest() | Trimmed() | Pruned():
+        case Trimmed() | Pruned():  # records or blocks are gone
             return Status.NOT_FOUND
         case UsageError():  # the plan lacks a chain; or the cursor is one of other chains
             return Status.NOT_FOUND if start in _STARTS.values() else Status.BAD_REQUEST
@@ -295,6 +312,15 @@ def _status_of(error: Exception, start: str) -> Status:
             return Status.SERVICE_UNAVAILABLE if again else Status.INTERNAL_SERVER_ERROR
         case _:
             return Status.SERVICE_UNAVAILABLE
+
+
+def _undeclared(names: Sequence[str]) -> str:
+    listed = ", ".join(f'"{name}"' for name in names)
+    return (
+        f"no collector orders all of {', '.join(names)}; add [{listed}] to 'readers' in the chain "
+        "file, or a consumer of them to the interest file, then run 'amcast topology plan' and "
+        "'amcast topology apply'"
+    )
 
 
 def _response(entry: MergedEntry) -> bytes:

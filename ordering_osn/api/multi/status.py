@@ -59,7 +59,7 @@ async def _answered(channels: Channels, request: CheckedRequest) -> Any:
             Status.BAD_REQUEST,
             f"wait_ms is {wanted.wait_ms}, more than {WAIT_MS_MAX}",
         )
-    if not _readable(channels, request, channels.names()):
+    if not readable_chains(channels, request, channels.names()):
         raise Refused(Status.FORBIDDEN, "the identity may read no channel of this node")
     fate = await channels.bundle_status(wanted.bundle_id, 0.0)
     if fate.chains:
@@ -71,7 +71,7 @@ async def _answered(channels: Channels, request: CheckedRequest) -> Any:
     return _response(fate, _refuse_strangers(channels, request, fate))
 
 
-def _readable(channels: Channels, request: CheckedRequest, names: Any) -> list[str]:
+def readable_chains(channels: Channels, request: CheckedRequest, names: Any) -> list[str]:
     """Give those of these channels that this node runs and the sender may read, in order."""
     readable = []
     for name in names:
@@ -83,7 +83,7 @@ def _readable(channels: Channels, request: CheckedRequest, names: Any) -> list[s
 
 def _refuse_strangers(channels: Channels, request: CheckedRequest, fate: BundleFate) -> list[str]:
     """Give the chains of the set that the sender may read; raises `Refused` where there is none."""
-    readable = _readable(channels, request, fate.chains)
+    readable = readable_chains(channels, request, fate.chains)
     if not readable:
         raise Refused(
             Status.FORBIDDEN,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.parts import read_part
@@ -35,7 +35,7 @@ from ordering_osn.chain.bundles.wire_format import (
 )
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.transactions import EnvelopeFacts
-from ordering_osn.identity import BadSignature, UntrustedIdentity, verify_as
+from ordering_osn.identity import BadSignature, UntrustedIdentity, Verification, verify_as
 from ordering_osn.protos import Status
 
 # A bundle for one chain is an ordinary transaction. The blocks of a bundle for n chains hold
@@ -77,11 +77,8 @@ class BundlePart:
     chain: str
     envelope: bytes
     facts: EnvelopeFacts
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the envelope."""
-        return hashlib.sha256(self.envelope).digest()
+    digest: bytes
+    """SHA-256 of the envelope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +94,14 @@ class Bundle:
     nonce: bytes
     expiry: int
     submitter: bytes
+    id: bytes = field(init=False)
+    """The bundle ID, 32 bytes."""
+    chains: tuple[str, ...] = field(init=False)
+    """The destination set, sorted."""
 
-    @property
-    def id(self) -> bytes:
-        """The bundle ID, 32 bytes."""
-        return hashlib.sha256(self.content).digest()
-
-    @property
-    def chains(self) -> tuple[str, ...]:
-        """The destination set, sorted."""
-        return tuple(part.chain for part in self.parts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", hashlib.sha256(self.content).digest())
+        object.__setattr__(self, "chains", tuple(part.chain for part in self.parts))
 
     @property
     def signed(self) -> tuple[bytes, bytes, bytes]:
@@ -146,15 +141,16 @@ def read_bundle(raw: bytes | memoryview) -> Bundle:
         raise BadBundle(str(error)) from error
 
 
-def check_signature(bundle: Bundle) -> None:
-    """Raise `BadBundle` (403) unless the submitter signed the content.
+def check_signature(bundle: Bundle) -> Verification:
+    """Return how the signature was verified; raise `BadBundle` (403) unless the submitter signed.
 
     Says nothing of the submitter's rights: each chain's policy Writers decides them, and verifies
-    the signature itself (`Bundle.signed`). For readers that have no channel's config.
+    the signature itself (`Bundle.signed`), unless it is told of this verification. For readers that
+    have no channel's config.
     """
     data, creator, signature = bundle.signed
     try:
-        verify_as(creator, data, signature)
+        return verify_as(creator, data, signature)
     except (BadSignature, UntrustedIdentity) as error:
         raise BadBundle(
             f"the submitter did not sign this bundle: {error}", status=int(Status.FORBIDDEN)
@@ -216,7 +212,8 @@ def _read(raw: bytes | memoryview) -> Bundle:
     _check_sizes(parts)
     bundle = Bundle(bytes(content), bytes(signature), parts, nonce, expiry, submitter)
     canonical_content = _encode_content(entries, nonce, expiry, submitter)
-    if content != canonical_content or encode_bundle(bundle) != raw:
+    # As bytes: Python compares a view byte by byte, which takes longer than all the rest.
+    if bundle.content != canonical_content or encode_bundle(bundle) != bytes(raw):
         raise BadBundle("the bundle is not in its only encoding (docs/multichain.md)")
     return bundle
 
@@ -299,7 +296,7 @@ def _part(chain: str, digest: bytes, envelope: bytes) -> BundlePart:
             f"the part for chain {chain!r} is an envelope for channel {facts.channel[:80]!r}",
             chain=chain,
         )
-    return BundlePart(chain, envelope, facts)
+    return BundlePart(chain, envelope, facts, digest)
 
 
 def _check_sizes(parts: tuple[BundlePart, ...]) -> None:

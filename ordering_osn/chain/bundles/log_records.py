@@ -11,6 +11,7 @@ No I/O, no clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ordering_osn.chain.bundles.bundle import (
@@ -63,6 +64,10 @@ class ConfigMarker:
     chain: str
     config_block: int
     sequence: int
+
+
+RecordReader = Callable[[bytes], BundleRecord]
+"""`read_bundle_record`, or what gives the same for the same bytes."""
 
 
 def is_bundle_record(raw: bytes) -> bool:

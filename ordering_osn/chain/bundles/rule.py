@@ -43,6 +43,7 @@ from ordering_osn.chain.bundles.log_records import (
     BadLogRecord,
     BundleRecord,
     ConfigMarker,
+    RecordReader,
     is_bundle_record,
     is_config_marker,
     read_bundle_record,
@@ -141,7 +142,8 @@ class RuleState:
 class BundleRule:
     """The rule for the log of one set. For one thread."""
 
-    def __init__(self, state: RuleState) -> None:
+    def __init__(self, state: RuleState, *, read: RecordReader = read_bundle_record) -> None:
+        """`read`: as `read_bundle_record`, which may be remembered from another chain's reading."""
         chains = state.chains
         assert CHAINS_MIN <= len(chains) <= CHAINS_MAX, "a set of several chains"
         assert chains == tuple(sorted(dict.fromkeys(chains))), "sorted, each once"
@@ -152,6 +154,7 @@ class BundleRule:
         self._counted = state.counted
         self._window = dict.fromkeys(state.window)  # in the order in which they counted
         self._window_max = state.window_max
+        self._read_record = read
 
     @property
     def state(self) -> RuleState:
@@ -219,7 +222,7 @@ class BundleRule:
 
     def _bundle(self, offset: int, raw: bytes) -> Outcome:
         try:
-            record = read_bundle_record(raw)
+            record = self._read_record(raw)
         except BadLogRecord as error:
             return BundleVoid(b"", VoidReason.MALFORMED, "", str(error))
         bundle_id = record.bundle.id

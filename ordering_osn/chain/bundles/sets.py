@@ -12,7 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ordering_osn.chain.bundles.log_records import ConfigMarker
+from ordering_osn.chain.bundles.log_records import (
+    ConfigMarker,
+    RecordReader,
+    read_bundle_record,
+)
 from ordering_osn.chain.bundles.metadata import BundleMetadata, SetHead
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, BundleRule, Outcome, RuleState
 from ordering_osn.chain.bundles.saved import encode_state
@@ -32,14 +36,19 @@ class ChainSets:
     """The rules of one chain's sets, by the chains of each set. For one thread, but `marker`."""
 
     def __init__(
-        self, states: Iterable[SetState] = (), *, window_max: int = BUNDLE_WINDOW_MAX
+        self,
+        states: Iterable[SetState] = (),
+        *,
+        window_max: int = BUNDLE_WINDOW_MAX,
+        read: RecordReader = read_bundle_record,
     ) -> None:
         self._window_max = window_max
+        self._read_record = read
         self._rules: dict[Chains, BundleRule] = {}
         self._linked: dict[Chains, int] = {}
         for entry in states:
             chains = entry.state.chains
-            self._rules[chains] = BundleRule(entry.state)
+            self._rules[chains] = BundleRule(entry.state, read=read)
             self._linked[chains] = entry.linked
         self._stepped: Chains = ()
         self._before: RuleState | None = None  # of the set stepped last; None: it had no state
@@ -53,7 +62,8 @@ class ChainSets:
         rule = self._rules.get(chains)
         self._stepped, self._before = chains, None if rule is None else rule.head
         if rule is None:
-            rule = BundleRule(RuleState(chains, 0, window_max=self._window_max))
+            fresh = RuleState(chains, 0, window_max=self._window_max)
+            rule = BundleRule(fresh, read=self._read_record)
             self._rules[chains] = rule
         return rule.step(offset, raw, to)
 

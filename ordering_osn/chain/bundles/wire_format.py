@@ -177,6 +177,8 @@ def _field(view: memoryview, position: int, what: str) -> tuple[int, int, Value,
 def _varint(view: memoryview, position: int, what: str) -> tuple[int, int]:
     if position < len(view) and (first := view[position]) < 0x80:  # as almost always
         return first, position + 1
+    if position + 1 < len(view) and (second := view[position + 1]) < 0x80:  # as most lengths
+        return first & 0x7F | second << 7, position + 2
     number = 0
     for index in range(_VARINT_BYTES_MAX):
         if position >= len(view):

@@ -14,6 +14,7 @@ from ordering_osn.chain.bundles.bundle import BadBundle, Bundle, check_signature
 from ordering_osn.chain.envelopes import ParsedEnvelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import SignedData
+from ordering_osn.identity import Verification
 from ordering_osn.node.filters import Refusal, admit_normal, check_writer
 
 
@@ -27,26 +28,33 @@ class BundleRefusal(AmcastError):
         self.chain = chain
 
 
-def read_signed(raw: bytes) -> Bundle:
+def read_signed(raw: bytes) -> tuple[Bundle, Verification]:
     """Read a bundle that anybody sent; raises `BundleRefusal` 400, 403 or 413.
 
-    Afterwards its submitter has signed it. Which rights he has, `admit` says.
+    Afterwards its submitter has signed it, as it was verified. Which rights he has, `admit` says.
     """
     try:
         bundle = read_bundle(raw)
-        check_signature(bundle)
+        verified = check_signature(bundle)
     except BadBundle as error:
         raise BundleRefusal(error.status, error.info, error.chain) from error
-    return bundle
+    return bundle, verified
 
 
-def admit(bundle: Bundle, configs: Sequence[ChannelConfig], *, now: datetime) -> tuple[int, ...]:
+def admit(
+    bundle: Bundle,
+    configs: Sequence[ChannelConfig],
+    *,
+    now: datetime,
+    verified: Verification | None = None,
+) -> tuple[int, ...]:
     """Judge a bundle by the config of each of its chains, in their order; give its stamps.
 
+    `verified`: as whom the submitter's signature was verified. It is verified once for all chains.
     Raises `BundleRefusal` with the status and the chain of the first refusal: the part must pass
     all filters of its chain, and the submitter must satisfy the chain's Writers.
     """
-    signed = SignedData(*bundle.signed)
+    signed = SignedData(*bundle.signed, verified=set() if verified is None else {verified})
     stamps = []
     for part, config in zip(bundle.parts, configs, strict=True):
         try:

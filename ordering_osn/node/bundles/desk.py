@@ -32,7 +32,7 @@ from typing import Any
 
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AmcastError, UsageError
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, Status
+from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.bundles.intake import (
@@ -55,6 +55,7 @@ from ordering_osn.chain.bundles.rule import (
     Outcome,
     VoidReason,
 )
+from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import BundleRefusal, admit, read_signed
 from ordering_osn.node.bundles.changes import Changes
 from ordering_osn.node.bundles.fates import BundleFates
@@ -81,10 +82,12 @@ class BundleDesk:
         ready_s: float = READY_S,
         intake: BundleIntake | None = None,
         fates: BundleFates | None = None,
+        encode: Callable[[BundleRecord], bytes] = encode_bundle_record,
     ) -> None:
         self._chains = chains
         self._closed = closed  # chains of this node that could not be opened, and why
         self._posts = posts
+        self._encode = encode
         self._metrics = metrics
         self._clock = clock
         self._ready_s = ready_s
@@ -108,9 +111,9 @@ class BundleDesk:
         self._loop = asyncio.get_running_loop()
         bundle_id = b""
         try:
-            bundle = read_signed(raw)
+            bundle, verified = read_signed(raw)
             bundle_id = bundle.id
-            await self._take_in(bundle)
+            await self._take_in(bundle, verified)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
         except BundleRefusal as refused:
             answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
@@ -130,6 +133,17 @@ class BundleDesk:
                 fate = self._fate(bundle_id)
         return fate
 
+    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+        """Give the end of the log of exactly this set, in which all bundles of the set stand."""
+        try:
+            await self._refuse_undeclared(chains)
+            self._nodes(chains)
+            return LogEnd(int(Status.SUCCESS), offset_next=await self._posts.end(chains))
+        except BundleRefusal as refused:
+            return LogEnd(refused.status, refused.info)
+        except AmcastError as error:
+            return LogEnd(int(Status.SERVICE_UNAVAILABLE), str(error))
+
     def _fate(self, bundle_id: bytes) -> BundleFate:
         with self._lock:
             fate = self._fates.fate(bundle_id, frozenset(self._chains))
@@ -140,7 +154,7 @@ class BundleDesk:
 
     # -- taking in ------------------------------------------------------------------------------
 
-    async def _take_in(self, bundle: Bundle) -> None:
+    async def _take_in(self, bundle: Bundle, verified: Verification) -> None:
         """Return when the bundle is stored, or known; raises `BundleRefusal`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
@@ -149,7 +163,8 @@ class BundleDesk:
         if under_way is None:
             if self._is_known(bundle.id):
                 return
-            stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
+            configs = [node.config for node in nodes]
+            stamps = admit(bundle, configs, now=self._clock(), verified=verified)
             try:
                 with self._lock:
                     self._intake.take_in(bundle)
@@ -236,7 +251,7 @@ class BundleDesk:
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
             stamps = await self._markers_stand(bundle, stamps, deadline)
-            record = encode_bundle_record(BundleRecord(bundle, stamps))
+            record = self._encode(BundleRecord(bundle, stamps))
             with self._lock:
                 if self._intake.get(bundle.id) is None:
                     return

@@ -45,5 +45,8 @@ class BundlePosts(Protocol):
     async def declares(self, to: tuple[str, ...]) -> bool:
         """Whether exactly this set has a log."""
 
+    async def end(self, to: tuple[str, ...]) -> int:
+        """Give the end of the log of a declared set. Raises `AmcastError`."""
+
     async def start(self, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
         """Post a record; give its future outcome."""

@@ -1,6 +1,7 @@
 """No call blocks the event loop: not while a cluster in memory or a real broker does not answer.
 
-Each test first shows that the heart finds a block: the synchronous call in the place of ours.
+The first test shows that the heart finds a block: of a synchronous producer that waits for room, in
+memory. The others show that it finds none; no such counterpart is run for each of their calls.
 """
 
 import asyncio
@@ -190,11 +191,11 @@ def test_messages_are_ordered_and_delivered_on_a_real_broker(one_broker, driver,
             AsyncConsumer(**where, name="C1") as consumer,
         ):
 
-            async def one(number):
+            async def sent_and_ordered(number):
                 receipt = await producer.multicast(b"%d" % number, to={f"P{1 + number % 2}"})
                 return await receipt.ordered(PATIENCE_S)
 
-            sent = await asyncio.gather(*map(one, range(200)))
+            sent = await asyncio.gather(*map(sent_and_ordered, range(200)))
             receipts = await producer.multicast_all([b"x"] * 300, to={"P2"})
             sent += await receipts.ordered(PATIENCE_S)
             received = []

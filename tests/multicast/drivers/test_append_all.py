@@ -71,6 +71,23 @@ def test_many_get_consecutive_offsets_in_their_order_among_single_appends(world,
     assert values(records[partition])[4:] == [b"%d" % number for number in range(2000)]
 
 
+@pytest.mark.parametrize("headers", [None, [(), [("h", b"1")], [("h", b""), ("i", b"2")]]])
+def test_many_have_a_key_each_and_headers(world, opened, headers):
+    (partition,) = world.topic()
+    appender = opened(world.driver.appender())
+    outcomes = Outcomes()
+    sent = [b"a", None, b"c"]
+    given = [b"k", None, b""]
+    assert appender.append_all(partition, sent, keys=given, headers=headers, done=outcomes) == 3
+    assert appender.flush(PATIENCE_S)
+    assert outcomes == [Appended(0), Appended(1), Appended(2)]
+    records, _ = read(opened(world.driver.reader({partition: 0})), {partition: 3})
+    assert [record.value for record in records[partition]] == sent
+    assert [record.key for record in records[partition]] == given
+    read_back = [list(record.headers) for record in records[partition]]
+    assert read_back == [list(pairs) for pairs in headers or [()] * 3]
+
+
 def test_a_full_buffer_takes_the_first_ones_and_says_how_many(world, opened):
     (partition,) = world.topic()
     world.hold_appends = True

@@ -11,7 +11,8 @@ import pytest
 from grpc import aio
 
 from multicast.errors import UsageError
-from ordering_osn.api.grpc_server import ConnectionLost, NodeClient, Server
+from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
 from ordering_osn.api.seek import ENDLESS, seek_envelope

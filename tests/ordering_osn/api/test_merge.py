@@ -195,6 +195,43 @@ def test_a_record_without_an_entry_is_waited_for_until_it_is_settled():
     assert merged.next().cursor == "b"
 
 
+def test_a_block_that_is_written_while_its_ledger_is_read_loses_no_entry():
+    order = of(("a", True))
+    chain = Chain("a", order)
+
+    class Late(Reader):
+        """The block is written, and its record settled, right after it was looked for."""
+
+        def peek(self):
+            entry = super().peek()
+            chain.step()
+            chain.cut()
+            return entry
+
+    merged = MergedOrder({"a": Late(chain)})
+    merged.take([order[0][0]], {})
+    assert merged.next() is None
+    assert [chain for chain, _ in merged.next().parts] == ["a"]
+
+
+def test_parts_of_different_bundles_at_one_record_end_the_stream():
+    order = of(("a+b", True))
+
+    class Other(Reader):
+        def peek(self):
+            entry = super().peek()
+            return entry._replace(bundle=BundleMetadata(0, b"another", (), ()))
+
+    chains = [Chain(name, order) for name in "ab"]
+    for chain in chains:
+        chain.step()
+        chain.cut()
+    merged = MergedOrder({"a": Reader(chains[0]), "b": Other(chains[1])})
+    merged.take([order[0][0]], {})
+    with pytest.raises(TornBundle, match=r"record 0 of the log a\+b"):
+        merged.next()
+
+
 def test_a_bundle_that_is_not_in_all_ledgers_ends_the_stream():
     order = of(("a+b", True))
     a, b = Chain("a", order), Chain("b", [(order[0][0], False)])

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind
-from ordering_osn.api.grpc_server import ConnectionLost
+from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.signed_request import signed_request
@@ -14,6 +14,8 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.wire.multichain_pb2 import (
     BundleResponse,
     DeliverMultiRequest,
+    LogEndRequest,
+    LogEndResponse,
     SignedRequest,
     StatusRequest,
     StatusResponse,
@@ -31,6 +33,7 @@ from tests.ordering_osn.helpers.chains import (
 )
 
 BROADCAST, STATUS = "/amcast.osn.MultiChain/BroadcastMulti", "/amcast.osn.MultiChain/Status"
+LOG_END = "/amcast.osn.MultiChain/LogEnd"
 ID = b"i" * 32
 COMMITTED = BundleFate(
     FateKind.COMMITTED, ("chain-a", "chain-b", "chain-c"), True, places={
@@ -48,6 +51,13 @@ class BundleChannels(SmallChannels):
         self.waits = []
         self.first = asyncio.Event()
         self.bundles = []
+        self.ends = []
+
+    async def log_end(self, chains):
+        self.ends.append(chains)
+        if "chain-c" in chains:
+            return LogEnd(404, "the set is not declared")
+        return LogEnd(200, offset_next=17)
 
     async def submit_bundle(self, raw):
         self.bundles.append(raw)
@@ -218,3 +228,43 @@ def test_under_mutual_tls_a_request_is_bound_to_the_certificate(runner, channels
     both = {"tls": MUTUAL_TLS, "client_tls": USER_TLS, "name": "orderer.example.com"}
     assert status(runner, channels, **both).status == 400
     assert status(runner, channels, tls_hash=USER_TLS.tls_hash, **both).status == 200
+
+
+# -- the end of a set's log ------------------------------------------------------------------------
+
+
+def log_end(runner, channels, *chains, signer=USER, raw=None):
+    request = raw or signed_request(signer, log_end=LogEndRequest(chains=chains))
+
+    async def ask():
+        async with served(channels) as client:
+            (answer,) = await gathered(client.exchange(LOG_END, [request], timeout_s=60.0))
+            return LogEndResponse.FromString(answer)
+
+    return runner.run(ask())
+
+
+def test_the_end_of_a_sets_log_is_given_to_a_reader_of_one_of_its_chains(runner, channels):
+    answer = log_end(runner, channels, "chain-b", "chain-a")
+    assert (answer.status, answer.info, answer.offset_next) == (200, "", 17)
+    answer = log_end(runner, channels, "chain-a", "chain-c")
+    assert (answer.status, answer.info) == (404, "the set is not declared")
+    assert channels.ends == [("chain-a", "chain-b"), ("chain-a", "chain-c")]
+
+
+def test_a_wrong_request_for_the_end_of_a_log_is_refused_before_it_is_looked_up(runner, channels):
+    many = [f"chain-{number}" for number in range(65)]
+    for status_expected, chains, asked in (
+        (400, (), {"raw": b"\xff\xff"}),
+        (400, (), {"raw": signed_request(USER, status=StatusRequest(bundle_id=ID))}),
+        (400, (), {}),
+        (400, ("chain-a",), {}),
+        (400, ("chain-a", "chain-a"), {}),
+        (400, many, {}),
+        (403, ("chain-a", "chain-b"), {"signer": STRANGER}),
+        (403, ("chain-x", "chain-y"), {}),
+    ):
+        answer = log_end(runner, channels, *chains, **asked)
+        assert answer.status == status_expected, (chains, asked, answer)
+        assert answer.info
+    assert channels.ends == []

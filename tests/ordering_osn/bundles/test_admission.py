@@ -7,9 +7,10 @@ import pytest
 
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, ClusterUnreachable
-from ordering_osn.chain.bundles.bundle import encode_bundle
+from ordering_osn.chain.bundles.bundle import check_signature, encode_bundle
 from ordering_osn.chain.bundles.intake import BundleIntake
-from ordering_osn.node.bundles.admission import admit
+from ordering_osn.identity import Identity
+from ordering_osn.node.bundles.admission import BundleRefusal, admit
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.desk import SmallDesk, signed_bundle
 from tests.ordering_osn.helpers.pki import root
@@ -80,6 +81,18 @@ def test_a_submitter_without_rights_is_403_with_the_first_chain():
     answered = answer(SmallDesk(), made)
     assert (answered.status, answered.chain) == (403, "chain-a")
     assert "submitter" in answered.info
+
+
+def test_a_submitter_needs_rights_on_each_chain():
+    authority = root("ca.org2")
+    submitter = configs.Member(authority.issue("member", units=["client"]), "Org2MSP")
+    world = SmallDesk()
+    for name, status in (("chain-a", 403), ("chain-b", 200)):
+        made = signed_bundle(signer=submitter, parts_by=configs.org_user())
+        wider = configs.with_organisation(configs.genesis(name), authority)
+        world.nodes[name].config = wider
+        answered = answer(world, made)
+        assert (answered.status, answered.chain) == (status, "chain-b" if status == 403 else "")
 
 
 def test_the_first_of_two_bad_parts_counts():
@@ -162,3 +175,52 @@ def test_a_record_that_is_not_stored_is_503_and_the_answer_says_whether_it_may_c
         assert world.posts.started == 2
 
     asyncio.run(ask())
+
+
+def test_the_submitter_is_verified_once_for_all_chains_and_each_part_in_its_own(monkeypatch):
+    made, world = signed_bundle(), SmallDesk()
+    verified = []
+    whole = Identity.verify
+
+    def counted(identity, message, signature):
+        verified.append(message)
+        whole(identity, message, signature)
+
+    monkeypatch.setattr(Identity, "verify", counted)
+    newer = [configs.genesis("chain-a"), configs.genesis("chain-b")]
+    admit(made, newer, now=configs.NOW)
+    assert verified.count(made.content) == 1
+    assert len(verified) == 3
+    verified.clear()
+    assert answer(world, made).status == 200
+    assert made.content not in verified  # `check_signature` has verified it
+    assert len(verified) == 2
+
+
+def test_what_was_verified_as_somebody_else_is_verified_again():
+    made = signed_bundle()
+    forged = replace(made, signature=signed_bundle().signature)
+    elsewhere = check_signature(signed_bundle(signer=STRANGER))
+    with pytest.raises(BundleRefusal) as refused:
+        admit(forged, [configs.genesis("chain-a")] * 2, now=configs.NOW, verified=elsewhere)
+    assert (refused.value.status, refused.value.chain) == (403, "chain-a")
+
+
+# -- the end of the set's log ----------------------------------------------------------------------
+
+
+def log_end(world):
+    end = asyncio.run(world.desk.log_end(world.chains))
+    return end.status, end.offset_next
+
+
+def test_the_end_of_the_log_is_behind_its_last_record():
+    assert log_end(SmallDesk()) == (200, 2)  # the markers
+
+
+def test_a_node_that_cannot_say_where_the_log_ends_says_why():
+    undeclared, away = SmallDesk(), SmallDesk()
+    undeclared.posts.declared = False
+    away.posts.refuses = ClusterUnreachable("nobody answered")
+    for world, status in ((undeclared, 404), (SmallDesk(runs=["chain-a"]), 404), (away, 503)):
+        assert log_end(world) == (status, 0)

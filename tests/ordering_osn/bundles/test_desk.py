@@ -15,7 +15,7 @@ from ordering_osn.chain.bundles.rule import BundleVoid, VoidReason
 from ordering_osn.node.bundles.fates import BundleFates
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundles import AB, marker
-from tests.ordering_osn.helpers.desk import SmallDesk, in_thread, signed_bundle
+from tests.ordering_osn.helpers.desk import SmallDesk, SmallStatus, in_thread, signed_bundle
 
 ABC = ("chain-a", "chain-b", "chain-c")
 
@@ -224,6 +224,72 @@ def test_bundles_of_a_set_are_posted_in_the_order_in_which_they_were_sent(runner
         assert [answer.status for answer in await asyncio.gather(*sent)] == [200] * 5
         ids = [read_bundle_record(raw).bundle.id for raw in world.posts.records[2:]]
         assert ids == [each.id for each in made]
+
+    runner.run(story())
+
+
+def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain(runner):
+    class ReadyLater(SmallStatus):
+        """The first who asks waits; the chain is ready when the next one asks."""
+
+        def __init__(self):
+            super().__init__()
+            self.gate = asyncio.Event()
+            self.calls = 0
+
+        async def ready(self, timeout_s):
+            self.calls += 1
+            if self.calls == 1:
+                await self.gate.wait()
+            return await super().ready(timeout_s)
+
+    async def story():
+        world, made = SmallDesk(), [signed_bundle() for _ in range(2)]
+        status = world.nodes["chain-a"].status = ReadyLater()
+        first = asyncio.create_task(world.submit(made[0]))
+        await world.turns(lambda: status.calls)
+        second = asyncio.create_task(world.submit(made[1]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        status.gate.set()
+        assert [answer.status for answer in await asyncio.gather(first, second)] == [200, 200]
+        ids = [read_bundle_record(raw).bundle.id for raw in world.posts.records[2:]]
+        assert ids == [each.id for each in made]
+
+    runner.run(story())
+
+
+def test_a_void_record_is_taken_once_although_each_chain_reads_it(runner):
+    async def story():
+        world, made = SmallDesk(), signed_bundle()
+        overtaken(world)
+        await world.submit(made)
+        for _ in range(2):  # the marker, and the bundle, which is stale
+            world.read("chain-a")
+        world.update("chain-a")
+        world.read("chain-b")  # the marker
+        await world.turns(lambda: world.posts.started == 2)
+        world.read("chain-b")  # the first record, behind the second post
+        for _ in range(5):
+            await asyncio.sleep(0)
+        world.read_all()
+        assert world.metrics.bundles_reposted.value() == 1
+        assert world.posts.started == 2
+
+    runner.run(story())
+
+
+def test_a_void_bundle_that_is_sent_again_and_may_be_stored_is_not_said_to_be_void(runner):
+    async def story():
+        world, made = SmallDesk(intake=BundleIntake(posts_max=1)), signed_bundle()
+        overtaken(world)
+        await world.submit(made)
+        world.read_all()
+        assert (await world.fate(made)).kind is FateKind.VOID
+        world.update("chain-a")
+        world.posts.outcomes = [AppendFailed(AppendUnknown("nobody answered."))]
+        assert (await world.submit(made)).status == 503
+        assert (await world.fate(made)).kind is FateKind.UNKNOWN
 
     runner.run(story())
 

@@ -1,6 +1,7 @@
-"""Bugs planted into a copy of the rule, one or two lines each: the tests of this folder find all.
+"""Bugs planted into a copy of the source, one or two lines each: the tests named here find all.
 
-`planted.toml` has the patches. Each must match its file exactly once.
+`planted.toml` has the patches of the rule and of the core, `planted_at_nodes.toml` those of what a
+node does with bundles. Each must match its file exactly once.
 """
 
 import os
@@ -23,24 +24,30 @@ FINDERS = (
     "test_parts",
     "test_saved",
     "test_intake",
+    "../chain/test_set_records",
     "../chain/test_restarts",
 )
 
 
 @dataclass(frozen=True)
-class RuleBug:
+class PlantedBug:
     name: str
     file: str
     old: str
     new: str
     also: tuple[str, str] | None = None
+    by: tuple[str, ...] = FINDERS
 
     @property
     def patches(self):
         return [(self.old, self.new), *([tuple(self.also)] if self.also else [])]
 
 
-BUGS = [RuleBug(**entry) for entry in tomllib.loads((HERE / "planted.toml").read_text())["bug"]]
+BUGS = [
+    PlantedBug(**entry)
+    for patches in ("planted.toml", "planted_at_nodes.toml")
+    for entry in tomllib.loads((HERE / patches).read_text())["bug"]
+]
 of_each_bug = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 
 
@@ -82,7 +89,7 @@ def test_a_planted_bug_is_found(bug, copy):
         for old, new in bug.patches:
             planted = planted.replace(old, new)
         patched.write_text(planted)
-        found = next((each for name in FINDERS if (each := failures(copy, name))), [])
+        found = next((each for name in bug.by if (each := failures(copy, name))), [])
     finally:
         patched.write_text(text)
     assert found, f"{bug.name!r} was not found"

@@ -164,7 +164,8 @@ def test_the_schedules_meet_every_reason_and_every_fault():
     for seed in range(8):
         stats += ran(seed).stats
     events = ("counts", "crash", "lost", "sent again", "refused", "posted again", "settled")
-    assert {name for name in (*VoidReason, *events, "gives up") if not stats[name]} == set()
+    plans = ("new set", "undeclared")
+    assert {name for name in (*VoidReason, *events, *plans, "gives up") if not stats[name]} == set()
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,7 @@ def test_the_schedules_meet_every_reason_and_every_fault():
         "each chain judges by its own config",
         "a restart forgets the state",
         "a head is older than its block",
+        "a new set has no head",
     ],
 )
 def test_a_wrong_node_is_noticed(bug):

@@ -1,12 +1,13 @@
 """A small world in virtual time: nodes that run several chains, logs of chains and of sets.
 
-The cores are real: bundles, records, the rule, its saved heads, blocks' metadata. The rest is as
-small as it can be, and drawn from one seed.
+The cores are real: bundles, records, the rule of each set, its saved heads, blocks' metadata. The
+rest is as small as it can be, and drawn from one seed.
 
     log      records of one destination set, in the order in which they were stored. A chain's own
              log holds single transactions, configs and times to cut, as tuples
     order    one total order of all logs' records, which respects each log; it lags behind. A
              chain's stream is the part of it that concerns the chain
+    plan     an entry of the order: from there on a set is declared, and its log is in the order
     node     runs a replica of each chain. A crash loses everything but the replicas' blocks
     replica  reads its chain's stream, cuts blocks, and remembers in each block's metadata what the
              next start needs
@@ -22,19 +23,13 @@ from ordering_osn.chain.bundles.intake import BundleIntake, BundleSettled, Judge
 from ordering_osn.chain.bundles.metadata import (
     BlockBundles,
     BundleMetadata,
-    SetHead,
     encode_block_bundles,
     metadata_of,
-    newest_places,
     read_block_bundles,
 )
-from ordering_osn.chain.bundles.rule import (
-    BundleCounts,
-    BundleRule,
-    BundleVoid,
-    RuleState,
-)
-from ordering_osn.chain.bundles.saved import encode_state, read_head
+from ordering_osn.chain.bundles.restart import restored_sets
+from ordering_osn.chain.bundles.rule import BundleCounts, BundleVoid
+from ordering_osn.chain.bundles.sets import ChainSets
 from tests.ordering_osn.helpers.bundles import Scribe, bundle_record, envelope, marker
 
 CHAINS = ("chain-a", "chain-b", "chain-c")
@@ -43,6 +38,7 @@ NODES = 3
 BLOCK_MAX = 3
 WINDOW = 8
 SUBMITTERS = 7
+PLAN = "plan"
 
 
 def admits(chain: str, sequence: int, submitter: int) -> bool:
@@ -78,6 +74,8 @@ class World:
         self.rng = Random(self.seed)
         self.logs = {log: [] for log in (*((chain,) for chain in CHAINS), *SETS)}
         self.streams = {chain: [] for chain in CHAINS}
+        self.declared = set(SETS) - set(self.rng.sample(SETS, 2))
+        self.first_plan = frozenset(self.declared)
         self.ordered = Counter()
         self.late = []
         self.calm = False
@@ -110,7 +108,11 @@ class World:
             self.logs[log].append(entry)
 
     def put_in_order(self):
-        ready = [log for log, records in self.logs.items() if self.ordered[log] < len(records)]
+        ready = [
+            log
+            for log, records in self.logs.items()
+            if self.ordered[log] < len(records) and (len(log) == 1 or log in self.declared)
+        ]
         if ready:
             log = self.rng.choice(ready)
             offset = self.ordered[log]
@@ -118,6 +120,17 @@ class World:
             self.order.append((log, offset))
             for chain in self.logs[log][offset][1]:
                 self.streams[chain].append((log, offset))
+
+    def declare(self):
+        """A new plan declares one set more."""
+        later = [chains for chains in SETS if chains not in self.declared]
+        if later:
+            chains = self.rng.choice(later)
+            self.stats["new set"] += 1
+            self.declared.add(chains)
+            self.order.append((PLAN, chains))
+            for chain in chains:
+                self.streams[chain].append((PLAN, chains))
 
     def forge(self):
         """Store what no correct node posts: in the wrong log, to a part of the set, garbage."""
@@ -132,7 +145,7 @@ class World:
             self.append(log, bundle_record(made, *present), log[:1])
         elif kind == 2:
             chain = self.rng.choice(log)
-            newest = self.nodes[0].replicas[chain].rules[log].marker(chain)
+            newest = self.nodes[0].replicas[chain].sets.marker(log, chain)
             if newest is not None and newest.sequence and newest.config_block:
                 blocks, sequences = self.rng.choice([(-1, 1), (1, -1), (0, 1), (1, 0), (-1, -1)])
                 sequence, block = newest.sequence + sequences, newest.config_block + blocks
@@ -179,6 +192,8 @@ class World:
         elif kind == 11:
             self.store_late()
             self.forge()
+            if self.chance(8):
+                self.declare()
         elif kind == 12 and self.chance(2):
             self.stats["crash"] += 1
             self.nodes[self.nodes.index(node)] = Node(self, blocks=node.blocks())
@@ -197,6 +212,8 @@ class World:
     def settle(self):
         """Without faults: everything is stored, ordered, read, decided and in blocks."""
         self.calm = True
+        while len(self.declared) < len(SETS):
+            self.declare()
         while True:
             before = self.progress()
             while self.late:
@@ -252,14 +269,18 @@ class Node:
     def judge(self, made):
         """Judge at the present configs, stamp and post; wait until the markers stand there."""
         world = self.world
+        if made.chains not in self.replicas[made.chains[0]].declared:
+            self.intake.forget(made.id)
+            world.stats["undeclared"] += 1
+            return
         stamps = tuple(self.replicas[chain].sequence for chain in made.chains)
         submitter = int(made.submitter.split()[1])
         if not all(map(admits, made.chains, stamps, [submitter] * len(stamps))):
             self.intake.forget(made.id)
             world.stats["refused"] += 1
             return
-        rule = self.replicas[made.chains[0]].rules[made.chains]
-        standing = [rule.marker(chain) for chain in made.chains]
+        sets = self.replicas[made.chains[0]].sets
+        standing = [sets.marker(made.chains, chain) for chain in made.chains]
         stand = [each.sequence if each else None for each in standing] == list(stamps)
         if not stand and not world.chance(3):  # an impatient node does not wait
             self.judging.append(made)
@@ -290,34 +311,25 @@ class Replica:
         self.position = last.position if last else 0
         self.sequence = last.sequence if last else 0
         self.config_block = last.config_block if last else 0
-        self.rules = {chains: self.restored(chains) for chains in SETS if chain in chains}
+        self.sets = ChainSets(self.restored(), window_max=WINDOW)
+        read = self.world.streams[chain][: self.position]
+        self.declared = {chains for chains in world.first_plan if chain in chains}
+        self.declared.update(chains for log, chains in read if log == PLAN)
         self.posted = {}  # by set: the sequence whose marker is posted
 
     @property
     def height(self):
         return len(self.blocks) + 1  # block 0 is the genesis block
 
-    def restored(self, chains):
-        """The rule's state behind the last block, from the blocks alone."""
-        fresh = RuleState(chains, 0, window_max=WINDOW)
+    def restored(self):
+        """The states of the sets behind the last block, from the blocks alone."""
         if not self.blocks or self.world.bug == "a restart forgets the state":
-            return BundleRule(fresh)
-        last = len(self.blocks)
-        head = self.metadata(last).head(chains)
-        newest = [place.bundle_id for place in newest_places(chains, last, WINDOW, self.metadata)]
-        return BundleRule(read_head(head.state, newest, window_max=WINDOW))
+            return []
+        restored = restored_sets(len(self.blocks), self.metadata, window_max=WINDOW)
+        return [each.state for each in restored]
 
     def metadata(self, number):
         return read_block_bundles(self.blocks[number - 1].metadata)
-
-    def linked(self, chains):
-        """The newest block so far with a part of the set."""
-        if not self.blocks:
-            return 0
-        last = self.metadata(len(self.blocks))
-        if any(part.chains == chains for part in last.parts):
-            return len(self.blocks)
-        return last.head(chains).previous_block
 
     def turn(self):
         self.owed_markers()
@@ -325,6 +337,10 @@ class Replica:
         if self.position == len(stream):
             return
         log, offset = stream[self.position]
+        if log == PLAN:
+            self.position += 1
+            self.declared.add(offset)
+            return
         record, to = self.world.logs[log][offset]
         if log == (self.chain,):
             self.own(record)
@@ -335,8 +351,8 @@ class Replica:
 
     def owed_markers(self):
         """Post the marker of the present config to each set that has not read it."""
-        for chains, rule in self.rules.items():
-            newest = rule.marker(self.chain)
+        for chains in sorted(self.declared):
+            newest = self.sets.marker(chains, self.chain)
             owed = newest is None or newest.sequence < self.sequence
             if owed and self.posted.get(chains) != self.sequence:
                 raw = marker(self.chain, self.sequence, block=self.config_block)
@@ -361,7 +377,7 @@ class Replica:
 
     def shared(self, log, offset, record, to):
         self.position += 1
-        outcome = self.rules[log].step(offset, record, to)
+        outcome = self.sets.step(log, offset, record, to)
         if self.chain == log[0]:
             self.node.read(outcome)
         if isinstance(outcome, BundleVoid):
@@ -381,10 +397,10 @@ class Replica:
             for index, (_, made) in enumerate(self.pending)
             if made is not None
         ]
-        heads = tuple(
-            SetHead(chains, encode_state(self.rules[chains].head), self.linked(chains))
-            for chains in sorted(self.rules)
-        )
+        heads = self.sets.heads()
+        if self.world.bug == "a new set has no head":
+            heads = tuple(head for head in heads if head.chains in self.world.first_plan)
+        self.sets.written(self.height, parts)
         block = Block(
             tuple(entry for entry, _ in self.pending),
             encode_block_bundles(BlockBundles(tuple(parts), heads)),

@@ -64,6 +64,20 @@ def test_a_bundle_is_made_of_files_and_each_time_another(made, tmp_path, parts, 
     assert third.id.hex() in capsys.readouterr().err
 
 
+def test_a_bundle_expires_so_many_records_behind_the_end_that_a_node_says(tmp_path, parts, capsys):
+    words = ("osn", "bundle", *parts, *SIGNER, "--out", tmp_path / "out")
+    with scripted_elsewhere(ScriptedNode(World())) as (address,):
+        amcast(*words, "--expires-in", 10, "--node", address)
+    (raw,) = frames(tmp_path / "out")
+    assert read_bundle(raw).expiry == 49
+    assert capsys.readouterr().err.endswith("for chain-a, chain-b, until offset 49\n")
+    for wrong in (["--expires-in", 5], ["--expires-in", 5, "--expiry", 7, "--node", address]):
+        with pytest.raises(UsageError, match="--expires-in needs a --node to ask, and no --expiry"):
+            amcast(*words, *wrong)
+    with pytest.raises(UsageError, match="at least 1 record, not in 0"):
+        amcast(*words, "--expires-in", 0, "--node", address)
+
+
 def test_bundles_are_sent_and_awaited(made, capsys):
     file, bundles = made
     with scripted_elsewhere(ScriptedNode(World())) as (address,):

@@ -7,7 +7,7 @@ import pytest
 
 from multicast.errors import TimedOut, UsageError
 from multicast.local.broker import free_ports
-from ordering_osn.api.grpc_server import ConnectionLost, MethodMissing
+from ordering_osn.api.connection_errors import ConnectionLost, MethodMissing
 from ordering_osn.chain.bundles.bundle import BadBundle
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (
@@ -18,7 +18,12 @@ from ordering_osn.client import (
     RequestRefused,
     Submitted,
 )
-from ordering_osn.client.messages import BadAnswer
+from ordering_osn.client.messages import (
+    BadAnswer,
+    read_delivered,
+    read_fate,
+    read_submitted,
+)
 from tests.ordering_osn.helpers.chains import USER, gathered, transaction
 from tests.ordering_osn.helpers.multi import (
     AB,
@@ -156,6 +161,14 @@ def test_an_answer_to_another_bundle_is_an_error():
     node = ScriptedNode(World(), ["other"])
     error = raised(BadAnswer, calling([node], lambda client: client.submit(fresh())))
     assert "instead of" in str(error)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda raw: read_submitted(raw, bytes(32)), read_fate, read_delivered]
+)
+def test_an_answer_that_cannot_be_decoded_is_an_error(read):
+    with pytest.raises(BadAnswer, match="the node's answer cannot be decoded"):
+        read(b"\xff")
 
 
 # -- submit_many -----------------------------------------------------------------------------------
@@ -330,6 +343,30 @@ def test_submit_and_wait_is_bounded_as_a_whole():
     raised(TimedOut, calling([node], lambda client: client.submit_and_wait(fresh(), 0.3)))
 
 
+# -- the end of a log, and expiries ----------------------------------------------------------------
+
+
+def test_an_expiry_is_counted_from_the_end_of_the_log():
+    nodes = [ScriptedNode(World(), statuses=["break"]), ScriptedNode(World())]
+    assert run(calling(nodes, lambda c: c.log_end(("chain-b", "chain-a")), retry_s=60.0)) == 40
+    for count, last in ((1, 40), (10, 49)):
+        assert run(calling([ScriptedNode(World())], lambda c, n=count: c.expiry(AB, n))) == last
+
+
+def test_a_set_without_a_log_has_no_end():
+    call = calling([ScriptedNode(World())], lambda client: client.log_end(("chain-a", "chain-c")))
+    error = raised(RequestRefused, call)
+    assert str(error) == "the request for the log of chain-a+chain-c was answered 404: not declared"
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_bundle_expires_in_one_record_at_least(count):
+    node = ScriptedNode(World())
+    error = raised(UsageError, calling([node], lambda client: client.expiry(AB, count)))
+    assert "at least 1 record" in str(error)
+    assert node.requests == []
+
+
 # -- deliver ---------------------------------------------------------------------------------------
 
 
@@ -410,6 +447,19 @@ def test_an_entry_that_takes_too_long_is_a_time_out():
 def test_another_start_is_refused():
     call = calling([ScriptedNode(World())], lambda client: gathered(client.deliver(AB, "begin")))
     assert "oldest, newest" in str(raised(UsageError, call))
+
+
+@pytest.mark.parametrize(("stop", "ends"), [("newest", True), ("never", False)])
+def test_a_stream_ends_at_the_newest_entry_or_never(stop, ends):
+    node = ScriptedNode(World(entries=entries()))
+    assert len(run(calling([node], lambda c: gathered(c.deliver(AB, stop=stop))))) == 6
+    (request,) = node.requests
+    assert request.deliver.HasField("stop") == ends
+
+
+def test_another_stop_is_refused():
+    call = calling([ScriptedNode(World())], lambda c: gathered(c.deliver(AB, stop="7")))
+    assert "newest or never" in str(raised(UsageError, call))
 
 
 def test_nodes_without_the_service_are_asked_once_each():

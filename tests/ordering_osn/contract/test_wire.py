@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from ordering_osn.api.grpc_server import ConnectionLost, NodeClient
+from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
 from tests.ordering_osn.helpers import configs

@@ -100,6 +100,12 @@ class SmallPosts:
     async def declares(self, to):
         return self.declared and to is not None
 
+    async def end(self, to):
+        assert len(to) > 1
+        if self.refuses is not None:
+            raise self.refuses
+        return len(self.records)
+
     async def start(self, raw, to):
         assert len(to) > 1
         if self.refuses is not None:

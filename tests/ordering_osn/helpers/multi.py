@@ -41,6 +41,7 @@ class World:
     fate: dict = field(default_factory=lambda: committed(*AB))  # of each bundle taken in
     taken: list = field(default_factory=list)  # IDs, in the order of the logs
     entries: list = field(default_factory=list)  # `MultiEntry`s without a cursor
+    log_ends: dict = field(default_factory=lambda: {AB: 40})  # by set
     delivers: bool = False  # whether a bundle taken in becomes an entry
 
     def take(self, made):
@@ -73,6 +74,7 @@ class ScriptedNode:
         handlers = {
             "BroadcastMulti": grpc.stream_stream_rpc_method_handler(self.broadcast),
             "Status": grpc.unary_unary_rpc_method_handler(self.status),
+            "LogEnd": grpc.unary_unary_rpc_method_handler(self.log_end),
             "DeliverMulti": grpc.unary_stream_rpc_method_handler(self.deliver),
         }
         generic = grpc.method_handlers_generic_handler(self.SERVICE, handlers)
@@ -122,6 +124,16 @@ class ScriptedNode:
         if isinstance(fate, list):
             fate = fate.pop(0) if len(fate) > 1 else fate[0]
         return wire.StatusResponse(status=200, **fate).SerializeToString()
+
+    async def log_end(self, raw, context):
+        chains = tuple(self.request(raw).log_end.chains)
+        what = self.statuses.popleft() if self.statuses else ""
+        if what == "break":
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the node stops")
+        if chains not in self.world.log_ends:
+            return wire.LogEndResponse(status=404, info="not declared").SerializeToString()
+        end = self.world.log_ends[chains]
+        return wire.LogEndResponse(status=200, offset_next=end).SerializeToString()
 
     async def deliver(self, raw, context):
         request = self.request(raw).deliver

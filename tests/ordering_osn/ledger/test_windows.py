@@ -1,10 +1,12 @@
 """Pruning and snapshots keep what a restart needs of bundles in the blocks that go."""
 
+import json
+
 import pytest
 
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
 from ordering_osn.ledger.snapshots import restore, snapshot
-from ordering_osn.ledger.windows import WINDOWS_FILE, ledger_sets, save_windows
+from ordering_osn.ledger.windows import WINDOWS_FILE, ledger_sets, read_windows, save_windows
 from tests.ordering_osn.helpers.bundles import bundle, bundle_record, marker
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules, sealed
 
@@ -73,3 +75,32 @@ def test_a_ledger_without_the_file_is_refused_and_a_damaged_one_says_so(ledger):
         windows.write_text(damaged)
         with pytest.raises(LedgerDamaged, match=WINDOWS_FILE):
             ledger_sets(ledger, BLOCKS - 1)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [["00" * 31, 3, 0]],  # not an ID
+        [["00" * 32, "3", 0]],
+        [["00" * 32, 3, -1]],
+        [["00" * 32, 3.5, 0]],
+        [["00" * 32, True, 0]],
+        [["00" * 32, 3]],
+        [[5, 3, 0]],
+        {"00": 1},
+        5,
+    ],
+)
+def test_a_file_with_places_that_no_pruning_writes_is_damaged(tmp_path, places):
+    document = {"schema_version": 1, "sets": [{"chains": AB, "places": places}]}
+    (tmp_path / WINDOWS_FILE).write_text(json.dumps(document))
+    with pytest.raises(LedgerDamaged, match="not what a pruning wrote"):
+        read_windows(tmp_path)
+
+
+@pytest.mark.parametrize("chains", ["ab", [1, 2], [["a"]], None, {}])
+def test_a_file_with_a_set_that_is_none_is_damaged(tmp_path, chains):
+    document = {"schema_version": 1, "sets": [{"chains": chains, "places": []}]}
+    (tmp_path / WINDOWS_FILE).write_text(json.dumps(document))
+    with pytest.raises(LedgerDamaged, match="not what a pruning wrote"):
+        read_windows(tmp_path)

@@ -1,0 +1,215 @@
+"""`amcast osn deliver` with several channels, at real nodes on a log in memory."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import pytest
+
+from multicast.cli.main import build
+from multicast.errors import AmcastError, TimedOut, UsageError
+from ordering_osn.cli import deliver as deliver_command
+from ordering_osn.cli.length_prefixed import frames
+from ordering_osn.wire.multichain_pb2 import MultiEntry
+from tests.helpers.small import until
+from tests.ordering_osn.helpers.bundle_nodes import A, B, C, Clients, bundle_for, quick_chains
+from tests.ordering_osn.helpers.chains import USER_FOLDER
+from tests.ordering_osn.helpers.served import served
+from tests.ordering_osn.helpers.small import (
+    Nodes,
+    chains_plan,
+    healthy,
+    ordered,
+    submit,
+    transaction,
+)
+
+pytestmark = pytest.mark.slow
+READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
+# A reader of a and b is declared, one of all three is not.
+READ = chains_plan(A, B, C, spanning=[(A, B), (B, C)], readers=[(A, B)])
+
+
+def amcast(*words):
+    """Run a command in this process; raises its error."""
+    build([str(word) for word in words])(
+        [str(word) for word in words], prog_name="amcast", standalone_mode=False
+    )
+
+
+def deliver(nodes, *words, chains=(A, B), call=amcast):
+    """Run `osn deliver` while these nodes serve; raises its error."""
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            addresses = [await stack.enter_async_context(served(node)) for node in nodes]
+            where = [flag for address in addresses for flag in ("--node", address)]
+            which = [flag for chain in chains for flag in ("-c", chain)]
+            await asyncio.to_thread(call, "osn", "deliver", *where, *which, *READER, *words)
+
+    asyncio.run(run())
+
+
+def refused(nodes, *words, kind=AmcastError, **options):
+    """Give the one sentence, and the exit code, with which the command ends."""
+    with pytest.raises(kind) as caught:
+        deliver(nodes, *words, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value), caught.value.exit_code
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """Two nodes with three bundles and six transactions in the chains a and b."""
+    with Nodes(READ, tmp_path) as osn, Clients() as clients:
+        raws = quick_chains(A, B, C)
+        nodes = [osn.start(name, *raws) for name in ("n1", "n2")]
+        healthy(*nodes)
+        bundles = [bundle_for(A, B), bundle_for(A, B), bundle_for(B, C)]
+        clients.accepted(nodes[0], *bundles)
+        clients.broadcast(nodes[0], *(transaction(chain) for chain in (A, B) * 3))
+        for node in nodes:
+            clients.committed(node, *bundles)
+            for chain, count in ((A, 5), (B, 6)):
+                until(lambda n=node, c=chain, k=count: len(ordered(n, c)) == k)
+        yield osn, nodes, bundles
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_entries_up_to_newest_and_the_rest_behind_each_cursor(filled, capsys):
+    _, nodes, bundles = filled
+    deliver(nodes[:1])
+    rows = lines(capsys)
+    assert len(rows) == 9
+    assert {row["bundle"] for row in rows} == {made.id.hex() for made in bundles} | {None}
+    for row in rows:
+        of_bundle = row["bundle"] is not None
+        assert len(row["channels"]) == (2 if of_bundle else 1)
+        # A bundle of b and c has one part that this reader asked for.
+        assert [each["channel"] for each in row["transactions"]] == [
+            chain for chain in row["channels"] if chain != C
+        ]
+        assert row["problems"] == []
+    for chain, count in ((A, 5), (B, 6)):  # each in the order of its blocks, each place once
+        places = [
+            (each["block"], each["index"])
+            for row in rows
+            for each in row["transactions"]
+            if each["channel"] == chain
+        ]
+        assert places == sorted(set(places))
+        assert len(places) == count
+    for number in (0, 4, 8):
+        deliver(nodes[1:], "--start", rows[number]["cursor"])
+        assert lines(capsys) == rows[number + 1 :]
+
+
+def test_newest_gives_nothing_where_nothing_comes(filled, capsys):
+    deliver(filled[1][:1], "--start", "newest")
+    assert lines(capsys) == []
+
+
+def test_raw_entries_are_frames_with_their_cursor(filled, capsysbinary, tmp_path):
+    _, nodes, _ = filled
+    deliver(nodes[:1], "--raw")
+    file = tmp_path / "raw"
+    file.write_bytes(capsysbinary.readouterr().out)
+    entries = [MultiEntry.FromString(raw) for raw in frames(file)]
+    deliver(nodes[:1])
+    rows = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert [entry.cursor.hex() for entry in entries] == [row["cursor"] for row in rows]
+    assert {(part.place.chain, part.envelope) for entry in entries for part in entry.parts} == {
+        (chain, raw) for chain in (A, B) for raw in ordered(nodes[0], chain)
+    }
+
+
+def test_a_stream_without_end_gives_what_comes_later(filled, monkeypatch):
+    _, nodes, _ = filled
+    printed = []
+
+    class Enough(Exception):
+        pass
+
+    def echo(line):
+        printed.append(json.loads(line))
+        if len(printed) == 9:  # all that was there
+            assert submit(nodes[0], transaction(A)) == [(200, "")]
+        elif len(printed) == 10:
+            raise Enough
+
+    monkeypatch.setattr(deliver_command.typer, "echo", echo)
+    with pytest.raises(Enough):
+        deliver(nodes[:1], "--stop", "never")
+    assert [each["channel"] for each in printed[9]["transactions"]] == [A]
+
+
+def test_a_stream_to_which_nothing_comes_in_time_ends_with_4(filled, capsys):
+    _, nodes, _ = filled
+    words = ("--start", "newest", "--stop", "never", "--timeout", 0.5)
+    text, code = refused(nodes[:1], *words, kind=TimedOut)
+    assert code == 4
+    assert "did not answer within 0.5 s" in text
+    assert lines(capsys) == []
+
+
+def test_a_node_that_is_gone_is_passed_over(filled, capsys):
+    def call(*words):
+        amcast(*words[:2], "--node", "127.0.0.1:1", *words[2:])
+
+    deliver(filled[1][:1], call=call)
+    assert len(lines(capsys)) == 9
+
+
+def test_one_channel_is_printed_as_blocks(filled, capsys):
+    _, nodes, _ = filled
+    deliver(nodes[:1], chains=[A])
+    rows = lines(capsys)
+    assert [row["number"] for row in rows] == list(range(len(rows)))
+    assert sum(len(row["transactions"]) for row in rows) == 6  # the config is one
+    text, code = refused(nodes, chains=[A], kind=UsageError)
+    assert (text, code) == ("one channel is read at one node: give one --node", 2)
+
+
+def test_what_a_node_cannot_read_together_is_refused_with_the_remedy(filled):
+    _, nodes, _ = filled
+    text, code = refused(nodes[:1], chains=(A, C))
+    assert code == 1
+    assert text == (
+        f"the node answered 404 (NOT_FOUND): no collector orders all of {A}, {C}; add "
+        f'["{A}", "{C}"] to \'readers\' in the chain file, or a consumer of them to the interest '
+        "file, then run 'amcast topology plan' and 'amcast topology apply'"
+    )
+    text, code = refused(nodes[:1], chains=(A, "chain-x"))
+    assert (text, code) == (
+        "the node answered 404 (NOT_FOUND): this node has no channel 'chain-x'",
+        1,
+    )
+    text, _ = refused(nodes[:1], "--start", "00ff")
+    assert text.startswith("the node answered 400 (BAD_REQUEST): the cursor is none that")
+
+
+@pytest.mark.parametrize(
+    ("chains", "words", "text"),
+    [
+        ((A, B, A), [], f"--channel names '{A}' twice; name each channel once"),
+        ((A, A), [], f"--channel names '{A}' twice; name each channel once"),
+        (
+            (A, B),
+            ["--start", "next"],
+            "'next' is no start for several channels: give oldest, newest, or the cursor of",
+        ),
+        (
+            (A, B),
+            ["--stop", "7"],
+            "'7' is no stop for several channels: give newest or never",
+        ),
+    ],
+)
+def test_wrong_use_is_refused_before_a_node_is_asked(chains, words, text):
+    which = [flag for chain in chains for flag in ("-c", chain)]
+    with pytest.raises(UsageError) as caught:
+        amcast("osn", "deliver", "-n", "127.0.0.1:1", *which, *READER, *words)
+    assert str(caught.value).startswith(text)

@@ -1,0 +1,160 @@
+"""`Client` and `SyncClient` over TLS and mutual TLS, with certificates of Fabric's tools."""
+
+import asyncio
+
+import pytest
+
+from multicast.cli.main import build
+from ordering_osn.api.grpc_server import Server
+from ordering_osn.client import Client, ConnectionLost, SyncClient, TlsFiles, TlsRefused
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
+from tests.ordering_osn.helpers.chains import USER, USER_FOLDER, gathered
+from tests.ordering_osn.helpers.small import Nodes, chains_plan, healthy
+
+ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
+ORDERER = ORDERERS / "orderers/orderer.example.com/tls"
+ORG1 = configs.CRYPTO / "peerOrganizations/org1.example.com"
+ORDERER_CA = ORDERERS / "tlsca/tlsca.example.com-cert.pem"
+ORG1_CA = ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"
+PAIR = (USER_FOLDER / "tls/client.crt", USER_FOLDER / "tls/client.key")
+NAME = "orderer.example.com"
+READ = chains_plan(A, B, C, spanning=[(A, B)], readers=[(A, B)])
+MUTUAL = pytest.mark.parametrize("mutual", [False, True], ids=["tls", "mutual"])
+# The client's certificate and key, the CA that it trusts, the name that it expects, the sentence.
+WRONG = {
+    "ca": (PAIR, ORG1_CA, NAME, "authorities of TlsFiles, --tls-ca"),
+    "host name": (PAIR, ORDERER_CA, "n1.example.com", "name of the client, --tls-name"),
+    "no certificate": ((), ORDERER_CA, NAME, "certificate and key of TlsFiles, --tls-cert"),
+    "another certificate": (
+        (ORDERER / "server.crt", ORDERER / "server.key"),
+        ORDERER_CA,
+        NAME,
+        "is of a CA that the node was given (--client-ca)",
+    ),
+    "no tls": (None, None, "", "tls of the client, --tls-ca"),
+}
+# A node without mutual TLS accepts these.
+ONLY_MUTUAL = ("no certificate", "another certificate")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    with Nodes(READ, tmp_path_factory.mktemp("tls")) as osn:
+        node = osn.start("n1", *quick_chains(A, B))
+        healthy(node)
+        yield node
+
+
+def over_tls(node, call, *, mutual=False, plain=False):
+    """Serve a node over TLS, and run a blocking call with its address."""
+
+    async def run():
+        files = (ORDERER / "server.crt", ORDERER / "server.key", [ORG1_CA] if mutual else ())
+        server = Server(node, metrics=node.metrics, tls=None if plain else TlsFiles.read(*files))
+        await server.start()
+        try:
+            return await asyncio.to_thread(call, f"127.0.0.1:{server.port}")
+        finally:
+            await server.stop(0.2)
+
+    return asyncio.run(run())
+
+
+def settings(case=None):
+    pair, authority, name, _ = WRONG[case] if case else (PAIR, ORDERER_CA, NAME, "")
+    return {
+        "tls": TlsFiles.read(*pair, authorities=[authority]) if authority else None,
+        "name": name,
+    }
+
+
+@pytest.mark.slow
+@MUTUAL
+def test_the_blocking_client_does_everything_over_tls(node, mutual):
+    def use(address):
+        with SyncClient([address], USER, retry_s=60.0, **settings()) as client:
+            made = bundle_for(A, B, signer=USER)
+            assert client.submit(made).accepted
+            assert len(client.wait(made.id, 60.0).places) == 2
+            (again,) = client.submit_many([made])
+            assert again.accepted
+            assert client.status(made.id).kind == "committed"
+            entries = client.deliver([A, B], stop="newest", timeout_s=60.0)
+            assert made.id in [entry.bundle_id for entry in entries]
+
+    over_tls(node, use, mutual=mutual)
+
+
+@pytest.mark.slow
+@MUTUAL
+def test_the_asynchronous_client_does_everything_over_tls(node, mutual):
+    async def use(address):
+        async with Client([address], USER, retry_s=60.0, **settings()) as client:
+            made = bundle_for(A, B, signer=USER)
+            assert (await client.submit_and_wait(made, 60.0)).places
+            entries = await gathered(client.deliver([A, B], stop="newest", timeout_s=60.0))
+            assert made.id in [entry.bundle_id for entry in entries]
+
+    over_tls(node, lambda address: asyncio.run(use(address)), mutual=mutual)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutual", "case"),
+    [(False, case) for case in WRONG if case not in ONLY_MUTUAL] + [(True, case) for case in WRONG],
+)
+def test_what_is_wrong_is_one_sentence_that_names_the_setting(node, mutual, case):
+    kind = TlsRefused if case in ("ca", "host name") else ConnectionLost
+
+    def ask(address):
+        errors = []
+        with (
+            SyncClient([address], USER, retry_s=0.1, **settings(case)) as client,
+            pytest.raises(kind) as caught,
+        ):
+            client.status(bytes(32))
+        errors.append(caught.value)
+        with (
+            SyncClient([address], USER, retry_s=0.1, **settings(case)) as client,
+            pytest.raises(kind) as caught,
+        ):
+            list(client.deliver([A, B]))
+        errors.append(caught.value)
+        return address, errors
+
+    address, errors = over_tls(node, ask, mutual=mutual)
+    for error in errors:
+        assert str(error).startswith(f"{address}: it")
+        assert WRONG[case][-1] in str(error)
+        assert "\n" not in str(error)
+        # Wrong settings are not tried again; a connection that was closed may come back.
+        assert error.retriable == (kind is ConnectionLost)
+        assert error.definite == (kind is TlsRefused)
+
+
+@pytest.mark.slow
+def test_tls_to_a_node_without_tls_is_refused_at_once(node):
+    def ask(address):
+        with (
+            SyncClient([address], USER, retry_s=10_000.0, **settings()) as client,
+            pytest.raises(TlsRefused, match=r"does not speak TLS; .* \(tls of the client"),
+        ):
+            client.submit(bundle_for(A, B, signer=USER))
+
+    over_tls(node, ask, plain=True)
+
+
+@pytest.mark.slow
+def test_the_command_says_the_same_and_ends_with_1(node):
+    reader = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
+
+    def ask(address):
+        words = ["osn", "status", "00" * 32, "--node", address, *reader, "--tls-ca", str(ORG1_CA)]
+        with pytest.raises(TlsRefused) as caught:
+            build(words)([*words, "--tls-name", NAME], prog_name="amcast", standalone_mode=False)
+        return caught.value
+
+    error = over_tls(node, ask)
+    assert error.exit_code == 1
+    assert "--tls-ca" in str(error)

@@ -1,0 +1,108 @@
+"""DeliverMulti on a real broker, while the node that serves it and the broker are killed."""
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from multicast.local.cluster import LocalCluster
+from ordering_osn.client import SyncClient
+from ordering_osn.client.messages import NEWEST
+from tests.helpers.small import until
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
+from tests.ordering_osn.helpers.small import chains_plan, transaction
+from tests.ordering_osn.node.test_cluster import network
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+PATIENCE_S = 240.0  # stops a hang, no more
+THREE = (A, B, C)
+READ = chains_plan(*THREE, spanning=[(A, B), (B, C), THREE], readers=[(A, B), THREE])
+OF_A_ROUND = 6  # entries: three bundles, three transactions
+
+
+class Reader(threading.Thread):
+    """Follows the chains of two nodes until it has so many entries."""
+
+    def __init__(self, addresses, count):
+        super().__init__(daemon=True)
+        self.addresses, self.count = addresses, count
+        self.entries, self.error = [], None
+
+    def run(self):
+        try:
+            with client_of(self.addresses) as client, closing(client.deliver(THREE)) as stream:
+                for entry in stream:
+                    self.entries.append(entry)
+                    if len(self.entries) == self.count:
+                        return
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def client_of(addresses):
+    return SyncClient(addresses, configs.org_user(), retry_s=PATIENCE_S)
+
+
+def read(address, chains, start="oldest"):
+    """Give what one node has behind a start now."""
+    with client_of([address]) as client:
+        return list(client.deliver(chains, start, stop=NEWEST, timeout_s=PATIENCE_S))
+
+
+def a_round(net, client, number):
+    """Order three bundles and a transaction of each chain, at one node at least."""
+    bundles = [bundle_for(A, B), bundle_for(*THREE), bundle_for(B, C)]
+    for made in bundles:
+        client.submit_and_wait(made, PATIENCE_S)
+    for chain in THREE:
+        net.send_all(number, transaction(chain))
+    return [made.id for made in bundles]
+
+
+def parts_in(entries, chains):
+    parts = [[part for part in each.parts if part.place.chain in chains] for each in entries]
+    return [each for each in parts if each]
+
+
+def test_a_stream_goes_on_through_the_deaths_of_its_node_and_of_the_broker(tmp_path):
+    with (
+        LocalCluster(brokers=1) as cluster,
+        network(cluster, tmp_path, READ, *quick_chains(*THREE), nodes=2) as net,
+    ):
+        addresses = net.nodes.addresses[:2]
+        reader = Reader(addresses, 5 * OF_A_ROUND)
+        with client_of(addresses[::-1]) as client:
+            made = a_round(net, client, 0)
+            reader.start()
+            until(lambda: len(reader.entries) == OF_A_ROUND or reader.error, PATIENCE_S)
+            net.nodes.kill(0)  # which serves the stream
+            made += a_round(net, client, 1)
+            until(lambda: len(reader.entries) == 2 * OF_A_ROUND or reader.error, PATIENCE_S)
+            net.nodes.start(0)
+            made += a_round(net, client, 1)
+            cluster.kill(1)
+            cluster.restart(1)
+            net.nodes.wait_healthy(PATIENCE_S)
+            made += a_round(net, client, 1)
+            net.restart(1)  # which serves the stream now
+            made += a_round(net, client, 0)
+        reader.join(PATIENCE_S)
+        assert reader.error is None
+        assert not reader.is_alive()
+        net.nodes.wait_healthy(PATIENCE_S)
+        whole = reader.entries
+        # Every entry once, bundles whole, and the same at both nodes from the beginning.
+        assert sorted(each.bundle_id for each in whole if each.bundle_id) == sorted(made)
+        for each in whole:
+            assert {part.place.chain for part in each.parts} == set(each.chains)
+        for address in addresses:
+            assert read(address, THREE) == whole
+        for chain in THREE:
+            assert [part.envelope for (part,) in parts_in(whole, (chain,))] == net.ordered(chain)
+        for number in (0, OF_A_ROUND, 3 * OF_A_ROUND, len(whole) - 1):
+            rest = read(addresses[number % 2], THREE, whole[number].cursor)
+            assert rest == whole[number + 1 :]
+        # A reader of two of the chains has what is common in the same order.
+        assert parts_in(read(addresses[1], (A, B)), (A, B)) == parts_in(whole, (A, B))

@@ -421,6 +421,8 @@ class Producer:
         return None if log is None else self._make_route(destinations, log)
 
     def _make_route(self, destinations: frozenset[str], log: Log) -> Route:
+        if not destinations:
+            raise UsageError("a destination set names at least one partition")
         exact = tuple(sorted(destinations))
         header = None if exact == log.to else covered_header(log.name, exact)
         announcer = None if self._announcer is None else self._announcer.log(log.name)

@@ -56,7 +56,7 @@ class Stamped:
     def __init__(
         self, inner: Appender, took: array[int], accepted: list[Accepted] | None = None
     ) -> None:
-        self._inner = inner
+        self._inner, self.ready, self.prepare = inner, inner.ready, inner.prepare
         self._took = took
         self._accepted = accepted
         self.errors = 0
@@ -81,14 +81,6 @@ class Stamped:
             done(outcome)
 
         self._inner.append(partition, value, key=key, headers=headers, done=acknowledged)
-
-    def ready(self, partition: TopicPartition) -> bool:
-        """Return whether an append would start without any wait."""
-        return self._inner.ready(partition)
-
-    def prepare(self, partition: TopicPartition) -> None:
-        """Wait until `ready`."""
-        self._inner.prepare(partition)
 
     def _note(self, value: bytes | None, began: int, offset: int) -> None:
         now = time.monotonic_ns()

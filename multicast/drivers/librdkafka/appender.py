@@ -158,9 +158,8 @@ class LibrdkafkaAppender:
     def prepare(self, partition: TopicPartition) -> None:
         """Wait while the producer is being replaced, for `_REPLACED_S` seconds at most."""
         deadline = time.monotonic() + _REPLACED_S
-        while not self.ready(partition) and time.monotonic() < deadline:
-            if self._closed.wait(_POLL_S):
-                return
+        while not (self.ready(partition) or self._closed.is_set() or time.monotonic() > deadline):
+            self._closed.wait(_POLL_S)
 
     def append_all(
         self,

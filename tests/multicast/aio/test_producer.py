@@ -72,11 +72,11 @@ def test_many_tasks_await_the_order_of_their_messages_without_a_thread_for_each(
     async def run(system):
         async with producer_of(system) as producer:
 
-            async def one(number):
+            async def sent_and_ordered(number):
                 receipt = await producer.multicast(b"%d" % number, to={f"P{1 + number % 3}"})
                 return await receipt.ordered(PATIENCE_S)
 
-            ordered = await asyncio.gather(*map(one, range(600)))
+            ordered = await asyncio.gather(*map(sent_and_ordered, range(600)))
             assert len(set(ordered)) == 600
 
     with running() as system:

@@ -50,8 +50,8 @@ class HeldDriver(MemoryDriver):
         super().__init__(log, step=held)
         self._held = held
 
-    def appender(self, *, linger_ms=0):
-        return super().appender(linger_ms=linger_ms, in_flight_max=self._held.in_flight_max)
+    def appender(self, **options):
+        return super().appender(**options, in_flight_max=self._held.in_flight_max)
 
 
 @contextmanager

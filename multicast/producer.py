@@ -325,12 +325,19 @@ class Producer:
             return None
         return Receipts(self._settlement, route, len(payloads), done)
 
-    def send_some(self, receipts: Receipts, first: int, payloads: Sequence[bytes | None]) -> int:
+    def send_some(
+        self,
+        receipts: Receipts,
+        first: int,
+        payloads: Sequence[bytes | None],
+        key: bytes | None = None,
+    ) -> int:
         """Start appends of these messages, of which `first` is the first, without any wait.
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        messages = _headed(receipts.route, Batched(payloads, None, None))
+        keys = None if key is None else [key] * len(payloads)
+        messages = _headed(receipts.route, Batched(payloads, keys, None))
         return self._send_some(receipts, first, messages)
 
     def prepare(self, to: Iterable[str] | Keys) -> None:

@@ -144,7 +144,7 @@ class AsyncProducer(LoopBound):
         the others are not sent; the `CancelledError` has a note that says how many.
         """
         self.check_loop()
-        to = _reusable(to)
+        to, key = addressed(_reusable(to), None)
         receipts = AsyncReceipts(self)
         start = partial(self._producer.start_all, payloads, to=to, done=receipts.settled)
         async with self._my_turn() as deadline:
@@ -154,7 +154,7 @@ class AsyncProducer(LoopBound):
             try:
                 while sent < len(payloads):
                     some = payloads[sent : sent + _CALL_MESSAGES]
-                    taken = self._producer.send_some(made, sent, some)
+                    taken = self._producer.send_some(made, sent, some, key)
                     sent += taken
                     if taken < len(some) and not await self._room_before(deadline):
                         break

@@ -4,9 +4,9 @@ A *partition* is an address here, "P1". A *log* is the Kafka partition that stor
 one set of them, each message once. docs/glossary.md explains all words.
 """
 
-from multicast.consumer import Consumer, Message
+from multicast.consumer import Consumer
 from multicast.cursor import Cursor
-from multicast.delivery import Batch
+from multicast.delivery import Batch, Message
 from multicast.errors import AmcastError
 from multicast.keyed import Keys, keys
 from multicast.messages import MessageID

@@ -6,7 +6,6 @@ of the protocol. A consumer is used from one thread at a time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -15,30 +14,32 @@ from typing import Literal, Self
 from multicast.control import (
     SINGLE_LOG,
     ControlReader,
+    ControlState,
     control_partition,
     log_partition,
     stream_partition,
 )
 from multicast.cursor import Cursor
-from multicast.delivery import Batch, Delivery
+from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
-from multicast.drivers.protocol import Driver, Headers, Reader, Record, TopicPartition
+from multicast.drivers.clock import clock_of
+from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
+from multicast.ends import end_now
 from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut
 from multicast.group_positions import GroupPositions
-from multicast.messages import MessageID
 from multicast.subscription import (
     Bounds,
     End,
     SubscriptionRequest,
     earliest,
     follow,
-    logs_wanted,
     missing,
     pass_marker,
     resume,
 )
 from multicast.topic_identity import refuse_changed_topics
+from multicast.verification.observer import HandedOut, observer_of
 
 Start = Literal["earliest", "latest"]
 _ORDER = -1  # in place of a log's number: the order stream
@@ -54,55 +55,6 @@ _END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 
 # elects other leaders once the broker's session has expired, after 9 s by default
 # (broker.session.timeout.ms).
 _QUIET_S = 30.0
-
-
-class Message:
-    """One delivered message."""
-
-    __slots__ = ("_batch", "_record")
-
-    def __init__(self, batch: Batch, record: Record) -> None:
-        self._batch = batch
-        self._record = record
-
-    @property
-    def message_id(self) -> MessageID:
-        """(log, offset); prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset)
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        """The destination set that the producer named, sorted."""
-        return self._batch.to
-
-    @property
-    def payload(self) -> bytes | None:
-        """The producer's payload, unchanged."""
-        return self._record.value
-
-    @property
-    def key(self) -> bytes | None:
-        """The producer's key."""
-        return self._record.key
-
-    @property
-    def headers(self) -> Headers:
-        """The producer's headers, without the reserved ones ("amcast.")."""
-        return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Kafka's timestamp of the record, milliseconds since 1970."""
-        return self._record.timestamp_ms
-
-    @property
-    def cursor(self) -> Cursor:
-        """The position right after this message: commit it once the message is processed."""
-        batch = self._batch
-        return Cursor(batch.epoch, batch.source, batch.record, batch.run, self._record.offset + 1)
-
-    def __repr__(self) -> str:
-        return f"<Message {self.message_id} to {'+'.join(self.to)}>"
 
 
 class Consumer:
@@ -142,6 +94,7 @@ class Consumer:
         self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
         self._group_positions: GroupPositions
+        self._observed: HandedOut
         self._positions_known = False
         self._driver: Driver
         with ExitStack() as opened:
@@ -150,6 +103,7 @@ class Consumer:
                 opened.callback(self._driver.close)
             else:
                 self._driver = driver
+            self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             # Two readers: in a single one the order and the payloads would wait for each other's
@@ -173,9 +127,10 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Deliver messages one by one, without end; raises what `poll` raises."""
-        for batch in self.batches():
+        for batch in self._each(_MESSAGES_MAX):
             for record in batch.records:
                 self._handed_out = message = Message(batch, record)
+                self._observed(batch, [record])
                 yield message
                 if self._sought:
                     break
@@ -185,10 +140,14 @@ class Consumer:
 
         The messages of one batch are of one log and one destination set. Raises what `poll` raises.
         """
+        for batch in self._each(messages_max):
+            self._hand_out(batch)
+            yield batch
+
+    def _each(self, messages_max: int) -> Iterator[Batch]:
         while True:
             self._sought = False
             for batch in self._poll(_POLL_S, messages_max):
-                self._handed_out = batch
                 yield batch
                 if self._sought:
                     break
@@ -201,26 +160,26 @@ class Consumer:
         and `ProtocolViolation`.
         """
         batches = self._poll(timeout, messages_max)
-        if batches:
-            self._handed_out = batches[-1]
+        for batch in batches:
+            self._hand_out(batch)
         return batches
 
     def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
         """Deliver; read more until something can be delivered or the time is over."""
-        deadline = time.monotonic() + timeout
+        deadline = self._clock.monotonic() + timeout
         while True:
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
                 return batches
             self._balance()
-            remaining = deadline - time.monotonic()
+            remaining = deadline - self._clock.monotonic()
             if waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
                 self._read(max(0.0, remaining))
                 self._read_payloads()
-            if deadline - time.monotonic() < _SHORTEST_S:
+            if deadline - self._clock.monotonic() < _SHORTEST_S:
                 return self._deliver(messages_max)
 
     def _deliver(self, messages_max: int) -> list[Batch]:
@@ -251,16 +210,16 @@ class Consumer:
             end = self.end()
         else:
             self._control.refresh()
-        last_delivery = time.monotonic()
+        last_delivery = self._clock.monotonic()
         while True:
             for batch in self._poll(_END_EVERY_S, _MESSAGES_MAX):
-                last_delivery = time.monotonic()
-                self._handed_out = batch
+                last_delivery = self._clock.monotonic()
+                self._hand_out(batch)
                 yield batch
             cause = missing(self._control.state, self._request, self._delivery, end)
             if cause is None:
                 return
-            if time.monotonic() - last_delivery > timeout:
+            if self._clock.monotonic() - last_delivery > timeout:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
 
     def end(self) -> End:
@@ -326,6 +285,12 @@ class Consumer:
         self._sought = True
         self._group_positions = GroupPositions()
         self._begin(delivery)
+        self._observed = self._observe(
+            self._request,
+            delivery.position,
+            earliest=where == "earliest",
+            at_end=self._at_end,
+        )
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -351,6 +316,14 @@ class Consumer:
         self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _hand_out(self, batch: Batch) -> None:
+        self._handed_out = batch
+        self._observed(batch, batch.records)
+
+    def _at_end(self, control: ControlState, end: End) -> bool:
+        all_out = self.position == self._delivery.position
+        return all_out and missing(control, self._request, self._delivery, end) is None
 
     def _committed(self) -> Cursor | None:
         partition = control_partition(self._topic)
@@ -483,17 +456,3 @@ class Consumer:
             return True
         self._begin(following)
         return False
-
-
-def end_now(
-    driver: Driver, control: ControlReader, request: SubscriptionRequest | None = None
-) -> End:
-    """Take the end as it is now: of the logs of one subscription, or (None) of all logs.
-
-    Blocks until the control topic is read to its end.
-    """
-    state = control.refresh()
-    partitions = {log.name: log_partition(log) for log in logs_wanted(state, request)}
-    ends = driver.last_stable_offsets(list(partitions.values()))
-    positions = {name: ends[partition] for name, partition in partitions.items()}
-    return End(state.epoch, state.begun_epoch, positions)

@@ -1,14 +1,15 @@
 """Follows the order streams of the newest epoch: tells receipts how far each log is ordered.
 
-A thread reads the streams of all collectors; `wait` blocks until an offset is ordered.
+A thread reads the streams of all collectors; `wait` blocks until an offset is ordered. Where the
+driver's clock allows no threads (`drivers/clock.py`), the thread that waits reads them.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 
 from multicast.control import ControlReader, stream_partition
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.order import OrderStream
@@ -25,6 +26,7 @@ class OrderFollower:
 
     def __init__(self, driver: Driver, topic: str) -> None:
         self._driver = driver
+        self._clock = clock_of(driver)
         self._control = ControlReader(driver, topic)
         self._moved = threading.Condition()
         self._ordered: dict[str, int] = {}
@@ -33,20 +35,30 @@ class OrderFollower:
         self._stop = threading.Event()
         self._reader: Reader = driver.reader({})
         self._checkpoints = True
-        self._thread = threading.Thread(target=self._run, name="amcast-ordered", daemon=True)
-        self._thread.start()
+        self._epoch: int | None = None  # whose streams are read now
+        self._streams: dict[TopicPartition, OrderStream] = {}
+        self._control_due = 0.0
+        self._thread: threading.Thread | None = None
+        if self._clock.threads:
+            self._thread = threading.Thread(target=self._run, name="amcast-ordered", daemon=True)
+            self._thread.start()
 
     def wait(self, log: str, offset: int, timeout_s: float) -> bool:
         """Wait until that offset of the log is ordered; False after `timeout_s` seconds.
 
         Raises the error that has stopped the follower, if there was one.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = self._clock.monotonic() + timeout_s
+        while self._thread is None and not self._is_ordered(log, offset):
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
+                return False
+            self._turn(min(remaining, _POLL_S))
         with self._moved:
             while not self._is_ordered(log, offset):
                 if self._error is not None:
                     raise self._error
-                remaining = deadline - time.monotonic()
+                remaining = deadline - self._clock.monotonic()
                 if remaining <= 0:
                     return False
                 self._moved.wait(remaining)
@@ -56,7 +68,8 @@ class OrderFollower:
         """Stop the thread and release the readers."""
         self._stop.set()
         self._reader.wake()
-        self._thread.join(_JOIN_S)
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
         self._reader.close()
         self._control.close()
 
@@ -66,25 +79,32 @@ class OrderFollower:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                try:
-                    self._follow_epoch()
-                except ProtocolViolation:
-                    if not self._checkpoints:
-                        raise
-                    # A checkpoint does not match its stream: read from the epoch's start instead.
-                    self._checkpoints = False
+                self._turn(_POLL_S)
         except AmcastError as error:
             with self._moved:
                 self._error = error
                 self._moved.notify_all()
 
-    def _follow_epoch(self) -> None:
+    def _turn(self, timeout_s: float) -> None:
+        """Read for at most `timeout_s` seconds; begin with the epoch's streams where none are."""
+        try:
+            if self._epoch is None:
+                self._begin()
+            self._read(timeout_s)
+        except ProtocolViolation:
+            self._leave()
+            if not self._checkpoints:
+                raise
+            # A checkpoint does not match its stream: read from the epoch's start instead.
+            self._checkpoints = False
+
+    def _begin(self) -> None:
         state = self._control.refresh()
         plan = state.plan(state.begun_epoch)
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
         ends = self._driver.last_stable_offsets(list(names))
-        streams = {
+        self._streams = {
             partition: state.stream(
                 plan.epoch, name, below=ends[partition] if self._checkpoints else 0
             )
@@ -94,30 +114,36 @@ class OrderFollower:
             self._ordered.update(starts)
             self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
             self._moved.notify_all()
-        self._reader.add({partition: stream.offset_next for partition, stream in streams.items()})
-        try:
-            self._read(plan.epoch, streams)
-        finally:
-            self._reader.remove(list(streams))
+        self._reader.add(
+            {partition: stream.offset_next for partition, stream in self._streams.items()}
+        )
+        self._epoch = plan.epoch
+        self._control_due = self._clock.monotonic() + _CONTROL_EVERY_S
 
-    def _read(self, epoch: int, streams: dict[TopicPartition, OrderStream]) -> None:
-        """Read until a newer epoch has begun, or until `close`."""
-        control_due = time.monotonic() + _CONTROL_EVERY_S
-        while not self._stop.is_set():
-            for fetched in self._reader.poll(_POLL_S):
-                stream = streams[fetched.partition]
-                for record in fetched.records:
-                    stream.read(record.offset, record.value)
-                stream.passed(fetched.position)
-                with self._moved:
-                    for number in stream.own:
-                        name = stream.plan.logs[number].name
-                        self._ordered[name] = stream.state.positions[number]
-                    self._moved.notify_all()
-            now = time.monotonic()
-            if now < control_due and not any(stream.state.frozen for stream in streams.values()):
-                continue
-            control_due = now + _CONTROL_EVERY_S
-            state = self._control.follow(0.0)
-            if state.begun_epoch > epoch:
-                return
+    def _leave(self) -> None:
+        """Stop reading the epoch's streams."""
+        self._reader.remove(list(self._streams))
+        self._streams = {}
+        self._epoch = None
+
+    def _read(self, timeout_s: float) -> None:
+        """Poll once; leave the epoch once a newer one has begun."""
+        for fetched in self._reader.poll(timeout_s):
+            stream = self._streams[fetched.partition]
+            for record in fetched.records:
+                stream.read(record.offset, record.value)
+            stream.passed(fetched.position)
+            with self._moved:
+                for number in stream.own:
+                    name = stream.plan.logs[number].name
+                    self._ordered[name] = stream.state.positions[number]
+                self._moved.notify_all()
+        now = self._clock.monotonic()
+        if now < self._control_due and not any(
+            stream.state.frozen for stream in self._streams.values()
+        ):
+            return
+        self._control_due = now + _CONTROL_EVERY_S
+        state = self._control.follow(0.0)
+        if self._epoch is not None and state.begun_epoch > self._epoch:
+            self._leave()

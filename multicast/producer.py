@@ -9,7 +9,6 @@ offset that was ordered early, or a collector orders it before it relays its par
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -20,6 +19,7 @@ from multicast.control import ControlReader, log_partition
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
 from multicast.drivers.client_settings import check_client, producer_settings
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
@@ -131,7 +131,6 @@ class Producer:
         check_client(client or {})
         tuning = producer_settings(client or {})
         self._block_s = block_s
-        self._settlement = Settlement(self._orders)
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
         self._routes: dict[frozenset[str], Route] = {}
@@ -148,10 +147,12 @@ class Producer:
                 opened.callback(self._driver.close)
             else:
                 self._driver = driver
+            self._clock = clock_of(self._driver)
+            self._settlement = Settlement(self._orders, self._clock)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             self._plan = self._control.refresh().plan()
-            self._plan_read_at = time.monotonic()
+            self._plan_read_at = self._clock.monotonic()
             self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
             opened.callback(self._keys.close)
             self._appender = self._driver.appender(
@@ -160,7 +161,7 @@ class Producer:
                 batch_bytes=tuning.batch_bytes,
             )
             self._announcer = None
-            if announce:
+            if announce and self._clock.threads:
                 self._announcer = Announcer(self._driver, topic, self._control.state)
                 opened.callback(self._announcer.close)
             self._opened = opened.pop_all()
@@ -231,8 +232,8 @@ class Producer:
                     done=receipt.settle,
                 )
             except BufferFull:
-                deadline = deadline or time.monotonic() + self._block_s
-                if time.monotonic() >= deadline:
+                deadline = deadline or self._clock.monotonic() + self._block_s
+                if self._clock.monotonic() >= deadline:
                     raise
                 self._settlement.pause()
             else:
@@ -278,7 +279,7 @@ class Producer:
         `PartitionsDiffer` and `UsageError` as `multicast` does, before anything is sent.
         """
         messages = _batch(payloads, keys, headers)
-        deadline = time.monotonic() + self._block_s
+        deadline = self._clock.monotonic() + self._block_s
         if to is not None:
             if isinstance(to, Keys) and keys is None:
                 messages = messages._replace(keys=[to.values[0]] * len(payloads))
@@ -294,11 +295,12 @@ class Producer:
             [
                 (self._send_all(route, messages.of(indexes), deadline), indexes)
                 for route, indexes in routes
-            ]
+            ],
+            self._clock,
         )
 
     def _send_all(self, route: Route, messages: Batched, deadline: float) -> Receipts:
-        """Send messages to one log until `deadline` (monotonic time); fail those without room."""
+        """Send messages to one log until `deadline`, in the driver's time; fail the rest."""
         size = len(messages.payloads)
         if route.header is not None:
             own = messages.headers or [()] * size
@@ -318,7 +320,7 @@ class Producer:
             if taken and route.announcer is not None:
                 route.announcer.sent(taken)
             if not taken:
-                if time.monotonic() >= deadline:
+                if self._clock.monotonic() >= deadline:
                     break
                 self._settlement.pause()
         for index in range(started, size):
@@ -392,9 +394,9 @@ class Producer:
     def _newest_plan(self, age_s: float = 0.0) -> Plan:
         """Read the plan again if it is older than `age_s`; look sets up in it from now on."""
         with self._control_lock:
-            if time.monotonic() - self._plan_read_at > age_s:
+            if self._clock.monotonic() - self._plan_read_at > age_s:
                 self._plan = self._control.refresh().plan()
-                self._plan_read_at = time.monotonic()
+                self._plan_read_at = self._clock.monotonic()
                 self._routes.clear()
             return self._plan
 

@@ -12,12 +12,12 @@ appending itself is in `producer.py`.
 from __future__ import annotations
 
 import threading
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from multicast.announcer import LogAnnouncer
+from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import BufferFull, TimedOut
 from multicast.messages import MessageID
@@ -51,10 +51,12 @@ class Settlement:
     only once somebody waits for an order.
     """
 
-    def __init__(self, follower: Callable[[], OrderFollower]) -> None:
+    def __init__(self, follower: Callable[[], OrderFollower], clock: ClientClock) -> None:
         self._follower = follower
+        self.clock = clock
         self._outcome_came = threading.Condition()
         self._waiting = 0
+        self._count = 0  # outcomes that came while somebody waited
 
     def settled(self, route: Route, count: int) -> None:
         """Report `count` outcomes of a route; wake the waiting threads, if there are any."""
@@ -62,29 +64,35 @@ class Settlement:
             route.announcer.settled(count)
         if self._waiting:
             with self._outcome_came:
+                self._count += 1
                 self._outcome_came.notify_all()
 
     def pause(self) -> None:
         """Wait until an outcome may have made room in the buffer; at most `_RETRY_S` seconds."""
         with self._outcome_came:
             self._waiting += 1
-            self._outcome_came.wait(_RETRY_S)
-            self._waiting -= 1
+            came = self._count
+        try:
+            self.clock.wait_for(self._outcome_came, lambda: self._count != came, _RETRY_S)
+        finally:
+            with self._outcome_came:
+                self._waiting -= 1
 
     def wait(self, is_settled: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `is_settled` gives True; raises `TimedOut` after `timeout_s` seconds."""
         with self._outcome_came:
             self._waiting += 1
-            try:
-                # `wait_for` looks first, so it sees an outcome that came before `_waiting` grew.
-                if not self._outcome_came.wait_for(is_settled, timeout_s):
-                    raise TimedOut(f"no acknowledgement came within {timeout_s:g} s")
-            finally:
+        try:
+            # `wait_for` looks first, so it sees an outcome that came before `_waiting` grew.
+            if not self.clock.wait_for(self._outcome_came, is_settled, timeout_s):
+                raise TimedOut(f"no acknowledgement came within {timeout_s:g} s")
+        finally:
+            with self._outcome_came:
                 self._waiting -= 1
 
     def wait_ordered(self, message: MessageID, deadline: float) -> None:
-        """Wait until a message is ordered; raises `TimedOut` at `deadline` (monotonic time)."""
-        remaining_s = deadline - time.monotonic()
+        """Wait until a message is ordered; raises `TimedOut` at `deadline` (the clock's time)."""
+        remaining_s = deadline - self.clock.monotonic()
         if not self._follower().wait(message.log, message.offset, remaining_s):
             raise TimedOut(
                 f"message {message} was accepted, but not ordered in time; "
@@ -139,7 +147,7 @@ class Receipt:
         A log without a collector is its own order: there this is `accepted`. Raises what `accepted`
         raises. If the message was accepted, `TimedOut` usually means that no collector is running.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + timeout
         message = self.accepted(timeout)
         self._settlement.wait_ordered(message, deadline)
         return message
@@ -208,7 +216,7 @@ class Receipts:
 
         Raises what `accepted` and `Receipt.ordered` raise.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + timeout
         messages = self.accepted(timeout)
         if messages:
             # The order of one log is that of its offsets: the last one comes last.
@@ -236,10 +244,11 @@ class KeyedReceipts:
     `parts` are the receipts of one log each, and the indexes of its messages among all.
     """
 
-    __slots__ = ("_parts", "_size")
+    __slots__ = ("_clock", "_parts", "_size")
 
-    def __init__(self, parts: Sequence[tuple[Receipts, Sequence[int]]]) -> None:
+    def __init__(self, parts: Sequence[tuple[Receipts, Sequence[int]]], clock: ClientClock) -> None:
         self._parts = tuple(parts)
+        self._clock = clock
         self._size = sum(len(indexes) for _, indexes in self._parts)
 
     def __len__(self) -> int:
@@ -252,9 +261,9 @@ class KeyedReceipts:
 
     def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its outcome; give their IDs. Raises as `Receipts` does."""
-        deadline = time.monotonic() + timeout
+        deadline = self._clock.monotonic() + timeout
         for part, _ in self._parts:
-            part.wait(max(0.0, deadline - time.monotonic()))
+            part.wait(max(0.0, deadline - self._clock.monotonic()))
         for outcome in self.outcomes:
             if isinstance(outcome, AppendFailed):
                 raise outcome.error
@@ -265,10 +274,10 @@ class KeyedReceipts:
 
         Raises what `accepted` and `Receipt.ordered` raise.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self._clock.monotonic() + timeout
         messages = self.accepted(timeout)
         for part, _ in self._parts:
-            part.ordered(max(0.0, deadline - time.monotonic()))
+            part.ordered(max(0.0, deadline - self._clock.monotonic()))
         return messages
 
     def _merged(self, of: Sequence[tuple[Sequence[_T], Sequence[int]]]) -> list[_T]:

@@ -473,8 +473,8 @@ def _open(
     return role, EventLog(driver, run, arm, workload, layout) if run else None
 
 
-def main() -> None:
-    """Serve commands until standard input ends."""
+def main(open_role: Callable[..., Any] = _open) -> None:
+    """Serve commands until standard input ends; `open_role` takes the first."""
     # By default the kernel may end a wait up to 50 µs late.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
     with ExitStack() as stack:
@@ -483,7 +483,7 @@ def main() -> None:
             command = json.loads(line)
             try:
                 if role is None:
-                    role, log = _open(command, stack)
+                    role, log = open_role(command, stack)
                     _answer({"open": True})
                 elif command.get("events"):
                     assert log is not None, "a run without a name has no events"

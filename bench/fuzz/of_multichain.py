@@ -19,7 +19,7 @@ from bench.fuzz.target import FuzzTarget, require
 from bench.orderer.transactions import user
 from ordering_osn.api.multi import deliver_multi, status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
-from ordering_osn.api.multi.signed_request import read_signed_request
+from ordering_osn.api.multi.signed_request import read_signed_request, signed_request
 from ordering_osn.api.seek import Refused
 from ordering_osn.chain import blocks
 from ordering_osn.chain.bundles.bundle import Bundle, make_bundle
@@ -150,7 +150,7 @@ def targets() -> list[FuzzTarget]:
 
 
 def _of_requests() -> list[FuzzTarget]:
-    signed = partial(messages.signed_request, user(), now=_NOW)
+    signed = partial(signed_request, user(), now=_NOW)
     starts: tuple[dict[str, Any], ...] = (
         {"oldest": wire.Oldest()},
         {"newest": wire.Newest()},

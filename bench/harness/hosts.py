@@ -144,9 +144,16 @@ class CollectorProcesses:
 
 
 class ClientProcess:
-    """A process of `bench.comparison.client`; it answers commands in order."""
+    """A process of `bench.comparison.client`, or like it; it answers commands in order."""
 
-    def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        folder: Path,
+        module: str = "bench.comparison.client",
+    ) -> None:
+        self._module = module
         self._name = name
         self._spec = spec
         self._log = folder / f"{name}.log"
@@ -156,7 +163,7 @@ class ClientProcess:
     def __enter__(self) -> Self:
         with self._log.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.comparison.client"],
+                [sys.executable, "-m", self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=err,

@@ -8,10 +8,10 @@ in a topic that was deleted and created again, every hole would get one skip too
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 
 from multicast.control import log_partition
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     Appended,
     Appender,
@@ -91,7 +91,7 @@ def fill_up(
 ) -> int:
     """Append skips until each log reaches its target offset; give how many.
 
-    Blocks until `deadline`, in seconds of `time.monotonic`. Others may append at the same time: a
+    Blocks until `deadline`, in seconds of the driver's clock. Others may append at the same time: a
     few skips too many do no harm. Raises `TimedOut` (the next call continues) and `TopicChanged`.
     """
     refuse_changed_topics(driver, plan, {plan.log(name).topic for name in targets})
@@ -108,7 +108,7 @@ def fill_up(
                 headers=[(skip_header(name),)] * skips,
                 done=ignore,
             )
-        if not appender.flush(max(0.0, deadline - time.monotonic())):
+        if not appender.flush(max(0.0, deadline - clock_of(driver).monotonic())):
             raise TimedOut(f"log {min(short)} was not filled in time; run the command again")
     return appended
 

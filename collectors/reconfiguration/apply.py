@@ -123,7 +123,7 @@ def apply(
     if running is not None and again:
         refuse(of_changed_topics(running, topic_ids_of(admin, running)))
     else:
-        _refuse_unfit(state, plan, uncovered=uncovered)
+        refuse_unfit(state, plan, uncovered=uncovered)
         if running is not None:
             refuse(of_changed_topics(running, topic_ids_of(admin, running)))
             refuse_damaged(driver, state)
@@ -182,7 +182,7 @@ def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
         control.close()
 
 
-def _refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
+def refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
     """Raise if the plan cannot follow the newest epoch of the control topic."""
     if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
         raise Conflict(

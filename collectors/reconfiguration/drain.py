@@ -15,7 +15,6 @@ Invariant: the ends are written after all collectors are frozen and all logs rea
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.control.documents import Ended
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
@@ -75,7 +75,8 @@ def drain(
     True if all collectors froze without help of the drain.
     """
     with ExitStack() as opened:
-        steps = Drain(driver, control, epoch, deadline=time.monotonic() + timeout_s, say=say)
+        deadline = clock_of(driver).monotonic() + timeout_s
+        steps = Drain(driver, control, epoch, deadline=deadline, say=say)
         opened.callback(steps.appender.close)
         steps.run(opened)
         return not steps.helped
@@ -121,6 +122,7 @@ class Drain:
         self.appender = driver.appender()
         self.helped = False
         self._driver = driver
+        self._clock = clock_of(driver)
         self._control = control
         self._plan: Plan = control.state.plan(epoch)
         self._retained = control.state.retained(epoch)
@@ -142,24 +144,28 @@ class Drain:
         streams = self._open_streams(opened)
         if epoch not in state.markers:
             positions = self._mark()
-            self._write(*markers_record(epoch, positions, attempt=uuid4().hex))
+            self._write(*markers_record(epoch, positions, attempt=self._attempt()))
             state = self._control.refresh()
         self._say(f"epoch {epoch}: its collectors freeze")
         ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
         ended = self._settle(streams, ends)
         self._fill({**ends, **ordered_to(streams.places.values())})
         if epoch not in self._control.refresh().ends:
-            self._write(*ends_record(epoch, ends, attempt=uuid4().hex, ended=ended))
+            self._write(*ends_record(epoch, ends, attempt=self._attempt(), ended=ended))
         self._say(f"epoch {epoch} has ended")
+
+    def _attempt(self) -> str:
+        """Give a name that no other attempt to write to the control topic has."""
+        return uuid4().hex
 
     def _wait_for_ready(self) -> None:
         """Wait for a while until the next epoch's collectors are open, so that the pause is short.
 
         Correctness does not depend on it.
         """
-        until = min(self._deadline, time.monotonic() + _READY_S)
+        until = min(self._deadline, self._clock.monotonic() + _READY_S)
         names = {node.name for node in self._next.collectors} - self._retained.collectors
-        while time.monotonic() < until:
+        while self._clock.monotonic() < until:
             if names <= self._control.state.collectors_open(self._next.epoch):
                 return
             self._control.follow(_POLL_S)
@@ -209,9 +215,9 @@ class Drain:
         """Read the streams until all are frozen; give the end of each log."""
         epoch = self._plan.epoch
         named = streams.named
-        help_at = time.monotonic() + _HELP_S
+        help_at = self._clock.monotonic() + _HELP_S
         while (ends := ends_of(self._plan, named, markers, self._retained)) is None:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             waits = [name for name, stream in named.items() if not stream.state.frozen]
             if self._denied is not None:
                 raise self._denied
@@ -284,7 +290,7 @@ class Drain:
         _offset(outcomes[0] if outcomes else None, partition.topic)
 
     def _flush(self) -> None:
-        if not self.appender.flush(max(0.0, self._deadline - time.monotonic())):
+        if not self.appender.flush(max(0.0, self._deadline - self._clock.monotonic())):
             raise TimedOut(
                 "the brokers did not acknowledge the drain's records in time; run the command again"
             )

@@ -25,9 +25,9 @@ from multicast.cli.options import (
     To,
     Topic,
 )
-from multicast.consumer import Consumer, Message
+from multicast.consumer import Consumer
 from multicast.cursor import Cursor
-from multicast.delivery import Batch
+from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
 from multicast.producer import Producer

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
 from multicast.errors import (
     AmcastError,
@@ -49,6 +49,7 @@ class KeyRouter:
         self, driver: Driver, partitioner: Partitioner, newest_plan: Callable[[], Plan]
     ) -> None:
         self._driver = driver
+        self._clock = clock_of(driver)
         self._partitioner = partitioner
         self._newest_plan = newest_plan
         self._lock = threading.Lock()  # to read the layout
@@ -90,11 +91,14 @@ class KeyRouter:
 
     def _current(self) -> tuple[str | None, ...]:
         layout = self._layout
-        age_s = time.monotonic() - self._checked_at
+        age_s = self._clock.monotonic() - self._checked_at
         if not layout or isinstance(layout, PartitionsDiffer):
             layout = self._read(age_s)
         elif age_s > _CHECK_EVERY_S and self._lock.acquire(blocking=False):
-            self._checked_at = time.monotonic()
+            self._checked_at = self._clock.monotonic()
+            if not self._clock.threads:
+                self._check_later()
+                return self._current()
             self._thread = threading.Thread(
                 target=self._check_later, name="amcast-keys", daemon=True
             )
@@ -111,7 +115,7 @@ class KeyRouter:
             return self._layout
 
     def _check_later(self) -> None:
-        """Read the layout on the thread; an outage leaves the one that is known."""
+        """Read the layout, under the lock; an outage leaves the one that is known."""
         try:
             with contextlib.suppress(AmcastError):
                 self._check()
@@ -125,7 +129,7 @@ class KeyRouter:
         if not count:
             raise TopicMissing(f"topic {topic} does not exist; 'amcast topology apply' makes it")
         by_index = {log.partition: log.name for log in plan.logs if log.topic == topic}
-        self._checked_at = time.monotonic()
+        self._checked_at = self._clock.monotonic()
         if count == len(by_index):
             self._layout = tuple(by_index.get(index) for index in range(count))
         else:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from multicast.consumer import Consumer, end_now
+from multicast.consumer import Consumer
 from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.protocol import Driver
+from multicast.ends import end_now
 from multicast.errors import TimedOut
 from multicast.history import History
 from multicast.subscription import SubscriptionRequest
@@ -70,16 +71,19 @@ def replayed(
                     audit.ended(seat.label, str(number + 1))
         state = control.refresh()
         for log in state.plan(audit.end.epoch).logs:
-            _read(driver, state, log, audit, timeout_s)
+            read_messages(driver, state, log, audit, timeout_s)
     finally:
         control.close()
     return audit.history(state)
 
 
-def _read(
+def read_messages(
     driver: Driver, state: ControlState, log: Log, audit: AuditCollector, timeout_s: float
 ) -> None:
-    """Add every message of a log, up to the audit's end."""
+    """Add every message of a log to an audit, up to its end.
+
+    Raises `TimedOut` if no record came for `timeout_s` seconds.
+    """
     partition = log_partition(log)
     position = driver.log_start_offsets([partition])[partition]
     end = audit.end.positions[log.name]

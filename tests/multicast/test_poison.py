@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from multicast.cli import send_receive
-from multicast.consumer import Message
 from multicast.control import ends_record, log_partition, markers_record
-from multicast.delivery import Batch
+from multicast.delivery import Batch, Message
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Record, TopicPartition

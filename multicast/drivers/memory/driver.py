@@ -2,8 +2,8 @@
 
 It implements `protocol.py` and answers as a real cluster would; all three drivers pass the same
 contract tests (`tests/multicast/drivers/test_contract.py`). No sockets and no sleeping may live
-here. Without `MemoryLog(threaded=True)` nothing waits, so one thread and one seed repeat
-everything. A simulator injects faults by the `step` of an appender.
+here. Without `MemoryLog(threaded=True)` and without a clock nothing waits, so one thread and one
+seed repeat everything. A simulator injects faults by the `step` of an appender.
 
     pending     an append without an outcome
 
@@ -239,11 +239,8 @@ class MemoryAppender:
         return append_each(self, partition, values, keys=keys, headers=headers, done=done)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait (if the log is threaded) until nothing is in flight."""
-        with self._log.changed:
-            if self._log.threaded:
-                self._log.changed.wait_for(lambda: not self._in_flight, timeout_s)
-            return not self._in_flight
+        """Wait (if the log can wait) until nothing is in flight."""
+        return self._log.wait_for(lambda: not self._in_flight, timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then settle the remaining appends as unknown."""
@@ -281,12 +278,14 @@ class _Waker:
     def _wait(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Call `ready` until it returns True, the time is up or `wake` is called."""
         _refuse_closed(self._closed)
-        with self._log.changed:
-            if self._log.threaded and not ready():
-                self._log.changed.wait_for(lambda: self._woken or ready(), timeout_s)
-            elif not self._log.threaded:
-                ready()
-            self._woken = False
+
+        def is_over() -> bool:
+            over = ready() or self._woken
+            if over:
+                self._woken = False
+            return over
+
+        self._log.wait_for(is_over, timeout_s)
 
 
 class MemoryReader(_Waker):
@@ -319,7 +318,7 @@ class MemoryReader(_Waker):
         self._paused.difference_update(partitions)
 
     def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
-        """Return the records that are there; wait for some only if the log is threaded."""
+        """Return the records that are there; wait for some only if the log can wait."""
         fetched: list[Fetched] = []
 
         def ready() -> bool:
@@ -382,7 +381,7 @@ class MemoryWatcher(_Waker):
         return {log: high for log, high in highs.items() if high > ends[log]}
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Return the ends that moved since last time; wait only if the log is threaded."""
+        """Return the ends that moved since last time; wait only if the log can wait."""
         moved: dict[TopicPartition, int] = {}
 
         def ready() -> bool:

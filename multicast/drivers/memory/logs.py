@@ -20,6 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from multicast.drivers.clock import SYSTEM_CLOCK, ClientClock
 from multicast.drivers.protocol import Fetched, Headers, Record, TopicPartition
 from multicast.errors import TopicMissing, Trimmed, UsageError
 
@@ -30,9 +31,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 class MemoryLog:
     """One cluster in memory, which several drivers may share.
 
-    With `threaded` a poll waits up to its time-out; without, it returns at once. `now_ms` gives the
-    records' timestamps (a simulator's virtual time). `message_bytes_max` bounds a record, as the
-    brokers' message.max.bytes does.
+    With `threaded` a poll waits up to its time-out, with a `clock` for that time of the clock;
+    without either, it returns at once. `now_ms` gives the records' timestamps (a simulator's
+    virtual time). `message_bytes_max` bounds a record, as the brokers' message.max.bytes does.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class MemoryLog:
         topics: Mapping[str, int] | None = None,
         *,
         threaded: bool = False,
+        clock: ClientClock | None = None,
         now_ms: Callable[[], int] | None = None,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        self.threaded = threaded
+        self._clock = SYSTEM_CLOCK if threaded else clock
         self.now_ms = now_ms or _wall_clock_ms
         self.message_bytes_max = message_bytes_max
         self.changed = threading.Condition()
@@ -54,6 +56,12 @@ class MemoryLog:
         self._transactions_begun = 0
         for topic, partitions in (topics or {}).items():
             self.create(topic, partitions)
+
+    def wait_for(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `ready` gives True, at most `timeout_s` seconds; return its last answer."""
+        if self._clock is None:
+            return ready()
+        return self._clock.wait_for(self.changed, ready, timeout_s)
 
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic, or add Kafka partitions to it up to `partitions`."""

@@ -1,0 +1,58 @@
+"""The time of a driver's clients, and how they wait for what others do.
+
+On a cluster that is reached by sockets, other threads and processes make progress while a client
+waits. The test double (`multicast/testing/`) has one thread and a virtual time: there a wait itself
+runs the others. A driver with an attribute `clock` says so; all others have the system's clock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class ClientClock(Protocol):
+    """Time and waiting, for all clients of one driver."""
+
+    @property
+    def threads(self) -> bool:
+        """Whether clients start threads; if not, the waiting client itself does their work."""
+
+    def monotonic(self) -> float:
+        """Return the time in seconds; it never goes back."""
+
+    def wait_for(
+        self, changed: threading.Condition, ready: Callable[[], bool], timeout_s: float
+    ) -> bool:
+        """Wait until `ready` gives True, at most `timeout_s` seconds; return its last answer.
+
+        Whoever makes it ready notifies `changed`, which the caller does not hold.
+        """
+
+
+class SystemClock:
+    """The time of the machine."""
+
+    threads = True
+
+    def monotonic(self) -> float:
+        """Return `time.monotonic()`."""
+        return time.monotonic()
+
+    def wait_for(
+        self, changed: threading.Condition, ready: Callable[[], bool], timeout_s: float
+    ) -> bool:
+        """Wait until `ready` gives True, at most `timeout_s` seconds; return its last answer."""
+        with changed:
+            return changed.wait_for(ready, timeout_s)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+def clock_of(driver: object) -> ClientClock:
+    """Return the clock of a driver's clients."""
+    clock: ClientClock = getattr(driver, "clock", SYSTEM_CLOCK)
+    return clock

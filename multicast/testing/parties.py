@@ -1,0 +1,97 @@
+"""What the testing package needs of the room of collectors, and how it gets it.
+
+`multicast` may not import `collectors`. So an entry point of the group `amcast.testing` names what
+runs collectors; `collectors.testing` fills it in.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from random import Random
+from typing import Any, Protocol
+
+from multicast.consumer import Consumer
+from multicast.delivery import Message
+from multicast.drivers.memory.logs import MemoryLog
+from multicast.drivers.protocol import Driver
+from multicast.errors import UsageError
+from multicast.producer import Producer
+from multicast.properties import Report
+from multicast.testing.interests import Interests
+from topology.tree import Plan
+
+GROUP = "amcast.testing"
+
+
+class DoubledCluster(Protocol):
+    """The cluster in memory, as the stepped collectors see it."""
+
+    topic: str
+    log: MemoryLog
+    driver: Driver
+    random: Random
+
+    def note(self, event: str) -> None:
+        """Add an event to the trace."""
+
+    def now_ms(self) -> int:
+        """Give the virtual time as a timestamp."""
+
+
+class OrderingParty(Protocol):
+    """All collectors of a test double. They run in turns, in the thread of the test."""
+
+    def turn(self) -> bool:
+        """Let every running collector work; return whether anything happened."""
+
+    def crash(self, name: str) -> None:
+        """End the instances of a collector; it stays down until `restart`."""
+
+    def restart(self, name: str) -> None:
+        """Start an instance of a collector that is down."""
+
+    def fail_over(self, name: str) -> None:
+        """Start another instance; the old ones end once a record of another one is accepted."""
+
+    def apply(self, plan: Plan, *, timeout_s: float) -> None:
+        """Make a plan the next epoch; return once it has begun."""
+
+
+class TopicOnBroker(Protocol):
+    """A topic of its own on a real cluster: `collectors.testing.running.RunningTopic`."""
+
+    bootstrap: str
+    topic: str
+    driver: Driver
+    plan: Plan
+    closed: bool
+
+    def producer(self, **options: Any) -> Producer:
+        """Open a producer, with the options of `Producer`; it is closed at the end."""
+
+    def consumer(self, name: str | None = None, **options: Any) -> Consumer:
+        """Open a consumer, with the options of `Consumer`; it is closed at the end."""
+
+    def drain(self, consumer: Consumer) -> list[Message]:
+        """Deliver all that the consumer's logs contain now, in order; raises as `until_end`."""
+
+    def replan(self, interests: Interests) -> Plan:
+        """Make a new plan the next epoch; return it once it has begun."""
+
+    def check(self) -> Report:
+        """Check all guarantees; raise `OrderViolation`, whose text says what happened."""
+
+    def close(self) -> None:
+        """End clients and collectors, and delete the topics, without a check."""
+
+
+def load(name: str) -> Any:
+    """Give what the entry point names; raises `UsageError` where it is not installed."""
+    entries = entry_points(group=GROUP, name=name)
+    if not entries:
+        raise UsageError(
+            f"this installation does not register the entry point {name!r} of group {GROUP!r}; "
+            f"install the package amcast again"
+        )
+    (entry,) = entries
+    return entry.load()

@@ -1,0 +1,72 @@
+"""The ticket rule under random schedules, and the simulation itself on planted bugs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bench.tickets.simulation import simulate
+
+ROOT = Path(__file__).parents[3]
+BUGS = tomllib.loads((Path(__file__).parent / "planted.toml").read_text())["bug"]
+SEEDS = 400
+VIOLATION = 3
+
+
+def names(bug):
+    return bug["name"].replace(" ", "-")
+
+
+def hunt(bug, folder, seeds=SEEDS):
+    """Run schedules with the bug planted into a copy of the source."""
+    for package in ("bench", "multicast", "collectors", "topology"):
+        ignored = shutil.ignore_patterns("__pycache__", "kafka_jars", "fabric")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    patched = folder / bug["file"]
+    text = patched.read_text()
+    assert text.count(bug["old"]) == 1
+    patched.write_text(text.replace(bug["old"], bug["new"]))
+    command = [sys.executable, "-m", "bench.tickets", "simulate", "--schedules", str(seeds)]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+    )
+
+
+def test_no_schedule_violates_a_guarantee():
+    totals = simulate(0, 60)
+    assert totals.violation == ""
+    assert totals.schedules == 60
+    assert min(totals.faults.values()) > 20
+    assert {"foreign", "frozen", "gap", "known"} <= set(totals.uncounted)
+    assert totals.epochs > totals.schedules
+    assert totals.corrections > 0
+    assert totals.skips > 0
+
+
+def test_one_seed_gives_one_run():
+    assert simulate(3, 4) == simulate(3, 4)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=names)
+def test_a_patch_matches_its_file_once(bug):
+    assert (ROOT / bug["file"]).read_text().count(bug["old"]) == 1
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", BUGS, ids=names)
+def test_a_planted_bug_is_found(bug, tmp_path):
+    done = hunt(bug, tmp_path, bug.get("seeds", SEEDS))
+    assert done.returncode == VIOLATION, done.stdout + done.stderr
+    sys.stdout.write(f"{bug['name']}: {done.stdout}\n")

@@ -102,6 +102,18 @@ def _codec(compression: str) -> str | None:
     return compression
 
 
+class _Headers(list[tuple[str, bytes | None]]):
+    """Headers whose sizes kafka-python does not add up; the list is written as any other.
+
+    `ProducerBatch.try_append` of kafka-python 3.0.12 adds them up `if headers`, only for the
+    record's metadata, once the record is in the batch. A null value makes the sum fail: the caller
+    would be told that a record was refused which the batch still takes to the log.
+    """
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class KafkaPythonAppender:
     """An appender with its own producer, and so its own producer ID."""
 
@@ -304,7 +316,7 @@ class KafkaPythonAppender:
             None,
             key,
             value,
-            list(headers),
+            _Headers(headers),
         )
         if full or made:
             producer._sender.wakeup()  # noqa: SLF001

@@ -45,6 +45,9 @@ class Outcomes:
     def __eq__(self, expected):
         return [self.by_index[index] for index in range(len(self.by_index))] == expected
 
+    def __repr__(self):
+        return repr(self.by_index)
+
     __hash__ = None
 
 
@@ -71,7 +74,9 @@ def test_many_get_consecutive_offsets_in_their_order_among_single_appends(world,
     assert values(records[partition])[4:] == [b"%d" % number for number in range(2000)]
 
 
-@pytest.mark.parametrize("headers", [None, [(), [("h", b"1")], [("h", b""), ("i", b"2")]]])
+@pytest.mark.parametrize(
+    "headers", [None, [(), [("h", b"1")], [("h", None), ("h", b""), ("i", b"2")]]]
+)
 def test_many_have_a_key_each_and_headers(world, opened, headers):
     (partition,) = world.topic()
     appender = opened(world.driver.appender())
@@ -148,6 +153,24 @@ def test_a_closed_appender_takes_none_of_many(world, opened):
     with pytest.raises(UsageError):
         appender.append_all(partition, [b"x"], done=outcomes)
     assert outcomes == []
+
+
+def test_a_null_header_value_is_stored_once_also_where_a_batch_waits_for_more(world, opened):
+    (partition,) = world.topic()
+    appender = opened(world.driver.appender(linger_ms=200))
+    outcomes = []
+    # The first record opens a batch, which the next ones join.
+    for given in [(), [("h", None)], [("h", b""), ("i", None)], ()]:
+        appender.append(partition, b"v", headers=given, done=outcomes.append)
+    assert appender.flush(PATIENCE_S)
+    assert outcomes == [Appended(offset) for offset in range(4)]
+    records, _ = read(opened(world.driver.reader({partition: 0})), {partition: 4})
+    assert [list(record.headers) for record in records[partition]] == [
+        [],
+        [("h", None)],
+        [("h", b""), ("i", None)],
+        [],
+    ]
 
 
 # --- the receipts of many -----------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""Keys on a real broker: running collectors, the commands, and the keys that strangers write."""
+
+import json
+
+import confluent_kafka
+import pytest
+
+from multicast import Consumer, Producer, keys
+from multicast.control import order_topic
+from multicast.keyed.partitioners import by_crc32, by_murmur2
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, amcast
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+# Among five partitions, by murmur2; one key for each partition.
+KEYS = {f"P{by_murmur2(key.encode(), 5) + 1}": key for key in map(str, range(50))}
+# crc32 puts it into P3, and murmur2 does not.
+CRC32_KEY = next(
+    key
+    for key in map(str, range(50))
+    if by_crc32(key.encode(), 5) == 2 != by_murmur2(key.encode(), 5)
+)
+# Empty, not UTF-8, NULs, a lone surrogate, a reserved name, half a megabyte.
+ODD = [b"", b"\xff\xfe", b"\0" * 5, b"\xed\xa0\x80", b"amcast.skip\0P1\xff", b"\x80k" * 250_000]
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        made.order()
+        yield made
+
+
+def send(system, *options, lines):
+    done = amcast("send", *system.common(), *options, stdin="".join(f"{x}\n" for x in lines))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_messages_by_keys_are_delivered_where_the_keys_are(kafka_cluster, tmp_path, driver):
+    one, two, three, four = (KEYS[f"P{number}"] for number in (1, 2, 3, 4))
+    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
+        system.order()
+        with Producer(system.bootstrap, topic=system.topic, driver=driver) as producer:
+            by_key = producer.multicast(b"key", key=one)
+            declared = producer.multicast(b"set", to=keys(three, one), headers=[("h", None)])
+            covered = producer.multicast(b"covered", to=keys(two, four))
+            many = producer.multicast_all([b"m1", b"m2", b"m3"], keys=[one, two, one])
+            for receipt in (by_key, declared, covered, many):
+                receipt.ordered(PATIENCE_S)
+        with Consumer(system.bootstrap, topic=system.topic, name="C1", driver=driver) as consumer:
+            received = {
+                message.payload: (message.to, message.key)
+                for _, message in zip(range(6), consumer, strict=False)
+            }
+    assert received == {
+        b"key": (("P1",), one.encode()),
+        b"set": (("P1", "P3"), three.encode()),
+        b"covered": (("P2", "P4"), two.encode()),
+        b"m1": (("P1",), one.encode()),
+        b"m2": (("P2",), two.encode()),
+        b"m3": (("P1",), one.encode()),
+    }
+
+
+def test_the_commands_send_by_keys_receive_them_and_show_the_plan_in_force(system):
+    one, two, three = (KEYS[f"P{number}"] for number in (1, 2, 3))
+    send(system, "--key", one, lines=["key"])
+    send(system, "--keys", f"{three},{one}", lines=["set"])
+    send(system, "--keys", f"{one},{three}", "--key", "own", lines=["own key"])
+    send(system, lines=[json.dumps({"keys": [two], "payload": "line"})])
+    send(system, "--partitioner", "crc32", "--key", CRC32_KEY, lines=["crc32"])
+
+    received = system.receive("-n", "C1", "--until-end")
+
+    assert {message["payload"]: (message["to"], message["key"]) for message in received} == {
+        "key": (["P1"], one),
+        "set": (["P1", "P3"], three),
+        "own key": (["P1", "P3"], "own"),
+        "line": (["P2"], two),
+        "crc32": (["P3"], CRC32_KEY),
+    }
+    cluster = ["-b", system.bootstrap, "-t", system.topic]
+    shown = amcast("topology", "show", "--from-cluster", *cluster, "-o", "json")
+    assert shown.returncode == 0, shown.stderr
+    document = json.loads(shown.stdout)
+    plan = document.get("plan", document)
+    in_force = json.loads(system.plan.canonical())
+    assert {name: plan[name] for name in in_force} == in_force
+    missing = amcast("topology", "show", "--from-cluster", "-b", system.bootstrap, "-t", "nothing")
+    assert (missing.returncode, "amcast topology apply" in missing.stderr) == (2, True)
+
+
+def test_a_strangers_key_on_a_log_or_an_order_stream_changes_nothing(system):
+    stranger = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
+    streams = range(len(system.plan.collectors))
+    for number, key in enumerate(ODD):
+        stranger.produce(system.topic, f"odd{number}".encode(), key, 0)
+        for stream in streams:
+            stranger.produce(order_topic(system.topic), key[:100], key, stream)
+    assert stranger.flush(PATIENCE_S) == 0
+
+    send(system, "--to", "P1,P3", "--ordered", lines=["after"])
+
+    received = system.receive("-n", "C1", "--until-end")
+    assert [m["payload"] for m in received if m["to"] == ["P1"]] == [
+        f"odd{number}" for number in range(len(ODD))
+    ]
+    assert "after" in [message["payload"] for message in received]
+    with Consumer(system.bootstrap, topic=system.topic, name="C1") as consumer:
+        got = [message.key for _, message in zip(range(len(ODD) + 1), consumer, strict=False)]
+    assert sorted(got, key=str) == sorted([*ODD, None], key=str)
+    for message in received:
+        if message["payload"].startswith("odd"):
+            key = ODD[int(message["payload"][3:])]
+            assert message["key"] == key.decode(errors="replace")
+            assert ("key_base64" in message) == (message["key"].encode() != key)
+    assert system.void() >= len(ODD) * len(streams)

@@ -1,11 +1,13 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
 `Consumer` polls Kafka and carries out what `multicast.delivery` decides; this file contains no rule
-of the protocol. A consumer is used from one thread at a time.
+of the protocol. A consumer is used from one thread at a time; only `commit`, `progress` and
+`entries` may be called from another thread meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -93,6 +95,8 @@ class Consumer:
         self._entries = EntriesRead()
         self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
+        # Held to change, and to read for a commit, what was delivered; never while a poll waits.
+        self._lock = threading.RLock()
         self._group_positions: GroupPositions
         self._observed: HandedOut
         self._positions_known = False
@@ -184,12 +188,13 @@ class Consumer:
 
     def _deliver(self, messages_max: int) -> list[Batch]:
         """Take the messages that can be delivered; record the logs' offsets for commits."""
-        if not self._positions_known and self._delivery.payload_starts is not None:
-            self._positions_known = True
-            self._group_positions.begins(self._delivery.position, self._log_offsets())
-        batches = self._delivery.deliver(messages_max)
-        for batch in batches:
-            self._group_positions.handed_out(batch)
+        with self._lock:
+            if not self._positions_known and self._delivery.payload_starts is not None:
+                self._positions_known = True
+                self._group_positions.begins(self._delivery.position, self._log_offsets())
+            batches = self._delivery.deliver(messages_max)
+            for batch in batches:
+                self._group_positions.handed_out(batch)
         return batches
 
     def _log_offsets(self) -> dict[TopicPartition, int]:
@@ -216,7 +221,7 @@ class Consumer:
                 last_delivery = self._clock.monotonic()
                 self._hand_out(batch)
                 yield batch
-            cause = missing(self._control.state, self._request, self._delivery, end)
+            cause = self.lacks(end)
             if cause is None:
                 return
             if self._clock.monotonic() - last_delivery > timeout:
@@ -226,9 +231,13 @@ class Consumer:
         """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
         return end_now(self._driver, self._control, self._request)
 
+    def lacks(self, end: End) -> str | None:
+        """Say what is not delivered or dropped yet up to an end; None: nothing."""
+        return missing(self._control.state, self._request, self._delivery, end)
+
     def reached(self, end: End) -> bool:
         """Whether everything up to an end is delivered or dropped."""
-        return missing(self._control.state, self._request, self._delivery, end) is None
+        return self.lacks(end) is None
 
     # -- positions ----------------------------------------------------------------------------
 
@@ -251,11 +260,13 @@ class Consumer:
 
     def progress(self) -> dict[str, int]:
         """Give, per log of the interest, the offset below which all is delivered or dropped."""
-        return self._delivery.progress()
+        with self._lock:
+            return self._delivery.progress()
 
     def entries(self) -> ConsumerEntries:
         """Count by log the order entries read since the consumer was opened, and those dropped."""
-        return self._entries.sums()
+        with self._lock:
+            return self._entries.sums()
 
     @property
     def interest(self) -> tuple[str, ...]:
@@ -281,16 +292,17 @@ class Consumer:
         else:
             cursor = Cursor.parse(where) if isinstance(where, str) else where
             delivery = self._open(cursor)
-        self._handed_out = None
-        self._sought = True
-        self._group_positions = GroupPositions()
-        self._begin(delivery)
-        self._observed = self._observe(
-            self._request,
-            delivery.position,
-            earliest=where == "earliest",
-            at_end=self._at_end,
-        )
+        with self._lock:
+            self._handed_out = None
+            self._sought = True
+            self._group_positions = GroupPositions()
+            self._begin(delivery)
+            self._observed = self._observe(
+                self._request,
+                delivery.position,
+                earliest=where == "earliest",
+                at_end=self._at_end,
+            )
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -300,9 +312,10 @@ class Consumer:
         stores an offset for each log of the interest, so that Kafka's tools show the group's lag.
         """
         cursor = cursor or self.position
-        offsets = self._group_positions.resume_from(cursor)
-        if cursor == self._delivery.position and self._positions_known:
-            offsets.update(self._log_offsets())  # past the skips and markers after the last message
+        with self._lock:
+            offsets = self._group_positions.resume_from(cursor)
+            if cursor == self._delivery.position and self._positions_known:
+                offsets.update(self._log_offsets())  # past skips and markers after the last message
         self._driver.commit(
             self._group,
             {
@@ -399,8 +412,9 @@ class Consumer:
             answers = self._orders.poll(timeout, _ORDER_RECORDS_MAX)
         else:
             answers = self._payloads.poll(timeout)
-        for fetched in answers:
-            self._feed(fetched.partition, fetched.records, fetched.position)
+        with self._lock:
+            for fetched in answers:
+                self._feed(fetched.partition, fetched.records, fetched.position)
 
     def _feed(self, partition: TopicPartition, records: Sequence[Record], position: int) -> None:
         number = self._streams.get(partition)
@@ -454,5 +468,6 @@ class Consumer:
         following = follow(control, self._request, delivery, bounds=self._bounds)
         if following is None:
             return True
-        self._begin(following)
+        with self._lock:
+            self._begin(following)
         return False

@@ -7,6 +7,7 @@ driver's clock allows no threads (`drivers/clock.py`), the thread that waits rea
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from multicast.control import ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
@@ -32,6 +33,7 @@ class OrderFollower:
         self._ordered: dict[str, int] = {}
         self._self_ordered: set[str] = set()  # logs without a collector: each is its own order
         self._error: AmcastError | None = None
+        self._listener: Callable[[], None] | None = None
         self._stop = threading.Event()
         self._reader: Reader = driver.reader({})
         self._checkpoints = True
@@ -49,20 +51,33 @@ class OrderFollower:
         Raises the error that has stopped the follower, if there was one.
         """
         deadline = self._clock.monotonic() + timeout_s
-        while self._thread is None and not self._is_ordered(log, offset):
+        while self._thread is None and not self.is_ordered(log, offset):
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
                 return False
             self._turn(min(remaining, _POLL_S))
         with self._moved:
-            while not self._is_ordered(log, offset):
-                if self._error is not None:
-                    raise self._error
+            while not self.is_ordered(log, offset):
                 remaining = deadline - self._clock.monotonic()
                 if remaining <= 0:
                     return False
                 self._moved.wait(remaining)
         return True
+
+    def is_ordered(self, log: str, offset: int) -> bool:
+        """Whether that offset of the log is ordered; does not block, and raises as `wait`."""
+        if log in self._self_ordered or self._ordered.get(log, 0) > offset:
+            return True
+        if self._error is not None:
+            raise self._error
+        return False
+
+    def listen(self, moved: Callable[[], None]) -> None:
+        """Have `moved` called, in the follower's thread, when answers of `is_ordered` may change.
+
+        It must neither block nor raise. There is one listener.
+        """
+        self._listener = moved
 
     def close(self) -> None:
         """Stop the thread and release the readers."""
@@ -73,8 +88,10 @@ class OrderFollower:
         self._reader.close()
         self._control.close()
 
-    def _is_ordered(self, log: str, offset: int) -> bool:
-        return log in self._self_ordered or self._ordered.get(log, 0) > offset
+    def _notify(self) -> None:
+        self._moved.notify_all()
+        if self._listener is not None:
+            self._listener()
 
     def _run(self) -> None:
         try:
@@ -83,7 +100,7 @@ class OrderFollower:
         except AmcastError as error:
             with self._moved:
                 self._error = error
-                self._moved.notify_all()
+                self._notify()
 
     def _turn(self, timeout_s: float) -> None:
         """Read for at most `timeout_s` seconds; begin with the epoch's streams where none are."""
@@ -113,7 +130,7 @@ class OrderFollower:
         with self._moved:
             self._ordered.update(starts)
             self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
-            self._moved.notify_all()
+            self._notify()
         self._reader.add(
             {partition: stream.offset_next for partition, stream in self._streams.items()}
         )
@@ -137,7 +154,7 @@ class OrderFollower:
                 for number in stream.own:
                     name = stream.plan.logs[number].name
                     self._ordered[name] = stream.state.positions[number]
-                self._moved.notify_all()
+                self._notify()
         now = self._clock.monotonic()
         if now < self._control_due and not any(
             stream.state.frozen for stream in self._streams.values()

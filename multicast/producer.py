@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple, Self, overload
+from typing import Self, TypeVar, overload
 
 from multicast.announcer import Announcer
 from multicast.control import ControlReader, log_partition
@@ -27,72 +27,44 @@ from multicast.drivers.protocol import (
     Headers,
 )
 from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
-from multicast.keyed import Key, KeyRouter, Keys, Partitioner, key_bytes, partitioner_named
-from multicast.messages import covered_header, refuse_names
+from multicast.keyed import (
+    NOWHERE,
+    Batched,
+    Key,
+    KeyRouter,
+    Keys,
+    Partitioner,
+    addressed,
+    batched,
+    header_pairs,
+    partitioner_named,
+)
+from multicast.messages import covered_header
 from multicast.order_follower import OrderFollower
-from multicast.receipts import FAILOVER_S, KeyedReceipts, Receipt, Receipts, Route, Settlement
+from multicast.receipts import (
+    FAILOVER_S,
+    KeyedReceipts,
+    OneMessage,
+    Receipt,
+    Receipts,
+    Route,
+    Settlement,
+)
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
 # a caller in a loop must not turn each of its mistakes into a request. A set that is declared while
 # the producer runs is refused for at most this long.
 _PLAN_EVERY_S = 1.0
+_Message = TypeVar("_Message", bound=OneMessage)
 
 
-_NOWHERE = "a message without a destination set goes to its key's partition: give 'to', or a key"
-
-
-class Batched(NamedTuple):
-    """Messages of one call; keys and headers, if there are any, hold an entry for each."""
-
-    payloads: Sequence[bytes | None]
-    keys: Sequence[bytes | None] | None
-    headers: Sequence[Headers] | None
-
-    def after(self, count: int) -> Batched:
-        """Leave out the first `count` messages."""
-        if not count:
-            return self
-        return Batched(*(None if part is None else part[count:] for part in self))  # type: ignore[arg-type]
-
-    def of(self, indexes: Sequence[int]) -> Batched:
-        """Choose messages by their indexes."""
-        return Batched(
-            *(None if part is None else [part[index] for index in indexes] for part in self)  # type: ignore[arg-type]
-        )
-
-
-def _batch(
-    payloads: Sequence[bytes | None],
-    keys: Sequence[Key | None] | None,
-    headers: Sequence[Headers | Mapping[str, bytes]] | None,
-) -> Batched:
-    """Check the messages of a call with many; raises `UsageError`."""
-    for name, part in (("keys", keys), ("headers", headers)):
-        if isinstance(part, bytes | str | Mapping | Keys) or (
-            part is not None and len(part) != len(payloads)
-        ):
-            raise UsageError(f"{name} must hold one entry for each of the {len(payloads)} messages")
-    return Batched(
-        payloads,
-        None if keys is None else [None if key is None else key_bytes(key) for key in keys],
-        None if headers is None else [_pairs(each) for each in headers],
-    )
-
-
-def _pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
-    """Give headers as pairs; raises `UsageError` for a pair that is not (str, bytes)."""
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-    for pair in pairs:
-        match pair:
-            case (str(), bytes() | None):
-                continue
-            case _:
-                raise UsageError(
-                    f"{pair!r} is not a header; a header is a name (str) and a value (bytes)"
-                )
-    refuse_names(pairs)
-    return pairs
+def _headed(route: Route, messages: Batched) -> Batched:
+    """Add the header of a covered set to each message."""
+    if route.header is None:
+        return messages
+    own = messages.headers or [()] * len(messages.payloads)
+    return messages._replace(headers=[[*pairs, route.header] for pairs in own])
 
 
 class Producer:
@@ -148,7 +120,7 @@ class Producer:
             else:
                 self._driver = driver
             self._clock = clock_of(self._driver)
-            self._settlement = Settlement(self._orders, self._clock)
+            self._settlement = Settlement(self.orders, self._clock)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             self._plan = self._control.refresh().plan()
@@ -212,33 +184,22 @@ class Producer:
         and the topic differ, `BufferFull` if the buffer stayed full. After each of these nothing
         was sent.
         """
-        pairs = _pairs(headers) if headers else ()
-        if isinstance(to, Keys) and key is None:
-            key = to.values[0]
-        elif key is not None:
-            key = key_bytes(key)
-        route = self._route(self._place(key) if to is None else to)
+        pairs = header_pairs(headers) if headers else ()
+        to, record_key = addressed(to, key)
+        route = self._route(to)
         receipt = Receipt(self._settlement, route, done)
         if route.header is not None:
             pairs = [*pairs, route.header]
         deadline = None
         while True:
             try:
-                self._appender.append(
-                    route.partition,
-                    payload,
-                    key=key,
-                    headers=pairs,
-                    done=receipt.settle,
-                )
+                self._append(receipt, route, payload, record_key, pairs)
             except BufferFull:
                 deadline = deadline or self._clock.monotonic() + self._block_s
                 if self._clock.monotonic() >= deadline:
                     raise
                 self._settlement.pause()
             else:
-                if route.announcer is not None:
-                    route.announcer.sent(1)
                 return receipt
 
     @overload
@@ -278,14 +239,14 @@ class Producer:
         room by then was not sent; its outcome is `BufferFull`. Raises `UndeclaredDestination`,
         `PartitionsDiffer` and `UsageError` as `multicast` does, before anything is sent.
         """
-        messages = _batch(payloads, keys, headers)
+        messages = batched(payloads, keys, headers)
         deadline = self._clock.monotonic() + self._block_s
         if to is not None:
             if isinstance(to, Keys) and keys is None:
                 messages = messages._replace(keys=[to.values[0]] * len(payloads))
             return self._send_all(self._route(to), messages, deadline)
         if messages.keys is None or None in messages.keys:
-            raise UsageError(_NOWHERE)
+            raise UsageError(NOWHERE)
         names = self._keys.partitions([key for key in messages.keys if key is not None])
         by_name: dict[str, list[int]] = {}
         for index, name in enumerate(names):
@@ -302,31 +263,97 @@ class Producer:
     def _send_all(self, route: Route, messages: Batched, deadline: float) -> Receipts:
         """Send messages to one log until `deadline`, in the driver's time; fail the rest."""
         size = len(messages.payloads)
-        if route.header is not None:
-            own = messages.headers or [()] * size
-            messages = messages._replace(headers=[[*pairs, route.header] for pairs in own])
         receipts = Receipts(self._settlement, route, size)
         started = 0
+        messages = _headed(route, messages)
         while started < size:
-            payloads, keys, headers = messages.after(started)
-            taken = self._appender.append_all(
-                route.partition,
-                payloads,
-                keys=keys,
-                headers=headers,
-                done=partial(receipts.settle, started),
-            )
+            taken = self._send_some(receipts, started, messages.after(started))
             started += taken
-            if taken and route.announcer is not None:
-                route.announcer.sent(taken)
             if not taken:
                 if self._clock.monotonic() >= deadline:
                     break
                 self._settlement.pause()
-        for index in range(started, size):
-            error = BufferFull(f"the producer's buffer had no room within {self._block_s:g} s")
-            receipts.settle(0, index, AppendFailed(error))
+        self.drop_rest(receipts, started, f"had no room within {self._block_s:g} s")
         return receipts
+
+    def drop_rest(self, receipts: Receipts, first: int, why: str) -> None:
+        """Settle the messages from `first` on as not sent."""
+        for index in range(first, len(receipts)):
+            error = BufferFull(f"the producer's buffer {why}")
+            receipts.settle(0, index, AppendFailed(error))
+
+    # -- for an event loop: `multicast.aio` ------------------------------------------------------
+
+    def start(
+        self,
+        make: Callable[[Settlement, Route], _Message],
+        payload: bytes | None,
+        *,
+        to: Iterable[str] | Keys,
+        key: bytes | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> _Message | None:
+        """Multicast a message without any wait; return what `make` makes to take the outcome.
+
+        `to` and `key` are what `addressed` gives. None: nothing was sent, as that would have to
+        wait for the cluster; call `prepare` in a thread, then this again. Raises what `multicast`
+        raises, `BufferFull` at once; after each error nothing was sent.
+        """
+        pairs = header_pairs(headers) if headers else ()
+        route = self._known_route(to)
+        if route is None or not self._appender.ready(route.partition):
+            return None
+        if route.header is not None:
+            pairs = [*pairs, route.header]
+        message = make(self._settlement, route)
+        self._append(message, route, payload, key, pairs)
+        return message
+
+    def start_all(
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str] | Keys,
+        done: Callable[[], None],
+    ) -> Receipts | None:
+        """Make the receipts for `send_some`; None as for `start`. `done`: all outcomes are known.
+
+        Raises what `start` raises, but `BufferFull`.
+        """
+        route = self._known_route(to)
+        if route is None or not self._appender.ready(route.partition):
+            return None
+        return Receipts(self._settlement, route, len(payloads), done)
+
+    def send_some(
+        self,
+        receipts: Receipts,
+        first: int,
+        payloads: Sequence[bytes | None],
+        key: bytes | None = None,
+    ) -> int:
+        """Start appends of these messages, of which `first` is the first, without any wait.
+
+        Returns how many, from the first one on, the buffer had room for.
+        """
+        keys = None if key is None else [key] * len(payloads)
+        messages = _headed(receipts.route, Batched(payloads, keys, None))
+        return self._send_some(receipts, first, messages)
+
+    def prepare(self, to: Iterable[str] | Keys) -> None:
+        """Wait until `start` to this set needs no wait, or raise why it would fail.
+
+        Blocks for one request to the cluster (of a set by keys: three), and for 3 s at most until
+        the client is ready.
+        """
+        self._appender.prepare(self._route(to).partition)
+
+    def orders(self) -> OrderFollower:
+        """Give the follower of the order streams; the first call opens it, which blocks."""
+        with self._control_lock:
+            if self._follower is None:
+                self._follower = OrderFollower(self._driver, self._plan.topic)
+            return self._follower
 
     def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
@@ -345,11 +372,35 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _place(self, key: bytes | None) -> list[str]:
-        """Give the destination set of a message that names none: its key's partition."""
-        if key is None:
-            raise UsageError(_NOWHERE)
-        return self._keys.partitions((key,))
+    def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
+        """Start appends of messages with all their headers; return how many had room."""
+        route = receipts.route
+        payloads, keys, headers = messages
+        taken = self._appender.append_all(
+            route.partition,
+            payloads,
+            keys=keys,
+            headers=headers,
+            done=partial(receipts.settle, first),
+        )
+        if taken and route.announcer is not None:
+            route.announcer.sent(taken)
+        return taken
+
+    def _append(
+        self,
+        message: OneMessage,
+        route: Route,
+        payload: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+    ) -> None:
+        """Start one append and announce it; raises `BufferFull` at once."""
+        self._appender.append(
+            route.partition, payload, key=key, headers=headers, done=message.settle
+        )
+        if route.announcer is not None:
+            route.announcer.sent(1)
 
     def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
         if isinstance(to, Keys):
@@ -360,20 +411,34 @@ class Producer:
 
     def _route(self, to: Iterable[str] | Keys) -> Route:
         destinations = self._names(to)
+        return self._routes.get(destinations) or self._make_route(
+            destinations, self._cover(destinations)
+        )
+
+    def _known_route(self, to: Iterable[str] | Keys) -> Route | None:
+        """Give the route of a set that the plan covers; None if that has to be looked up first."""
+        if isinstance(to, Keys) and not self._keys.ready:
+            return None
+        destinations = self._names(to)
         route = self._routes.get(destinations)
-        if route is None:
-            log = self._cover(destinations)
-            exact = tuple(sorted(destinations))
-            header = None if exact == log.to else covered_header(log.name, exact)
-            announcer = None if self._announcer is None else self._announcer.log(log.name)
-            route = Route(log, log_partition(log), exact, header, announcer)
-            self._routes[destinations] = route
+        if route is not None:
+            return route
+        plan = self._plan
+        log = plan.cover(destinations) if destinations <= set(plan.partitions) else None
+        return None if log is None else self._make_route(destinations, log)
+
+    def _make_route(self, destinations: frozenset[str], log: Log) -> Route:
+        if not destinations:
+            raise UsageError("a destination set names at least one partition")
+        exact = tuple(sorted(destinations))
+        header = None if exact == log.to else covered_header(log.name, exact)
+        announcer = None if self._announcer is None else self._announcer.log(log.name)
+        route = Route(log, log_partition(log), exact, header, announcer)
+        self._routes[destinations] = route
         return route
 
     def _cover(self, to: frozenset[str]) -> Log:
         """Find the log that messages to a set go to; read a newer plan if this one has none."""
-        if not to:
-            raise UsageError("a destination set names at least one partition")
         log = self._plan.cover(to) if to <= set(self._plan.partitions) else None
         if log is None:
             self._read_plan()
@@ -408,9 +473,3 @@ class Producer:
                 f"{', '.join(self._plan.partitions)}"
             )
         return self._plan.cover(to)
-
-    def _orders(self) -> OrderFollower:
-        with self._control_lock:
-            if self._follower is None:
-                self._follower = OrderFollower(self._driver, self._plan.topic)
-            return self._follower

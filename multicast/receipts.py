@@ -94,23 +94,25 @@ class Settlement:
         """Wait until a message is ordered; raises `TimedOut` at `deadline` (the clock's time)."""
         remaining_s = deadline - self.clock.monotonic()
         if not self._follower().wait(message.log, message.offset, remaining_s):
-            raise TimedOut(
-                f"message {message} was accepted, but not ordered in time; "
-                f"'amcast collectors status' shows whether its collector is running"
-            )
+            raise not_ordered(message)
 
 
-class Receipt:
-    """The state of one multicast. Its methods block, and may be called from any thread."""
+def not_ordered(message: MessageID) -> TimedOut:
+    """Make the error for an accepted message that was not ordered in time."""
+    return TimedOut(
+        f"message {message} was accepted, but not ordered in time; "
+        f"'amcast collectors status' shows whether its collector is running"
+    )
 
-    __slots__ = ("_done", "_outcome", "_route", "_settlement")
 
-    def __init__(
-        self, settlement: Settlement, route: Route, done: Callable[[AppendOutcome], None] | None
-    ) -> None:
+class OneMessage:
+    """The state of one multicast: the part that needs no waiting."""
+
+    __slots__ = ("_outcome", "_route", "_settlement")
+
+    def __init__(self, settlement: Settlement, route: Route) -> None:
         self._settlement = settlement
         self._route = route
-        self._done = done
         self._outcome: AppendOutcome | None = None
 
     @property
@@ -128,6 +130,30 @@ class Receipt:
         """Kafka's answer; None until it is known. Does not block."""
         return self._outcome
 
+    def settle(self, outcome: AppendOutcome) -> None:
+        """Take the outcome. The driver calls this once, in any thread; not for applications."""
+        self._outcome = outcome
+        self._settlement.settled(self._route, 1)
+
+    def _message_id(self) -> MessageID:
+        """Give the ID once the outcome is known, or raise the error that it is."""
+        if isinstance(self._outcome, Appended):
+            return MessageID(self.log.name, self._outcome.offset)
+        assert isinstance(self._outcome, AppendFailed)
+        raise self._outcome.error
+
+
+class Receipt(OneMessage):
+    """The state of one multicast. Its methods block, and may be called from any thread."""
+
+    __slots__ = ("_done",)
+
+    def __init__(
+        self, settlement: Settlement, route: Route, done: Callable[[AppendOutcome], None] | None
+    ) -> None:
+        super().__init__(settlement, route)
+        self._done = done
+
     def accepted(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until all in-sync replicas hold the message; give its ID.
 
@@ -136,10 +162,7 @@ class Receipt:
         again.
         """
         self._settlement.wait(lambda: self._outcome is not None, timeout)
-        if isinstance(self._outcome, Appended):
-            return MessageID(self.log.name, self._outcome.offset)
-        assert isinstance(self._outcome, AppendFailed)
-        raise self._outcome.error
+        return self._message_id()
 
     def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until the message has its place in the order; give its ID.
@@ -163,17 +186,29 @@ class Receipt:
 class Receipts:
     """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
 
-    __slots__ = ("_failed", "_lock", "_offsets", "_pending", "_route", "_settlement")
+    __slots__ = ("_done", "_failed", "_lock", "_offsets", "_pending", "_route", "_settlement")
 
-    def __init__(self, settlement: Settlement, route: Route, size: int) -> None:
+    def __init__(
+        self,
+        settlement: Settlement,
+        route: Route,
+        size: int,
+        done: Callable[[], None] | None = None,
+    ) -> None:
         self._settlement = settlement
         self._route = route
+        self._done = done  # called once, in any thread, when the last outcome is known
         # Numbers in an array instead of an object for each outcome: the garbage collector scans
         # every object that lives, but not the inside of an array.
         self._offsets = array("q", [_PENDING]) * size
         self._failed: dict[int, AppendFailed] = {}
         self._pending = size
         self._lock = threading.Lock()
+
+    @property
+    def route(self) -> Route:
+        """Where the messages go. For producers, not for applications."""
+        return self._route
 
     @property
     def log(self) -> Log:
@@ -195,6 +230,11 @@ class Receipts:
             self._failed.get(index) if offset == _PENDING else Appended(offset)
             for index, offset in enumerate(self._offsets)
         ]
+
+    @property
+    def settled(self) -> bool:
+        """Whether every outcome is known. Does not block."""
+        return not self._pending
 
     def wait(self, timeout: float) -> None:
         """Wait until every message has its outcome; raises `TimedOut` after `timeout` seconds."""
@@ -236,6 +276,8 @@ class Receipts:
             errors = [failed.error for failed in self._failed.values()]
             unsent = sum(isinstance(error, BufferFull) for error in errors)
             self._settlement.settled(self._route, len(self._offsets) - unsent)
+            if self._done is not None:
+                self._done()
 
 
 class KeyedReceipts:

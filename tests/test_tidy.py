@@ -20,7 +20,8 @@ ROOMS = {
     "collectors": {"multicast", "topology"},
     "ordering_osn": {"multicast", "topology"},
     "bench": {"multicast", "topology", "collectors", "ordering_osn"},
-    "tests": {"multicast", "topology", "collectors", "ordering_osn", "bench"},
+    "examples": {"multicast"},
+    "tests": {"multicast", "topology", "collectors", "ordering_osn", "bench", "examples"},
 }
 # Inside a room: the lowest layer comes first, and each imports only itself and earlier ones. A file
 # belongs to the layer that names the longest prefix of its module.

@@ -56,7 +56,7 @@ class Stamped:
     def __init__(
         self, inner: Appender, took: array[int], accepted: list[Accepted] | None = None
     ) -> None:
-        self._inner = inner
+        self._inner, self.ready, self.prepare = inner, inner.ready, inner.prepare
         self._took = took
         self._accepted = accepted
         self.errors = 0

@@ -113,6 +113,15 @@ class Appender(Protocol):
         nothing was started then, and `done` is not called.
         """
 
+    def ready(self, partition: TopicPartition) -> bool:
+        """Return whether an append to this Kafka partition would start now without any wait.
+
+        Only an event loop needs to know: while this is False it calls `prepare` in a thread.
+        """
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Wait until `ready`, for 3 s at most; raises why an append would fail."""
+
     def append_all(
         self,
         partition: TopicPartition,

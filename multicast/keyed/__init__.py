@@ -1,11 +1,13 @@
 """Keyed routing: a message goes to the partition where an application's partitioner puts its key.
 
 partitioners.py     what Kafka's clients compute from a key; the keys of a destination set
+calls.py            what a call of a producer names, checked
 router.py           from keys to the partitions of the plan in force
 """
 
 from __future__ import annotations
 
+from multicast.keyed.calls import NOWHERE, Batched, addressed, batched, header_pairs
 from multicast.keyed.partitioners import (
     PARTITIONERS,
     Key,
@@ -18,11 +20,16 @@ from multicast.keyed.partitioners import (
 from multicast.keyed.router import KeyRouter
 
 __all__ = [
+    "NOWHERE",
     "PARTITIONERS",
+    "Batched",
     "Key",
     "KeyRouter",
     "Keys",
     "Partitioner",
+    "addressed",
+    "batched",
+    "header_pairs",
     "key_bytes",
     "keys",
     "partitioner_named",

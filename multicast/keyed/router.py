@@ -84,6 +84,11 @@ class KeyRouter:
             names.append(name)
         return names
 
+    @property
+    def ready(self) -> bool:
+        """Whether `partitions` would answer now without any request."""
+        return bool(self._layout) and not isinstance(self._layout, PartitionsDiffer)
+
     def close(self) -> None:
         """Wait for the thread, if it runs."""
         if self._thread is not None:

@@ -15,7 +15,17 @@ PAGES = [
     *sorted((ROOT / "spec").glob("*.md")),
     *sorted((ROOT / "bench").rglob("*.md")),
 ]
-ROOMS = ("topology", "multicast", "collectors", "ordering_osn", "bench", "tests", "docs", "spec")
+ROOMS = (
+    "topology",
+    "multicast",
+    "collectors",
+    "ordering_osn",
+    "bench",
+    "tests",
+    "docs",
+    "spec",
+    "examples",
+)
 PATH = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w/.-]*)")
 SOURCE = re.compile(r"`([\w/]+\.(?:py|pml))`")
 FUNCTION = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")

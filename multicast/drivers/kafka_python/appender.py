@@ -200,6 +200,18 @@ class KafkaPythonAppender:
             partial(self._appended, number), partial(self._failed, number, partition)
         )
 
+    def ready(self, partition: TopicPartition) -> bool:
+        """Return whether the package has the metadata of this Kafka partition."""
+        known = self._producer._metadata.partitions_for_topic(partition.topic)  # noqa: SLF001
+        return known is not None and partition.partition in known
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Wait for the metadata, 3 s at most; raises what else the append would fail with."""
+        try:
+            self._wait_for_partition(partition)
+        except (kafka_errors.KafkaError, UsageError) as error:
+            raise self._not_started(partition, error) from error
+
     def append_all(
         self,
         partition: TopicPartition,

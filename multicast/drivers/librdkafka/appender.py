@@ -25,7 +25,6 @@ producers, those that send <= 1, and those that are being closed <= `_ENDING_MAX
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.librdkafka import ending
 from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
@@ -57,11 +57,11 @@ _IDLE_S = 0.25  # an outcome ends this wait at once; only `close` and the guard 
 _GUARD_S = 0.1  # the period of the guard: overdue outcomes may be 1 s late (docs/hazards.md)
 _STUCK_TIMEOUTS = 2  # delivery time-outs; each replacement settles all waiting appends as unknown
 _DRAIN_S = 1.0  # a replaced producer delays new appends by this much, to deliver its own
+_REPLACED_S = 3.0  # a replacement takes two seconds (docs/hazards.md)
 _STALLED_S = 0.25  # after such a pause in acknowledgements, the rest does not come soon
 _POLL_S = 0.05  # a plain choice: how late the drain and the purge notice that they are done
 _FLUSH_POLL_S = 0.1  # an outcome ends it at once; meanwhile no other thread can serve
 _PURGE_S = 0.5  # librdkafka's threads take milliseconds to release what they hold
-_END_S = 5.0  # the same for a producer that is being closed, on a thread where nobody waits
 # Closing lasts as long as a DNS look-up of a broker; without a limit, an outage would pile up
 # replaced producers, each with a thread for every broker.
 _ENDING_MAX = 2
@@ -150,6 +150,16 @@ class LibrdkafkaAppender:
             done(self._outcomes.not_taken(partition, refused))
         if number % _SERVE_APPENDS == 0:
             self._serve_here()
+
+    def ready(self, partition: TopicPartition) -> bool:  # noqa: ARG002 - a producer serves all
+        """Return whether no producer is being replaced: an append may wait until that is done."""
+        return self._held is None
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Wait while the producer is being replaced, for `_REPLACED_S` seconds at most."""
+        deadline = time.monotonic() + _REPLACED_S
+        while not (self.ready(partition) or self._closed.is_set() or time.monotonic() > deadline):
+            self._closed.wait(_POLL_S)
 
     def append_all(
         self,
@@ -484,17 +494,7 @@ class LibrdkafkaAppender:
         """Close a producer on a thread: it may take as long as a DNS look-up of a broker."""
         held = [producer]
         thread = threading.Thread(
-            target=_end, args=(held,), name="amcast-appender-end", daemon=True
+            target=ending.end, args=(held,), name="amcast-appender-end", daemon=True
         )
         self._ending.append(thread)
         thread.start()
-
-
-def _end(held: list[Any]) -> None:
-    """Purge what a producer holds; the package closes it with the last reference, held here."""
-    producer = held.pop()
-    end = time.monotonic() + _END_S
-    while len(producer) and time.monotonic() < end:
-        producer.purge(in_queue=True, in_flight=True, blocking=False)
-        with contextlib.suppress(KafkaException):  # the package reports its failure once more
-            producer.poll(_POLL_S)

@@ -226,6 +226,13 @@ class MemoryAppender:
             self._bytes += append.size
         self._step(append)
 
+    def ready(self, partition: TopicPartition) -> bool:  # noqa: ARG002 - no append waits here
+        """Return True."""
+        return True
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Do nothing."""
+
     def append_all(
         self,
         partition: TopicPartition,

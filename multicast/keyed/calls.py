@@ -1,0 +1,84 @@
+"""What a producer's calls name: destination sets, keys and headers, checked before a send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from multicast.drivers.protocol import Headers
+from multicast.errors import UsageError
+from multicast.keyed.partitioners import Key, Keys, key_bytes
+from multicast.messages import refuse_names
+
+NOWHERE = "a message without a destination set goes to its key's partition: give 'to', or a key"
+
+
+class Batched(NamedTuple):
+    """Messages of one call; keys and headers, if there are any, hold an entry for each."""
+
+    payloads: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None
+    headers: Sequence[Headers] | None
+
+    def after(self, count: int) -> Batched:
+        """Leave out the first `count` messages."""
+        if not count:
+            return self
+        return Batched(*(None if part is None else part[count:] for part in self))  # type: ignore[arg-type]
+
+    def of(self, indexes: Sequence[int]) -> Batched:
+        """Choose messages by their indexes."""
+        return Batched(
+            *(None if part is None else [part[index] for index in indexes] for part in self)  # type: ignore[arg-type]
+        )
+
+
+def batched(
+    payloads: Sequence[bytes | None],
+    keys: Sequence[Key | None] | None,
+    headers: Sequence[Headers | Mapping[str, bytes]] | None,
+) -> Batched:
+    """Check the messages of a call with many; raises `UsageError`."""
+    for name, part in (("keys", keys), ("headers", headers)):
+        if isinstance(part, bytes | str | Mapping | Keys) or (
+            part is not None and len(part) != len(payloads)
+        ):
+            raise UsageError(f"{name} must hold one entry for each of the {len(payloads)} messages")
+    return Batched(
+        payloads,
+        None if keys is None else [None if key is None else key_bytes(key) for key in keys],
+        None if headers is None else [header_pairs(each) for each in headers],
+    )
+
+
+def header_pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
+    """Give headers as pairs; raises `UsageError` for a pair that is not (str, bytes)."""
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for pair in pairs:
+        match pair:
+            case (str(), bytes() | None):
+                continue
+            case _:
+                raise UsageError(
+                    f"{pair!r} is not a header; a header is a name (str) and a value (bytes)"
+                )
+    refuse_names(pairs)
+    return pairs
+
+
+def addressed(
+    to: Iterable[str] | Keys | None, key: Key | None
+) -> tuple[Iterable[str] | Keys, bytes | None]:
+    """Give where a message goes, and its record's key.
+
+    Without a destination set a message goes to its key's partition; without a key its record has
+    the first of the set's keys, if the set is named by keys. Raises `UsageError`.
+    """
+    own = None if key is None else key_bytes(key)
+    if to is None:
+        if own is None:
+            raise UsageError(NOWHERE)
+        return Keys((own,)), own
+    if own is None and isinstance(to, Keys):
+        own = to.values[0]
+    return to, own

@@ -1,0 +1,1 @@
+"""Tests of what stands in `examples/`: each example runs end to end."""

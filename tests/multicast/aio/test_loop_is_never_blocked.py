@@ -1,0 +1,214 @@
+"""No call blocks the event loop: not while a cluster in memory or a real broker does not answer.
+
+The first test shows that the heart finds a block: of a synchronous producer that waits for room, in
+memory. The others show that it finds none; no such counterpart is run for each of their calls.
+"""
+
+import asyncio
+import threading
+from contextlib import suppress
+
+import pytest
+
+from multicast import Producer
+from multicast.aio import AsyncConsumer, AsyncProducer
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.errors import AmcastError
+from multicast.local.cluster import LocalCluster
+from tests.helpers.plans import chain, priced
+from tests.helpers.system import System
+from tests.multicast.aio.heart import PAUSE_MAX_S, watched
+from tests.multicast.aio.worlds import (
+    PATIENCE_S,
+    HeldAppends,
+    HeldDriver,
+    consumer_of,
+    producer_of,
+    running,
+    until,
+)
+
+BLOCK_S = 2 * PAUSE_MAX_S
+
+
+class SlowCluster(MemoryDriver):
+    """A driver whose requests to the cluster wait until the test lets them go on."""
+
+    def __init__(self, log):
+        super().__init__(log)
+        self.answers = threading.Event()
+        self.answers.set()
+        for name in ("last_stable_offsets", "topic_ids", "committed", "commit"):
+            setattr(self, name, self._waiting(getattr(self, name)))
+
+    def _waiting(self, request):
+        def answered(*arguments):
+            self.answers.wait(PATIENCE_S)
+            return request(*arguments)
+
+        return answered
+
+
+async def frozen(driver, *calls):
+    """Start calls while the cluster is silent; let it answer once the heart could show a block."""
+    driver.answers.clear()
+    async with watched() as heart:
+        started = [asyncio.create_task(call) for call in calls]
+        await until(lambda: heart.beats > 20)
+        assert not any(task.done() for task in started)
+        driver.answers.set()
+        results = await asyncio.gather(*started)
+    assert heart.longest_s < PAUSE_MAX_S
+    return results
+
+
+def test_the_heart_finds_a_synchronous_producer_that_waits_for_room():
+    held = HeldAppends(in_flight_max=1)
+
+    async def run(system):
+        with Producer(topic="A", driver=HeldDriver(system.log, held), block_s=BLOCK_S) as producer:
+            producer.multicast(b"", to={"P1"})
+            async with watched() as heart:
+                with suppress(AmcastError):
+                    producer.multicast(b"", to={"P1"})
+            assert heart.longest_s > PAUSE_MAX_S
+            held.release()
+
+    with running(collectors=False) as system:
+        asyncio.run(run(system))
+
+
+def test_waiting_for_room_blocks_no_loop():
+    held = HeldAppends(in_flight_max=1)
+
+    async def run(system):
+        driver = HeldDriver(system.log, held)
+        async with producer_of(system, driver=driver, block_s=BLOCK_S) as producer:
+            async with watched() as heart:
+                await producer.multicast(b"", to={"P1"})
+                with suppress(AmcastError):
+                    await producer.multicast(b"", to={"P1"})
+            assert heart.longest_s < PAUSE_MAX_S
+            held.release()
+
+    with running(collectors=False) as system:
+        asyncio.run(run(system))
+
+
+def test_opening_reading_plans_committing_and_seeking_block_no_loop():
+    async def run(system):
+        driver = SlowCluster(system.log)
+        producer = producer_of(system, driver=driver)
+        consumer = AsyncConsumer(topic="A", name="C4", driver=driver)
+        await frozen(driver, producer.open(), consumer.open())
+        await frozen(driver, consumer.commit(), consumer.seek("latest"))
+        closing = (producer.close(), consumer.close())
+        assert await asyncio.gather(*closing) == [None, None]
+
+    with running(collectors=False) as system:
+        asyncio.run(run(system))
+
+
+def test_a_flood_of_outcomes_and_messages_blocks_no_loop():
+    held = HeldAppends(in_flight_max=100_000)
+
+    async def run(system):
+        driver = HeldDriver(system.log, held)
+        async with (
+            producer_of(system, driver=driver) as producer,
+            consumer_of(system, "C4") as consumer,
+            watched() as heart,
+        ):
+            receipts = [await producer.multicast(b"x", to={"P4"}) for _ in range(5000)]
+            receipts.append(await producer.multicast_all([b"x"] * 5000, to={"P4"}))
+            waiting = asyncio.gather(*(receipt.accepted() for receipt in receipts))
+            await asyncio.to_thread(held.release)
+            await waiting
+            count = 0
+            async for _ in consumer:
+                count += 1
+                if count == 10_000:
+                    break
+        assert heart.longest_s < PAUSE_MAX_S
+
+    with running(collectors=False) as system:
+        asyncio.run(run(system))
+
+
+@pytest.fixture(scope="module")
+def one_broker():
+    with LocalCluster(brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
+    async def run(system):
+        where = {"bootstrap": system.bootstrap, "topic": system.topic, "driver": driver}
+        producer = AsyncProducer(**where, delivery_timeout_s=60.0, block_s=1.0)
+        async with (
+            producer,
+            AsyncConsumer(**where, name="C4", group="frozen") as consumer,
+            watched() as heart,
+        ):
+            await (await producer.multicast(b"0", to={"P4"})).accepted()
+            assert (await anext(consumer)).payload == b"0"
+            one_broker.pause(1)
+            try:
+                # P1's log was never appended to, and P1+P2 is not declared: both need an answer.
+                receipts = [await producer.multicast(b"1", to={"P4"}) for _ in range(100)]
+                calls = [
+                    producer.multicast(b"2", to={"P1"}),
+                    producer.declares({"P1", "P2"}),
+                    consumer.commit(),
+                    consumer.poll(0.5),
+                    consumer.seek("latest"),
+                    producer.flush(0.5),
+                ]
+                started = [asyncio.create_task(call) for call in calls]
+                before = heart.beats
+                await until(lambda: heart.beats > before + 400)
+            finally:
+                one_broker.resume(1)
+            await asyncio.gather(*started, return_exceptions=True)
+            await asyncio.gather(*(receipt.accepted() for receipt in receipts))
+        assert heart.longest_s < PAUSE_MAX_S
+
+    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
+        asyncio.run(run(system))
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_messages_are_ordered_and_delivered_on_a_real_broker(one_broker, driver, tmp_path):
+    async def run(system):
+        where = {"bootstrap": system.bootstrap, "topic": system.topic, "driver": driver}
+        async with (
+            AsyncProducer(**where) as producer,
+            AsyncConsumer(**where, name="C1") as consumer,
+        ):
+
+            async def sent_and_ordered(number):
+                receipt = await producer.multicast(b"%d" % number, to={f"P{1 + number % 2}"})
+                return await receipt.ordered(PATIENCE_S)
+
+            sent = await asyncio.gather(*map(sent_and_ordered, range(200)))
+            receipts = await producer.multicast_all([b"x"] * 300, to={"P2"})
+            sent += await receipts.ordered(PATIENCE_S)
+            received = []
+            async with asyncio.timeout(PATIENCE_S):
+                async for message in consumer:
+                    received.append(message.message_id)
+                    if len(received) == 500:
+                        break
+            assert sorted(received) == sorted(sent)
+            await consumer.commit()
+        async with AsyncConsumer(**where, name="C1") as consumer:
+            assert [batch async for batch in consumer.until_end()] == []
+
+    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
+        system.order()
+        asyncio.run(run(system))

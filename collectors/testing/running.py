@@ -10,8 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
@@ -87,21 +86,6 @@ class RunningTopic(TopicClients):
             self._host(self.plan.epoch)
             opened.callback(self.close_clients)
             self._opened = opened.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self.check()
-        finally:
-            self.close()
 
     def close(self) -> None:
         """End clients and collectors, and delete the topics, without a check."""

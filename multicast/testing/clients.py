@@ -1,26 +1,55 @@
-"""The clients that a test opens on one topic: all are closed at the end."""
+"""The clients that a test opens on one topic: all are checked and closed at the end."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from multicast.consumer import Consumer
 from multicast.delivery import Message
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 from multicast.producer import Producer
+from multicast.properties import Report
 
 
-class TopicClients:
-    """Opens producers and consumers of a topic through one driver."""
+class TopicClients(ABC):
+    """Opens producers and consumers of a topic through one driver.
+
+    As a context manager it checks all guarantees at its end, unless the block raised, and closes.
+    """
 
     def __init__(self, topic: str, driver: Driver) -> None:
         self.topic = topic
         self.driver = driver
         self._consumers: dict[Consumer, dict[str, Any]] = {}
         self._producers: list[Producer] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.close()
+
+    @abstractmethod
+    def check(self) -> Report:
+        """Check all guarantees now; raises `OrderViolation` with the witness of a violation."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close everything, without a check."""
 
     def producer(self, **options: Any) -> Producer:
         """Open a producer, with the options of `Producer`; it is closed at the end."""

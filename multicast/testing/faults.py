@@ -17,11 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from multicast.drivers.memory.driver import MemoryAppender, MemoryDriver, PendingAppend
+from multicast.drivers.memory.driver import MemoryDriver, PendingAppend
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
-    IN_FLIGHT_BYTES_MAX,
-    IN_FLIGHT_MAX,
     AppendFailed,
     Fetched,
     Headers,
@@ -188,19 +186,5 @@ class DoubleDriver(MemoryDriver):
         if observe is not None:
             self.observe = observe
 
-    def appender(
-        self,
-        *,
-        linger_ms: int = 0,  # noqa: ARG002 - these three are parameters of the other drivers
-        compression: str = "none",  # noqa: ARG002
-        batch_bytes: int | None = None,  # noqa: ARG002
-        in_flight_max: int = IN_FLIGHT_MAX,
-        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
-    ) -> MemoryAppender:
-        """Open an appender."""
-        return MemoryAppender(
-            self.log,
-            step=partial(self._network.carry, self._network.new_appender()),
-            in_flight_max=in_flight_max,
-            in_flight_bytes_max=in_flight_bytes_max,
-        )
+    def _step_of_appender(self) -> Callable[[PendingAppend], None]:
+        return partial(self._network.carry, self._network.new_appender())

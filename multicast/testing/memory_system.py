@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from random import Random
-from types import TracebackType
-from typing import Self, overload
+from typing import overload
 
 from multicast.consumer import Consumer
 from multicast.control import ControlReader, control_partition, log_partition, stream_partition
@@ -61,21 +60,6 @@ class MemorySystem(TopicClients):
         self.collectors: OrderingParty = load("collectors")(self)
         self._clock.parties.append(self.collectors.turn)
         self._apply(plan)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self.check()
-        finally:
-            self.close()
 
     def close(self) -> None:
         """Close all clients without a check; whatever is on its way is lost."""

@@ -147,10 +147,14 @@ class MemoryDriver:
         """Open an appender."""
         return MemoryAppender(
             self.log,
-            step=self._step,
+            step=self._step_of_appender(),
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )
+
+    def _step_of_appender(self) -> Callable[[PendingAppend], None]:
+        """Give what a new appender calls with each append; a subclass may give each its own."""
+        return self._step
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
         """Open a reader."""

@@ -18,11 +18,14 @@ PATIENCE_S = 120
 
 
 def pytest_on(folder, text):
-    """Run pytest on a file of a user's, outside of this repository."""
+    """Run pytest on a file of a user's, outside of this repository.
+
+    `-rN`: no short summary, which would repeat an error's text in full where `CI` is set.
+    """
     file = folder / "test_theirs.py"
     file.write_text(text, encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)],
+        [sys.executable, "-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", str(file)],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -93,8 +93,5 @@ def hunt(bug, copy):
     sys.stdout.write(f"{bug.name}: {found[0]}\n")
 
 
-def check_patches(bug):
-    """Fail unless each patch of a bug matches its file exactly once."""
-    text = (ROOT / bug.file).read_text()
-    for old, _ in bug.patches:
-        assert text.count(old) == 1, old
+OF_THE_RULE = planted_bugs("planted.toml")
+AT_NODES = planted_bugs("planted_at_nodes.toml")

@@ -1,0 +1,10 @@
+"""The copy of the source into which bugs are planted."""
+
+import pytest
+
+from tests.ordering_osn.helpers.planted_bugs import copied_source
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    return copied_source(tmp_path_factory.mktemp("planted"))

@@ -7,9 +7,11 @@ from crc32c import crc32c
 
 from multicast.drivers.kafka_python.fetch_request import frame_size
 from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
+from tests.helpers.system import until
 
 BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
 NOW_MS = 1_600_000_000_000
+UNKNOWN_TOPIC, NO_LEADER_HERE = 3, 6  # error codes of Kafka's protocol
 
 
 def varint(number):
@@ -41,7 +43,22 @@ def batch(records):
 
 
 def append(bootstrap, partition, records):
-    """Append a batch to a Kafka partition of the one broker; give what it answered."""
+    """Append a batch to a Kafka partition of the one broker; give what it answered.
+
+    A broker names itself the leader of a new partition shortly before it serves it: until then it
+    refuses, and the batch is sent again.
+    """
+    answers = []
+
+    def served():
+        answers.append(_append(bootstrap, partition, records))
+        return answers[-1].error not in {UNKNOWN_TOPIC, NO_LEADER_HERE}
+
+    until(served, f"a leader of {partition}")
+    return answers[-1]
+
+
+def _append(bootstrap, partition, records):
     request = ProduceRequest("stranger", partition, timeout_ms=10_000)
     honest = request.written(1, b"", NOW_MS)
     written = batch(records)

@@ -10,6 +10,7 @@ Everything ends with the context manager. A node can be killed, restarted, froze
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -59,7 +60,12 @@ class Service:
     timeout: str = "2s"
     material: Path = transactions.FOLDER
     profile: str | None = None  # the clock of `bench.orderer.profile`
-    source: Path | None = None  # the nodes run this copy of the project, of another version perhaps
+    source: Path | None = None  # another copy of this project, whose nodes run in its own .venv
+
+
+def interpreter(source: Path) -> Path:
+    """Return the Python of a copy's own environment, which `make .venv/ready` there builds."""
+    return source / ".venv" / "bin" / "python"
 
 
 class NodeProcesses:
@@ -107,11 +113,12 @@ class NodeProcesses:
             *("--msp", str(self.service.material / _ORDERER), "--msp-id", _MSP_ID),
             *(word for peer in peers for word in ("--peer", peer)),
         ]
-        run = [sys.executable, "-m", "multicast", *command]
+        source = self.service.source
+        python = sys.executable if source is None else os.fspath(interpreter(source))
+        run = [python, "-m", "multicast", *command]
         if self.service.profile:
             words = [str(self.profile(number)), self.service.profile, *command]
             run = [sys.executable, "-m", "bench.orderer.profile", *words]
-        source = self.service.source  # `python -m` looks for modules in the working directory first
         with self._log(number).open("ab") as out:
             self._processes[number] = subprocess.Popen(run, stdout=out, stderr=out, cwd=source)
 

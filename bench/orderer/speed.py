@@ -6,7 +6,8 @@
                 bundles over two chains, and transactions of one chain to the same two chains
     throughput  parts/s until all nodes have written all: bundles over 2, 4 and 8 chains, and
                 transactions of one chain to the same chains
-    before      both, for transactions of one chain: nodes of the source at PATH, and of this one
+    before      both, for transactions of one chain: nodes of the source at PATH, in the environment
+                that `make .venv/ready` made there, and nodes of this one
 
 Everything is started for it: a broker, collectors, three nodes, a client process for each round.
 The two arms take turns, in rounds; a ratio is the median of the rounds' ratios. A chain gets the
@@ -34,7 +35,7 @@ import typer
 from bench.harness import facts, figures
 from bench.harness.figures import progress
 from bench.orderer.measure import Figures, verify
-from bench.orderer.nodes import NODES, OrdererDeployment, Service, deployed
+from bench.orderer.nodes import NODES, OrdererDeployment, Service, deployed, interpreter
 from bench.orderer.profile import merged
 from bench.orderer.rounds import (
     PacedRounds,
@@ -323,6 +324,8 @@ def checked(arguments: Sequence[str]) -> argparse.Namespace:
         raise UsageError("'before' and '--against PATH' need each other")
     if chosen.against is not None and not (chosen.against / "multicast").is_dir():
         raise UsageError(f"{chosen.against} is no copy of this project: it has no folder multicast")
+    if chosen.against is not None and not interpreter(chosen.against).exists():
+        raise UsageError(f"{chosen.against} has no environment: run 'make .venv/ready' there")
     if min(chosen.rounds, chosen.nodes) < 1 or min(chosen.rates) <= 0 or min(chosen.chains) < 2:
         raise UsageError("--rounds, --nodes and --rates must be positive, --chains at least 2")
     if any(chosen.parts % chains for chains in chosen.chains):

@@ -107,6 +107,13 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(words, capsys
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+def test_a_copy_without_an_environment_is_refused(tmp_path, capsys):
+    (tmp_path / "multicast").mkdir()
+
+    assert speed.main(["before", "--against", str(tmp_path)]) == 2
+    assert "make .venv/ready" in capsys.readouterr().err
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)

@@ -19,16 +19,18 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._ends: float | None = None
+        # When the slice ends, in `time.monotonic` seconds; 0: it begins with the next `due`. Before
+        # that time nothing is due, so a caller on the way of every message may compare, and no more.
+        self.ends = 0.0
 
     def due(self) -> bool:
         """Whether to `await asyncio.sleep(0)` before going on."""
         now = time.monotonic()
-        if self._ends is None:
-            self._ends = now + _SLICE_S
+        if not self.ends:
+            self.ends = now + _SLICE_S
             self._loop.call_soon(self._begin)
             return False
-        return now >= self._ends
+        return now >= self.ends
 
     def _begin(self) -> None:
-        self._ends = None
+        self.ends = 0.0

@@ -257,7 +257,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = figures.parser("aio", __doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--probes", type=int, default=200, help="messages at the low rate")
-    parser.add_argument("--messages", type=int, default=200_000, help="messages as fast as possible")
+    parser.add_argument(
+        "--messages", type=int, default=200_000, help="messages as fast as possible"
+    )
     parser.add_argument("--backlog", type=int, default=200_000, help="messages to read")
     parser.add_argument("--driver", default="librdkafka")
     options = parser.parse_args(arguments)

@@ -13,7 +13,6 @@ loses nothing, and nothing is delivered twice.
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
@@ -99,9 +98,7 @@ class AsyncConsumer(LoopBound):
 
     async def __anext__(self) -> Message:
         """Give the next message; it is handed out in the step that returns it."""
-        # `check_loop` and `Turns.due` without their calls: every message comes this way.
-        if self._state != "open" or get_running_loop() is not self._loop:
-            self.check_loop()
+        self.check_loop()
         if not self._hand or monotonic() >= self._turns.ends:
             await self._ready()
         batch, index = self._hand[0], self._index

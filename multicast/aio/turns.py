@@ -19,8 +19,8 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # When the slice ends, in `time.monotonic` seconds; 0: it begins with the next `due`. Nothing
-        # is due before: who reads message by message compares with it, and calls `due` after it.
+        # When the slice ends, in `time.monotonic` seconds; 0: it begins with the next `due`. Before
+        # that nothing is due, and to compare with it is cheaper than a call.
         self.ends = 0.0
 
     def due(self) -> bool:

@@ -61,7 +61,7 @@ model: .venv/ready
 lock: .venv/ready
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-emit-find-links --no-header --extra dev --extra java --extra highs --extra bench --extra osn -o requirements.lock pyproject.toml
+	  --no-emit-trusted-host --no-emit-find-links --no-header --extra dev --extra bench --extra all -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

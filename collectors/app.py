@@ -38,10 +38,6 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-import faust
-from faust.app.base import BootStrategy
-from mode import Service
-
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
@@ -56,6 +52,12 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.settings import settings
+from topology import extra
+
+with extra("collectors"):
+    import faust
+    from faust.app.base import BootStrategy
+    from mode import Service
 
 _log = logging.getLogger("amcast.collectors")
 # The group's errors are at /status in our own sentences; kafka-python would log each retry.

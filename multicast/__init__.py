@@ -2,28 +2,87 @@
 
 A *partition* is an address here, "P1". A *log* is the Kafka partition that stores the messages to
 one set of them, each message once. docs/glossary.md explains all words.
+
+`from amcast import ...` gives the same classes. Every error of a call is an `AmcastError`.
+`multicast.aio` has the classes for asyncio, `multicast.testing` a system in memory for tests.
 """
 
+from typing import TYPE_CHECKING
+
+from multicast import installed as _installed  # first: it refuses a user's own `topology`
 from multicast.consumer import Consumer
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
-from multicast.errors import AmcastError
+from multicast.errors import (
+    AccessDenied,
+    AmcastError,
+    AppendNotAuthorized,
+    AppendRefused,
+    AppendUnknown,
+    AuthenticationFailed,
+    BufferFull,
+    ClusterUnreachable,
+    Conflict,
+    NotAuthorized,
+    PartitionsDiffer,
+    ProtocolViolation,
+    TimedOut,
+    TlsFailed,
+    TopicChanged,
+    TopicMissing,
+    Trimmed,
+    UncoveredInterest,
+    UndeclaredDestination,
+    UnknownVersion,
+    UnsafeCluster,
+    UsageError,
+)
 from multicast.keyed import Keys, keys
 from multicast.messages import MessageID
 from multicast.producer import Producer
 from multicast.receipts import KeyedReceipts, Receipt, Receipts
 
 __all__ = [
+    "AccessDenied",
     "AmcastError",
+    "AppendNotAuthorized",
+    "AppendRefused",
+    "AppendUnknown",
+    "AuthenticationFailed",
     "Batch",
+    "BufferFull",
+    "ClusterUnreachable",
+    "Conflict",
     "Consumer",
     "Cursor",
     "KeyedReceipts",
     "Keys",
     "Message",
     "MessageID",
+    "NotAuthorized",
+    "PartitionsDiffer",
     "Producer",
+    "ProtocolViolation",
     "Receipt",
     "Receipts",
+    "TimedOut",
+    "TlsFailed",
+    "TopicChanged",
+    "TopicMissing",
+    "Trimmed",
+    "UncoveredInterest",
+    "UndeclaredDestination",
+    "UnknownVersion",
+    "UnsafeCluster",
+    "UsageError",
     "keys",
 ]
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        if name == "__version__":  # read when asked for: reading it takes as long as this import
+            return _installed.version()
+        raise AttributeError(f"module 'multicast' has no attribute {name!r}")

@@ -1,5 +1,11 @@
 """`python -m multicast` runs the command `amcast`."""
 
-from multicast.cli.main import main
+import sys
 
-main()
+if __name__ == "__main__":
+    try:
+        from multicast.cli.main import main
+    except ImportError as error:
+        sys.stderr.write(f"amcast: {error}\n")
+        sys.exit(2)
+    main()

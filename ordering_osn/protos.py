@@ -9,83 +9,86 @@ from __future__ import annotations
 
 from typing import Any
 
-from fabric_protos.common.common_pb2 import (
-    Block,
-    BlockData,
-    BlockHeader,
-    BlockMetadata,
-    BlockMetadataIndex,
-    ChannelHeader,
-    Envelope,
-    Header,
-    HeaderType,
-    LastConfig,
-    Metadata,
-    MetadataSignature,
-    OrdererBlockMetadata,
-    Payload,
-    SignatureHeader,
-    Status,
-)
-from fabric_protos.common.configtx_pb2 import (
-    Config,
-    ConfigEnvelope,
-    ConfigGroup,
-    ConfigPolicy,
-    ConfigSignature,
-    ConfigUpdate,
-    ConfigUpdateEnvelope,
-    ConfigValue,
-)
-from fabric_protos.common.configuration_pb2 import (
-    BlockDataHashingStructure,
-    Capabilities,
-    Consortium,
-    HashingAlgorithm,
-    OrdererAddresses,
-)
-from fabric_protos.common.policies_pb2 import (
-    ImplicitMetaPolicy,
-    Policy,
-    SignaturePolicy,
-    SignaturePolicyEnvelope,
-)
-from fabric_protos.msp.identities_pb2 import SerializedIdentity
-from fabric_protos.msp.msp_config_pb2 import FabricMSPConfig, MSPConfig
-from fabric_protos.msp.msp_principal_pb2 import (
-    CombinedPrincipal,
-    MSPIdentityAnonymity,
-    MSPPrincipal,
-    MSPRole,
-    OrganizationUnit,
-)
-from fabric_protos.orderer.ab_pb2 import (
-    BroadcastResponse,
-    DeliverResponse,
-    SeekInfo,
-    SeekNewest,
-    SeekNextCommit,
-    SeekOldest,
-    SeekPosition,
-    SeekSpecified,
-)
-from fabric_protos.orderer.configuration_pb2 import (
-    BatchSize,
-    BatchTimeout,
-    ChannelRestrictions,
-    ConsensusType,
-    KafkaBrokers,
-)
-from fabric_protos.peer.configuration_pb2 import ACLs, AnchorPeers
-from fabric_protos.peer.transaction_pb2 import Transaction
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-)
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
+from topology import extra
+
+with extra("osn"):
+    from fabric_protos.common.common_pb2 import (
+        Block,
+        BlockData,
+        BlockHeader,
+        BlockMetadata,
+        BlockMetadataIndex,
+        ChannelHeader,
+        Envelope,
+        Header,
+        HeaderType,
+        LastConfig,
+        Metadata,
+        MetadataSignature,
+        OrdererBlockMetadata,
+        Payload,
+        SignatureHeader,
+        Status,
+    )
+    from fabric_protos.common.configtx_pb2 import (
+        Config,
+        ConfigEnvelope,
+        ConfigGroup,
+        ConfigPolicy,
+        ConfigSignature,
+        ConfigUpdate,
+        ConfigUpdateEnvelope,
+        ConfigValue,
+    )
+    from fabric_protos.common.configuration_pb2 import (
+        BlockDataHashingStructure,
+        Capabilities,
+        Consortium,
+        HashingAlgorithm,
+        OrdererAddresses,
+    )
+    from fabric_protos.common.policies_pb2 import (
+        ImplicitMetaPolicy,
+        Policy,
+        SignaturePolicy,
+        SignaturePolicyEnvelope,
+    )
+    from fabric_protos.msp.identities_pb2 import SerializedIdentity
+    from fabric_protos.msp.msp_config_pb2 import FabricMSPConfig, MSPConfig
+    from fabric_protos.msp.msp_principal_pb2 import (
+        CombinedPrincipal,
+        MSPIdentityAnonymity,
+        MSPPrincipal,
+        MSPRole,
+        OrganizationUnit,
+    )
+    from fabric_protos.orderer.ab_pb2 import (
+        BroadcastResponse,
+        DeliverResponse,
+        SeekInfo,
+        SeekNewest,
+        SeekNextCommit,
+        SeekOldest,
+        SeekPosition,
+        SeekSpecified,
+    )
+    from fabric_protos.orderer.configuration_pb2 import (
+        BatchSize,
+        BatchTimeout,
+        ChannelRestrictions,
+        ConsensusType,
+        KafkaBrokers,
+    )
+    from fabric_protos.peer.configuration_pb2 import ACLs, AnchorPeers
+    from fabric_protos.peer.transaction_pb2 import Transaction
+    from google.protobuf.descriptor_pb2 import (
+        DescriptorProto,
+        FieldDescriptorProto,
+        FileDescriptorProto,
+    )
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
 
 __all__ = [
     "ACLs",

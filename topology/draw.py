@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import networkx as nx
-
+from topology import extra
 from topology.check import TreeFigures
 from topology.tree import CollectorSpec, Plan
+
+with extra("planner"):
+    import networkx as nx
 
 # Bounds of a line of the text tree. Larger ones make lines wrap in a terminal; smaller ones hide
 # which logs enter the order where.

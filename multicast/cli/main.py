@@ -13,19 +13,37 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points, version
-
-import typer
+from importlib.metadata import EntryPoint, entry_points
 
 from multicast.errors import AmcastError, UsageError
+from multicast.installed import Shadowed, is_ours, refuse_shadowed, version
+from topology import MissingExtra
+
+try:
+    import typer
+except ModuleNotFoundError as error:
+    raise MissingExtra(error.name, "cli") from error
+
 
 WITHOUT_NOUN = "_"
+CHECKOUT_ONLY = "bench"
+# Our packages with verbs, and the extra that brings what the verbs need.
+EXTRA_OF = {
+    "multicast": "cli",
+    "topology": "planner",
+    "collectors": "collectors",
+    "ordering_osn": "osn",
+}
 HELP = "Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order."
+
+
+class NotInstalled(UsageError):
+    """The verb needs a package that is not installed, or that a user's file hides."""
 
 
 def _version(show: bool) -> None:  # noqa: FBT001 - typer's signature
     if show:
-        typer.echo(version("amcast"))
+        typer.echo(version())
         raise typer.Exit
 
 
@@ -41,7 +59,8 @@ def _root(
 def build(arguments: Sequence[str]) -> typer.Typer:
     """Build the command: with all verbs for help, else only with those that the call needs.
 
-    A room is imported only if its verbs are needed: importing all rooms takes a second.
+    A room is imported only if its verbs are needed: importing all rooms takes a second. Raises
+    `UsageError` if the called verb needs something that is not installed.
     """
     root = typer.Typer(
         help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -50,9 +69,9 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     nouns: dict[str, list[EntryPoint]] = {}
     for entry in sorted(entry_points(group="amcast"), key=lambda entry: entry.name):
         nouns.setdefault(entry.name.partition(".")[0], []).append(entry)
-    first = arguments[0] if arguments else ""
+    first, second = (*arguments, "", "")[:2]
     if first in nouns and first != WITHOUT_NOUN:
-        _add(root, first, nouns[first], first=first)
+        _add(root, first, nouns[first], called=second)
         return root
     verbs = nouns.pop(WITHOUT_NOUN, [])
     if not first.startswith("-"):
@@ -64,13 +83,18 @@ def build(arguments: Sequence[str]) -> typer.Typer:
                 not entry.value.startswith("multicast."),
             ),
         ):
-            app = _load(entry, used=False)
-            if app is not None and first in _verbs(app):
+            try:
+                app = _load(entry, first)
+            except NotInstalled:
+                if entry.name == f"{WITHOUT_NOUN}.{first}":
+                    raise
+                continue
+            if first in _verbs(app):
                 root.registered_commands += app.registered_commands
                 return root
-    _add(root, WITHOUT_NOUN, verbs, first=first)
+    _add(root, WITHOUT_NOUN, verbs)
     for noun, entries in nouns.items():
-        _add(root, noun, entries, first=first)
+        _add(root, noun, entries)
     return root
 
 
@@ -81,8 +105,26 @@ def _verbs(app: typer.Typer) -> list[str]:
     ]
 
 
-def _add(root: typer.Typer, noun: str, entries: Sequence[EntryPoint], *, first: str) -> None:
-    apps = [app for entry in entries if (app := _load(entry, used=first == noun)) is not None]
+def _add(
+    root: typer.Typer, noun: str, entries: Sequence[EntryPoint], *, called: str | None = None
+) -> None:
+    """Add the verbs of a noun that are installed.
+
+    `called` is the verb of the call, None if the call uses another noun. Raises `NotInstalled` if
+    no entry point loads that has it, but one that may have it needs what is not installed.
+    """
+    apps: list[typer.Typer] = []
+    failures: dict[str, NotInstalled] = {}
+    for entry in entries:
+        try:
+            apps.append(_load(entry, f"{noun} {called or ''}".strip()))
+        except NotInstalled as error:
+            failures[entry.name] = error
+    if called is not None and failures:
+        known = [verb for app in apps for verb in _verbs(app)]
+        asks_for_help = not called or called.startswith("-")
+        if not apps or not (asks_for_help or called in known):
+            raise failures.get(f"{noun}.{called}") or next(iter(failures.values()))
     if noun == WITHOUT_NOUN:
         for app in apps:
             root.registered_commands += app.registered_commands
@@ -92,21 +134,30 @@ def _add(root: typer.Typer, noun: str, entries: Sequence[EntryPoint], *, first: 
         root.add_typer(apps[0], name=noun)
 
 
-def _load(entry: EntryPoint, *, used: bool) -> typer.Typer | None:
-    """Load the verbs of an entry point; None if they need a package that is not installed.
+def _load(entry: EntryPoint, words: str) -> typer.Typer:
+    """Load the verbs of an entry point; `words` name the call in the text of the error.
 
-    If the call uses these verbs, raises `UsageError` instead, which names what to install.
+    Raises `NotInstalled` if they need a package that is not installed, or if a user's file hides
+    one of our packages.
     """
+    room = entry.module.partition(".")[0]
+    if room == CHECKOUT_ONLY and not is_ours(room):
+        raise NotInstalled(
+            f"'amcast {words}' is not part of the installed package; it runs from a checkout of "
+            f"amcast's sources, after 'make .venv/ready' there"
+        )
     try:
+        if room in EXTRA_OF:
+            refuse_shadowed(room)
         app: typer.Typer = entry.load()
+    except Shadowed as error:
+        raise NotInstalled(str(error)) from error
     except ModuleNotFoundError as error:
-        if used:
-            noun = entry.name.partition(".")[0]
-            raise UsageError(
-                f"'amcast {noun}' needs the package {error.name}, which is not installed; "
-                f"install amcast[{noun}]"
-            ) from error
-        return None
+        extra = error.extra if isinstance(error, MissingExtra) else EXTRA_OF.get(room, "all")
+        raise NotInstalled(
+            f"'amcast {words}' needs the package {error.name}, which is not installed; "
+            f"run: pip install 'amcast[{extra}]'"
+        ) from error
     return app
 
 
@@ -118,6 +169,9 @@ def main() -> None:
         sys.stderr.write(f"amcast: {error}\n")
         _flush_output()
         sys.exit(error.exit_code)
+    except MissingExtra as error:
+        sys.stderr.write(f"amcast: {error}\n")
+        sys.exit(UsageError.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -29,9 +29,6 @@ from collections.abc import (
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
-import grpc
-from grpc import aio
-
 from multicast.errors import TimedOut, UsageError
 from ordering_osn.api.broadcast import Broadcast, Panicked
 from ordering_osn.api.channels import Channels, Status
@@ -46,6 +43,11 @@ from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.responses import read_answer, read_status
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
+from topology import extra
+
+with extra("osn"):
+    import grpc
+    from grpc import aio
 
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 _MULTI = "amcast.osn.MultiChain"

@@ -12,9 +12,12 @@ import threading
 from collections.abc import Iterable
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from topology import extra
+
+with extra("osn"):
+    from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
 
 # The default buckets of Prometheus' Go client, which Fabric's orderer uses.
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

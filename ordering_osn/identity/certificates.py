@@ -22,18 +22,20 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import (
-    decode_dss_signature,
-    encode_dss_signature,
-)
-from cryptography.utils import CryptographyDeprecationWarning
-from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
-
 from ordering_osn.identity.errors import UntrustedIdentity
+from topology import extra
+
+with extra("osn"):
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import (
+        decode_dss_signature,
+        encode_dss_signature,
+    )
+    from cryptography.utils import CryptographyDeprecationWarning
+    from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 # The orders of the curves that Go's crypto/elliptic, and so every Fabric peer, supports.
 _ORDERS = {

@@ -33,11 +33,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pulp
-
+from topology import extra
 from topology.interests import PlanLimits
 from topology.planner.cost import NOWHERE, Measure
 from topology.planner.exact import Choice, SearchState
+
+with extra("planner"):
+    import pulp
 
 SEED = 1  # any fixed number: equal inputs give equal plans
 COEFFICIENT_MAX = 1_000.0  # prices are scaled to this, which suits the solver's tolerances

@@ -20,8 +20,9 @@ ROOMS = {
     "collectors": {"multicast", "topology"},
     "ordering_osn": {"multicast", "topology"},
     "bench": {"multicast", "topology", "collectors", "ordering_osn"},
-    "examples": {"multicast"},
-    "tests": {"multicast", "topology", "collectors", "ordering_osn", "bench", "examples"},
+    "amcast": {"multicast"},
+    "examples": {"amcast", "multicast"},
+    "tests": {"amcast", "multicast", "topology", "collectors", "ordering_osn", "bench", "examples"},
 }
 # Inside a room: the lowest layer comes first, and each imports only itself and earlier ones. A file
 # belongs to the layer that names the longest prefix of its module.
@@ -32,7 +33,7 @@ LAYERS = {
         ["topology"],
     ],
     "multicast": [
-        ["multicast.errors"],
+        ["multicast.errors", "multicast.installed"],
         ["multicast.drivers", "multicast.messages"],
         ["multicast.announcements", "multicast.control", "multicast.order"],
         ["multicast"],

@@ -16,6 +16,7 @@ PAGES = [
     *sorted((ROOT / "bench").rglob("*.md")),
 ]
 ROOMS = (
+    "amcast",
     "topology",
     "multicast",
     "collectors",

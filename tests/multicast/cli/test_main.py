@@ -31,7 +31,8 @@ def test_verbs_that_need_a_package_that_is_not_installed_say_what_to_install():
     done = without_grpc("osn", "run")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "amcast: 'amcast osn' needs the package grpc, which is not installed; install amcast[osn]\n"
+        "amcast: 'amcast osn run' needs the package grpc, which is not installed; "
+        "run: pip install 'amcast[osn]'\n"
     )
 
 

@@ -1,0 +1,209 @@
+"""The package `amcast`, the names of a user that hide ours, and extras that are not installed."""
+
+import os
+import pydoc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import amcast
+import amcast.aio
+import amcast.testing
+import multicast
+import multicast.aio
+import multicast.testing
+from multicast import errors
+
+ROOT = Path(__file__).parents[2]
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(*words, folder):
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def without(package, program, folder):
+    return run("-c", f"{WITHOUT.format(package=package)}\n{program}", folder=folder)
+
+
+def test_amcast_gives_the_very_classes_of_multicast():
+    assert set(amcast.__all__) == {*multicast.__all__, "aio", "testing"}
+    for name in multicast.__all__:
+        assert getattr(amcast, name) is getattr(multicast, name)
+    for ours, theirs in ((amcast.aio, multicast.aio), (amcast.testing, multicast.testing)):
+        assert ours.__all__ == theirs.__all__
+        assert all(getattr(ours, name) is getattr(theirs, name) for name in ours.__all__)
+
+
+def test_all_errors_are_exported():
+    public = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.AmcastError)
+    }
+    assert len(public) > 15
+    assert public <= set(multicast.__all__)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    for package in (amcast, multicast):
+        with pytest.raises(AttributeError, match="has no attribute 'Prodcer'"):
+            package.Prodcer  # noqa: B018
+
+
+def test_the_version_is_the_one_of_the_distribution():
+    line = next(
+        line for line in (ROOT / "pyproject.toml").read_text().splitlines() if "version =" in line
+    )
+    assert line == f'version = "{amcast.__version__}"'
+    assert multicast.__version__ == amcast.__version__
+
+
+@pytest.mark.parametrize("package", [amcast, multicast])
+def test_help_shows_the_api_alone(package):
+    text = pydoc.plain(pydoc.render_doc(package))
+    assert f"VERSION\n    {amcast.__version__}" in text
+    assert "class Producer" in text
+    for internal in ("_installed", "TYPE_CHECKING", "import_module", "realpath"):
+        assert internal not in text
+
+
+def test_importing_the_classes_loads_no_kafka_client_and_no_extra(tmp_path):
+    heavy = ["kafka", "confluent_kafka", "faust", "pulp", "networkx", "typer", "rich", "asyncio"]
+    program = f"""
+import sys
+from amcast import Producer, Consumer
+print([name for name in {heavy} if name in sys.modules])
+"""
+    done = run("-c", program, folder=tmp_path)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.fixture
+def users_folder(tmp_path):
+    """A user's project whose files have the names of our packages."""
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").touch()
+    (tmp_path / "collectors.py").write_text("mine = 1\n")
+    (tmp_path / "topology.py").write_text("print('a side effect of the user')\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("statement", ["from amcast import Producer", "import multicast"])
+def test_a_users_own_topology_is_named_with_both_paths_and_not_run(users_folder, statement):
+    (users_folder / "script.py").write_text(f"{statement}\n")
+    done = run("script.py", folder=users_folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"multicast.installed.Shadowed: amcast needs its own package 'topology' in "
+        f"{ROOT}/topology, but Python finds {users_folder}/topology.py first; rename that file or "
+        f"folder"
+    )
+
+
+def test_the_command_ends_with_2_where_a_users_topology_hides_ours(users_folder):
+    done = run("-m", "amcast", "--version", folder=users_folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("amcast: amcast needs its own package 'topology' in ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_users_collectors_and_bench_do_not_hinder_producers_and_consumers(users_folder):
+    (users_folder / "topology.py").unlink()
+    (users_folder / "script.py").write_text(
+        "import bench, collectors\nfrom amcast import Producer\nprint(collectors.mine)\n"
+    )
+    done = run("script.py", folder=users_folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_verbs_of_a_hidden_package_say_so_and_others_work(users_folder):
+    (users_folder / "topology.py").unlink()
+    hidden = run("-m", "amcast", "collectors", "run", folder=users_folder)
+    assert (hidden.returncode, hidden.stdout) == (2, "")
+    assert hidden.stderr == (
+        f"amcast: amcast needs its own package 'collectors' in {ROOT}/collectors, but Python finds "
+        f"{users_folder}/collectors.py first; rename that file or folder\n"
+    )
+    of_benches = run("-m", "amcast", "bench", "suite", folder=users_folder)
+    assert (of_benches.returncode, of_benches.stdout) == (2, "")
+    assert of_benches.stderr.startswith("amcast: 'amcast bench suite' is not part of the installed")
+    assert run("-m", "amcast", "verify", "--help", folder=users_folder).returncode == 0
+
+
+def test_a_users_own_multicast_is_named_too(tmp_path):
+    (tmp_path / "multicast.py").write_text("")
+    done = run("-c", "from amcast import Producer", folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: amcast needs its own package 'multicast' in {ROOT}/multicast, but Python "
+        f"finds {tmp_path}/multicast.py first; rename that file or folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "extra"),
+    [
+        ("pulp", "multicast.testing", "planner"),
+        ("networkx", "topology.draw", "planner"),
+        ("faust", "collectors.app", "collectors"),
+        ("cryptography", "ordering_osn.identity.certificates", "osn"),
+        ("fabric_protos", "ordering_osn.protos", "osn"),
+    ],
+)
+def test_a_module_whose_package_is_absent_names_the_extra(package, module, extra, tmp_path):
+    done = without(package, f"import {module}", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"topology.MissingExtra: this needs the package {package}, which is not installed; "
+        f"run: pip install 'amcast[{extra}]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("typer", ["--version"], "cli"),
+        ("pulp", ["topology", "plan", "interests.toml"], "planner"),
+        ("faust", ["collectors", "run", "-b", "127.0.0.1:9", "-t", "A"], "collectors"),
+        ("prometheus_client", ["osn", "run"], "osn"),
+    ],
+)
+def test_a_verb_whose_package_is_absent_ends_with_2_and_names_the_extra(
+    package, words, extra, tmp_path
+):
+    program = f"import sys\nsys.argv[1:] = {words}\nfrom amcast.__main__ import main\nmain()"
+    done = without(package, program, tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith("amcast: ")
+    assert f"the package {package}, which is not installed; run: " in done.stderr
+    assert done.stderr.endswith(f"pip install 'amcast[{extra}]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_verbs_of_the_ordering_service_work_where_its_demo_cannot_be_loaded(users_folder):
+    (users_folder / "topology.py").unlink()
+    works = run("-m", "amcast", "osn", "run", "--help", folder=users_folder)
+    assert works.returncode == 0, works.stderr
+    demo = run("-m", "amcast", "osn", "demo", folder=users_folder)
+    assert (demo.returncode, demo.stdout) == (2, "")
+    assert demo.stderr.startswith("amcast: 'amcast osn demo' is not part of the installed package")

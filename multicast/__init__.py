@@ -9,7 +9,7 @@ one set of them, each message once. docs/glossary.md explains all words.
 
 from typing import TYPE_CHECKING
 
-from multicast import installed as _installed  # first: it refuses a user's own `topology`
+from multicast import installed  # first: it refuses a user's own `topology`
 from multicast.consumer import Consumer
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
@@ -84,5 +84,5 @@ else:
 
     def __getattr__(name: str) -> str:
         if name == "__version__":  # read when asked for: reading it takes as long as this import
-            return _installed.version()
+            return installed.version()
         raise AttributeError(f"module 'multicast' has no attribute {name!r}")

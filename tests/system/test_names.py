@@ -83,7 +83,7 @@ def test_help_shows_the_api_alone(package):
     text = pydoc.plain(pydoc.render_doc(package))
     assert f"VERSION\n    {amcast.__version__}" in text
     assert "class Producer" in text
-    for internal in ("_installed", "TYPE_CHECKING", "import_module", "realpath"):
+    for internal in ("SUBMODULES", "TYPE_CHECKING", "import_module", "realpath"):
         assert internal not in text
 
 

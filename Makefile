@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint unit campaign simulate nemesis fuzz model lock clean
+.PHONY: demo test lint unit campaign simulate nemesis fuzz model lock dist sbom clean
 
 demo: .venv/ready
 	$(BIN)/amcast demo
@@ -63,5 +63,18 @@ lock: .venv/ready
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links --no-header --extra dev --extra bench --extra all -o requirements.lock pyproject.toml
 
+# The wheel and the source distribution, as tests/system/test_wheel.py builds and tries them.
+dist: .venv/ready
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+
+# All that the lock installs, with versions and hashes, as CycloneDX 1.6. It is made when it is needed:
+# a file in the repository would be a second lock, and would go stale.
+sbom: .venv/ready
+	mkdir -p dist
+	$(PYTHON) -m venv .venv/sbom
+	.venv/sbom/bin/python -m pip install --quiet cyclonedx-bom==7.5.0
+	.venv/sbom/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
+	  --output-reproducible -o dist/amcast.cdx.json
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

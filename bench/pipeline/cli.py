@@ -160,5 +160,5 @@ def _refuse_without_spark() -> None:
         import_module("pyspark.sql")
     except ModuleNotFoundError as error:
         raise UsageError(
-            "this command needs Spark, which is not installed: pip install 'amcast[bench]'"
+            "this command needs Spark, which is not installed: pip install 'amcast[spark]'"
         ) from error

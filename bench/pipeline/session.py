@@ -25,7 +25,7 @@ try:
     from pyspark.sql import SparkSession
 except ImportError as error:
     raise UsageError(
-        "amcast bench pipeline needs the package pyspark; run: pip install 'amcast[bench]'"
+        "amcast bench pipeline needs the package pyspark; run: pip install 'amcast[spark]'"
     ) from error
 
 LOCAL = "local[2]"
@@ -66,7 +66,7 @@ def spark(
     if f"spark-sql-kafka-0-10_2.13:{version}" not in lock:
         raise UsageError(
             f"pyspark {version} and the locked Kafka connector have different versions; run: "
-            "pip install 'amcast[bench]'"
+            "pip install 'amcast[spark]'"
         )
     jars = kept_jars(
         read_lock(lock),

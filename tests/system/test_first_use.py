@@ -79,5 +79,5 @@ def test_the_pipeline_without_spark_names_what_to_install():
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "amcast: this command needs Spark, which is not installed: pip install 'amcast[bench]'\n"
+        "amcast: this command needs Spark, which is not installed: pip install 'amcast[spark]'\n"
     )

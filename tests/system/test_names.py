@@ -4,6 +4,7 @@ import os
 import pydoc
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,13 @@ def test_verbs_of_the_ordering_service_work_where_its_demo_cannot_be_loaded(user
     demo = run("-m", "amcast", "osn", "demo", folder=users_folder)
     assert (demo.returncode, demo.stdout) == (2, "")
     assert demo.stderr.startswith("amcast: 'amcast osn demo' is not part of the installed package")
+
+
+def test_the_extra_all_holds_what_the_other_extras_of_users_hold():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    of_users = {name: set(extras[name]) for name in extras.keys() - {"all", "bench", "dev"}}
+    assert set(extras["all"]) == set().union(*of_users.values())
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert [name for name in extras if f"| `{name}` |" not in page] == []

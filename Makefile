@@ -65,7 +65,9 @@ lock: .venv/ready
 
 # The wheel and the source distribution, as tests/system/test_wheel.py builds and tries them.
 dist: .venv/ready
-	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+	rm -rf build dist
+	mkdir dist
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
 
 # All that the lock installs, with versions and hashes, as CycloneDX 1.6. It is made when it is needed:
 # a file in the repository would be a second lock, and would go stale.

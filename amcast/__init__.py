@@ -26,8 +26,11 @@ if TYPE_CHECKING:
         Conflict,
         Consumer,
         Cursor,
+        Decision,
+        Expectation,
         KeyedReceipts,
         Keys,
+        LogPosition,
         Message,
         MessageID,
         NotAuthorized,
@@ -46,7 +49,9 @@ if TYPE_CHECKING:
         UnknownVersion,
         UnsafeCluster,
         UsageError,
+        WhyVoid,
         keys,
+        nothing_after,
     )
 
     __version__: str
@@ -64,8 +69,11 @@ __all__ = [
     "Conflict",
     "Consumer",
     "Cursor",
+    "Decision",
+    "Expectation",
     "KeyedReceipts",
     "Keys",
+    "LogPosition",
     "Message",
     "MessageID",
     "NotAuthorized",
@@ -84,8 +92,10 @@ __all__ = [
     "UnknownVersion",
     "UnsafeCluster",
     "UsageError",
+    "WhyVoid",
     "aio",
     "keys",
+    "nothing_after",
     "testing",
 ]
 

@@ -10,6 +10,8 @@ one set of them, each message once. docs/glossary.md explains all words.
 from typing import TYPE_CHECKING
 
 from multicast import installed  # first: it refuses a user's own `topology`
+from multicast.conditional.condition import Expectation, LogPosition, nothing_after
+from multicast.conditional.judge import Decision, WhyVoid
 from multicast.consumer import Consumer
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
@@ -55,8 +57,11 @@ __all__ = [
     "Conflict",
     "Consumer",
     "Cursor",
+    "Decision",
+    "Expectation",
     "KeyedReceipts",
     "Keys",
+    "LogPosition",
     "Message",
     "MessageID",
     "NotAuthorized",
@@ -75,7 +80,9 @@ __all__ = [
     "UnknownVersion",
     "UnsafeCluster",
     "UsageError",
+    "WhyVoid",
     "keys",
+    "nothing_after",
 ]
 
 if TYPE_CHECKING:

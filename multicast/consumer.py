@@ -8,13 +8,16 @@ of the protocol. A consumer is used from one thread at a time; only `commit`, `p
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Literal, Self
 
+from multicast.conditional.condition import LogPosition
+from multicast.conditional.judge import WhyVoid
+from multicast.conditional.lookback import Lookback
 from multicast.control import (
-    SINGLE_LOG,
     ControlReader,
     ControlState,
     control_partition,
@@ -26,9 +29,9 @@ from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
-from multicast.ends import end_now
+from multicast.ends import cursor_at, end_now
 from multicast.entries_read import ConsumerEntries, EntriesRead
-from multicast.errors import ProtocolViolation, TimedOut
+from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.group_positions import GroupPositions
 from multicast.subscription import (
     Bounds,
@@ -42,8 +45,10 @@ from multicast.subscription import (
 )
 from multicast.topic_identity import refuse_changed_topics
 from multicast.verification.observer import HandedOut, observer_of
+from topology.tree import log_name
 
 Start = Literal["earliest", "latest"]
+VoidMessages = Literal["drop", "mark"]
 _ORDER = -1  # in place of a log's number: the order stream
 # Order records in one poll of the order stream. More of them would queue runs long before their
 # payloads arrive; fewer cost more polls. Payloads are read only while runs are queued.
@@ -66,6 +71,7 @@ class Consumer:
     go to Kafka's group amcast.TOPIC.GROUP (`group`; default: the name, or the interest). A group
     holds a position; it does not share messages out: each of its consumers gets all. Delivery
     begins at the committed cursor; at `start` if there is none, or if `committed` is False.
+    Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
     `driver` is a driver's name, or an open driver, which stays open. Raises `UncoveredInterest` if
     no collector orders all logs of the interest, `UsageError` for an unknown partition.
     """
@@ -80,12 +86,17 @@ class Consumer:
         group: str | None = None,
         start: Start | Cursor | str | datetime = "earliest",
         committed: bool = True,
+        void: VoidMessages = "drop",
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         self._request = SubscriptionRequest.of(name, interest)
         self._bounds = bounds or Bounds()
+        if void not in ("drop", "mark"):
+            raise UsageError(f'void is {void!r}; give "drop" or "mark"')
+        self._void_too = void == "mark"
+        self._void: Counter[WhyVoid] = Counter()
         self._topic = topic
         self._group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
@@ -116,6 +127,8 @@ class Consumer:
             opened.callback(self._orders.close)
             self._payloads: Reader = self._driver.reader({})
             opened.callback(self._payloads.close)
+            self._lookback = Lookback(self._driver)
+            opened.callback(self._lookback.close)
             self._control.refresh()
             stored = self._committed() if committed else None
             self.seek(stored if stored is not None else start)
@@ -178,7 +191,9 @@ class Consumer:
                 return batches
             self._balance()
             remaining = deadline - self._clock.monotonic()
-            if waits_for_control:  # the logs and the order can add nothing until then
+            if self._delivery.judges.wanted is not None:
+                self._lookback.read(self._delivery.judges, max(0.0, remaining))
+            elif waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
                 self._read(max(0.0, remaining))
@@ -195,6 +210,8 @@ class Consumer:
             batches = self._delivery.deliver(messages_max)
             for batch in batches:
                 self._group_positions.handed_out(batch)
+            if batches:  # also past what was dropped
+                self._group_positions.begins(self._delivery.position, self._log_offsets())
         return batches
 
     def _log_offsets(self) -> dict[TopicPartition, int]:
@@ -263,6 +280,27 @@ class Consumer:
         with self._lock:
             return self._delivery.progress()
 
+    def seen(self, log: Iterable[str], cursor: Cursor | None = None) -> LogPosition:
+        """Give the position in the log of a declared set at a cursor (default: `position`).
+
+        All messages of the log below it were handed out, or are none for this consumer. It is what
+        `nothing_after` takes. Raises `UsageError` for a log that the interest does not meet, or if
+        the cursor is before the last one that this or `commit` got.
+        """
+        name = log_name(log)
+        with self._lock:
+            offsets = {log_partition(log): log.name for log in self._delivery.logs.values()}
+            known = self._offsets(cursor or self.position)
+        for partition, offset in known.items():
+            if offsets.get(partition) == name:
+                return LogPosition(name, offset)
+        raise UsageError(f"this consumer has no position in log {name} there; poll first")
+
+    @property
+    def void(self) -> dict[str, int]:
+        """Count by reason the messages judged void so far in the logs of the interest."""
+        return {reason.value: count for reason, count in self._void.items()}
+
     def entries(self) -> ConsumerEntries:
         """Count by log the order entries read since the consumer was opened, and those dropped."""
         with self._lock:
@@ -285,10 +323,12 @@ class Consumer:
         control = self._control.refresh()
         if where == "earliest":
             delivery = earliest(control, self._request, bounds=self._bounds)
-        elif where == "latest":
-            delivery = self._open(self._cursor_at(None))
-        elif isinstance(where, datetime):
-            delivery = self._open(self._cursor_at(int(where.timestamp() * 1000)))
+        elif where == "latest" or isinstance(where, datetime):
+            since_ms = int(where.timestamp() * 1000) if isinstance(where, datetime) else None
+            cursor = cursor_at(self._driver, control, self._request, since_ms)
+            # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
+            self._control.refresh()
+            delivery = self._open(cursor)
         else:
             cursor = Cursor.parse(where) if isinstance(where, str) else where
             delivery = self._open(cursor)
@@ -313,9 +353,7 @@ class Consumer:
         """
         cursor = cursor or self.position
         with self._lock:
-            offsets = self._group_positions.resume_from(cursor)
-            if cursor == self._delivery.position and self._positions_known:
-                offsets.update(self._log_offsets())  # past skips and markers after the last message
+            offsets = self._offsets(cursor)
         self._driver.commit(
             self._group,
             {
@@ -334,6 +372,13 @@ class Consumer:
         self._handed_out = batch
         self._observed(batch, batch.records)
 
+    def _offsets(self, cursor: Cursor) -> dict[TopicPartition, int]:
+        """Give, per log, the offset below which all is handed out or dropped at a cursor."""
+        offsets = self._group_positions.resume_from(cursor)
+        if cursor == self._delivery.position and self._positions_known:
+            offsets.update(self._log_offsets())  # past skips and markers after the last message
+        return offsets
+
     def _at_end(self, control: ControlState, end: End) -> bool:
         all_out = self.position == self._delivery.position
         return all_out and missing(control, self._request, self._delivery, end) is None
@@ -346,26 +391,6 @@ class Consumer:
     def _open(self, cursor: Cursor) -> Delivery:
         return resume(self._control.state, self._request, cursor, bounds=self._bounds)
 
-    def _cursor_at(self, timestamp_ms: int | None) -> Cursor:
-        """Make a cursor for a time in the newest epoch that has begun; None for the end of it."""
-        control = self._control.state
-        epoch = control.begun_epoch
-        _, source = self._request.resolve(control.plan(epoch))
-        epoch = control.first_epoch(epoch, source)
-        plan = control.plan(epoch)
-        is_log = source.startswith(SINGLE_LOG)
-        if is_log:
-            partition = log_partition(plan.log(source.removeprefix(SINGLE_LOG)))
-        else:
-            partition = stream_partition(plan, source)
-        if timestamp_ms is None:
-            offset = self._driver.last_stable_offsets([partition])[partition]
-        else:
-            offset = self._driver.offsets_at([partition], timestamp_ms)[partition]
-        # A log's end may lie after an epoch marker; `resume` then needs the plan of that epoch.
-        self._control.refresh()
-        return Cursor(epoch, source, 0 if is_log else offset, 0, offset if is_log else 0)
-
     def _begin(self, delivery: Delivery) -> None:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
@@ -375,7 +400,9 @@ class Consumer:
         self._payloads.remove([partition for partition, number in streams if number != _ORDER])
         self._streams.clear()
         self._paused.clear()
-        self._delivery = delivery
+        self._delivery, delivery.void_too = delivery, self._void_too
+        delivery.judges.void = self._void
+        self._lookback.close()
         self._entries.begin(delivery)
         self._positions_known = False
         if delivery.order is not None:

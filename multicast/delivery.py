@@ -12,7 +12,7 @@ Invariants:
     delivered is a prefix of ordered, and a subset of received;
     an ordered offset is dropped only if it is passed and was not received, or if its record is not
     for this consumer (a skip, an epoch marker, a covered message whose exact set misses the
-    interest);
+    interest, a void message);
     the log at the head of the order is never paused.
 
 A single-log subscription (an interest that meets one log only) needs no order stream: the order is
@@ -28,6 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
+from multicast.conditional.judge import EFFECTIVE, Decision
+from multicast.conditional.judges import LogJudges
 from multicast.cursor import Cursor
 from multicast.drivers.protocol import Headers, Record
 from multicast.messages import Covered, EpochMarker, MessageID, Special, special
@@ -54,7 +56,8 @@ RUNS_MAX = 100_000
 class Batch:
     """Consecutive deliveries: messages of one log that have one destination set.
 
-    `epoch`, `source`, `record` and `run` say where the order places them, as in a `Cursor`.
+    `epoch`, `source`, `record` and `run` say where the order places them, as in a `Cursor`. Their
+    `decision` is that they take effect, unless the consumer wants void messages, too.
     """
 
     log: Log
@@ -64,6 +67,7 @@ class Batch:
     source: str
     record: int
     run: int
+    decision: Decision = EFFECTIVE
 
     def cursor(self, index: int = -1) -> Cursor:
         """Give the position right after `records[index]`; by default after the whole batch."""
@@ -109,6 +113,11 @@ class Message:
     def timestamp_ms(self) -> int:
         """Kafka's timestamp of the record, milliseconds since 1970."""
         return self._record.timestamp_ms
+
+    @property
+    def decision(self) -> Decision:
+        """Whether the message takes effect; only `Consumer(void="mark")` delivers void ones."""
+        return self._batch.decision
 
     @property
     def cursor(self) -> Cursor:
@@ -219,6 +228,8 @@ class Delivery:
         self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
         self.void: dict[Void, int] = {}
+        self.judges = LogJudges()
+        self.void_too = False  # deliver void messages, with their decision
         self.payload_starts: Mapping[int, int] | None = None
         # The next four matter to a single-log subscription only.
         self.marker: int | None = None  # it has stopped at this offset, at what may be a marker
@@ -296,10 +307,15 @@ class Delivery:
     # -- output -----------------------------------------------------------------------------
 
     def deliver(self, messages_max: int) -> list[Batch]:
-        """Give the next messages in order that are received, at most `messages_max`."""
+        """Give the next messages in order that are received, at most `messages_max`.
+
+        Nothing while `judges` want records that must be read again; raises `Trimmed` if those are
+        no longer retained.
+        """
+        self.judges.check()
         batches: list[Batch] = []
         room = messages_max
-        while self._runs and room > 0:
+        while self._runs and room > 0 and not self.judges.stopped:
             run = self._runs[0]
             buffer = self._buffers[run.log]
             taken = buffer.take(run.first, run.next, room)
@@ -395,24 +411,27 @@ class Delivery:
     def _hand_out(self, run: _Run, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""
         log = self.logs[run.log]
-        if not any(map(_headers, taken)):
+        if not self.judges.active(run.log) and not any(map(_headers, taken)):
             return self._emit(run, log.to, taken, batches)
         count = 0
         plain: list[Record] = []
         for record in taken:
             meaning = special(log.name, record.headers) if record.headers else None
-            if meaning is None:
+            stops = isinstance(meaning, EpochMarker) and self._stops_here(meaning, record.offset)
+            decision = self.judges.judge(run.log, log, record)
+            if meaning is None and decision is EFFECTIVE:
                 plain.append(record)
                 continue
             if plain:
                 count += self._emit(run, log.to, plain, batches)
                 plain = []
-            if isinstance(meaning, EpochMarker) and self._stops_here(meaning, record.offset):
+            if decision is None or stops:
                 untaken = [after for after in taken if after.offset >= record.offset]
                 self._buffers[run.log].put_back(untaken)
-                run.next = record.offset
+                if stops:
+                    run.next = record.offset
                 return count
-            count += self._special(run, meaning, record, batches)
+            count += self._special(run, meaning, decision, record, batches)
         if plain:
             count += self._emit(run, log.to, plain, batches)
         return count
@@ -427,16 +446,31 @@ class Delivery:
         self.marker = self._log_position = offset
         return True
 
-    def _special(self, run: _Run, meaning: Special, record: Record, batches: list[Batch]) -> int:
+    def _special(
+        self,
+        run: _Run,
+        meaning: Special | None,
+        decision: Decision,
+        record: Record,
+        batches: list[Batch],
+    ) -> int:
         run.first = record.offset + 1
-        if isinstance(meaning, Covered):
-            if not self.interest.isdisjoint(meaning.to):
-                return self._emit(run, meaning.to, [record], batches)
+        if meaning is not None and not isinstance(meaning, Covered):
+            return 0
+        to = self.logs[run.log].to if meaning is None else meaning.to
+        if self.interest.isdisjoint(to):
             self.foreign += 1
+        elif decision.takes_effect or self.void_too:
+            return self._emit(run, to, [record], batches, decision)
         return 0
 
     def _emit(
-        self, run: _Run, to: tuple[str, ...], records: Sequence[Record], batches: list[Batch]
+        self,
+        run: _Run,
+        to: tuple[str, ...],
+        records: Sequence[Record],
+        batches: list[Batch],
+        decision: Decision = EFFECTIVE,
     ) -> int:
         batch = Batch(
             self.logs[run.log],
@@ -446,6 +480,7 @@ class Delivery:
             self.position.source,
             run.record,
             run.run,
+            decision,
         )
         batches.append(batch)
         run.first = records[-1].offset + 1

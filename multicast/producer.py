@@ -15,6 +15,8 @@ from functools import partial
 from typing import Self, TypeVar, overload
 
 from multicast.announcer import Announcer
+from multicast.conditional.condition import Expectation, boundary, reserved_headers
+from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlReader, log_partition
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
@@ -26,7 +28,7 @@ from multicast.drivers.protocol import (
     Driver,
     Headers,
 )
-from multicast.errors import BufferFull, TimedOut, UndeclaredDestination, UsageError
+from multicast.errors import BufferFull, TimedOut, UsageError
 from multicast.keyed import (
     NOWHERE,
     Batched,
@@ -36,8 +38,10 @@ from multicast.keyed import (
     Partitioner,
     addressed,
     batched,
+    find_log,
     header_pairs,
     partitioner_named,
+    required_log,
 )
 from multicast.messages import covered_header
 from multicast.order_follower import OrderFollower
@@ -105,7 +109,9 @@ class Producer:
         self._block_s = block_s
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
-        self._routes: dict[frozenset[str], Route] = {}
+        self._decisions: DecisionFollower | None = None
+        # By the destination set, and by the boundary if the call names one.
+        self._routes: dict[tuple[frozenset[str], frozenset[str] | None], Route] = {}
         self._driver: Driver
         with ExitStack() as opened:
             if isinstance(driver, str):
@@ -120,7 +126,7 @@ class Producer:
             else:
                 self._driver = driver
             self._clock = clock_of(self._driver)
-            self._settlement = Settlement(self.orders, self._clock)
+            self._settlement = Settlement(self.orders, self.decisions, self._clock)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             self._plan = self._control.refresh().plan()
@@ -157,7 +163,7 @@ class Producer:
         """
         name = log_name(self._names(to))
         if not self._plan.has_log(name):
-            self._read_plan()
+            self._newest_plan(_PLAN_EVERY_S)
         return self._plan.has_log(name)
 
     def multicast(
@@ -167,6 +173,9 @@ class Producer:
         to: Iterable[str] | Keys | None = None,
         key: Key | None = None,
         headers: Headers | Mapping[str, bytes] = (),
+        tags: Iterable[str] = (),
+        expect: Expectation | None = None,
+        within: Iterable[str] | None = None,
         done: Callable[[AppendOutcome], None] | None = None,
     ) -> Receipt:
         """Multicast a message to a set of partitions; return its receipt without waiting for Kafka.
@@ -175,9 +184,13 @@ class Producer:
         partitions. Without `to` the message goes to the partition of its `key`. Payload, key and
         headers (pairs, or a mapping) reach every consumer unchanged; header names that begin with
         "amcast." are reserved. The record's key is `key`, else the first of `keys`. A message to an
-        undeclared set goes to the log of the smallest declared superset. Blocks while the buffer is
-        full, for at most `block_s` seconds. `done` is called once, with the outcome, in any thread,
-        perhaps before this call returns; it must neither block nor raise.
+        undeclared set goes to the log of the smallest declared superset. With `expect`
+        (`nothing_after`) it takes effect only if nothing that matches came after a position in the
+        log of a declared set that contains `to`, and is stored there. `within`, the partitions of
+        that set, stores a message there without a condition. `tags` are what conditions match
+        (docs/conditional.md). Blocks while the buffer is full, for at most `block_s` seconds.
+        `done` is called once, with the outcome, in any thread, perhaps before this call returns; it
+        must neither block nor raise.
 
         Raises `UndeclaredDestination` if no declared set covers `to`, `UsageError` for an unknown
         partition or a malformed header, `PartitionsDiffer` if keys have no place because the plan
@@ -186,10 +199,9 @@ class Producer:
         """
         pairs = header_pairs(headers) if headers else ()
         to, record_key = addressed(to, key)
-        route = self._route(to)
+        route = self._route(to, boundary(within, expect))
         receipt = Receipt(self._settlement, route, done)
-        if route.header is not None:
-            pairs = [*pairs, route.header]
+        pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         deadline = None
         while True:
             try:
@@ -292,6 +304,9 @@ class Producer:
         to: Iterable[str] | Keys,
         key: bytes | None = None,
         headers: Headers | Mapping[str, bytes] = (),
+        tags: Iterable[str] = (),
+        expect: Expectation | None = None,
+        within: frozenset[str] | None = None,
     ) -> _Message | None:
         """Multicast a message without any wait; return what `make` makes to take the outcome.
 
@@ -300,11 +315,10 @@ class Producer:
         raises, `BufferFull` at once; after each error nothing was sent.
         """
         pairs = header_pairs(headers) if headers else ()
-        route = self._known_route(to)
+        route = self._known_route(to, within)
         if route is None or not self._appender.ready(route.partition):
             return None
-        if route.header is not None:
-            pairs = [*pairs, route.header]
+        pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         message = make(self._settlement, route)
         self._append(message, route, payload, key, pairs)
         return message
@@ -340,13 +354,13 @@ class Producer:
         messages = _headed(receipts.route, Batched(payloads, keys, None))
         return self._send_some(receipts, first, messages)
 
-    def prepare(self, to: Iterable[str] | Keys) -> None:
+    def prepare(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> None:
         """Wait until `start` to this set needs no wait, or raise why it would fail.
 
         Blocks for one request to the cluster (of a set by keys: three), and for 3 s at most until
         the client is ready.
         """
-        self._appender.prepare(self._route(to).partition)
+        self._appender.prepare(self._route(to, within).partition)
 
     def orders(self) -> OrderFollower:
         """Give the follower of the order streams; the first call opens it, which blocks."""
@@ -354,6 +368,14 @@ class Producer:
             if self._follower is None:
                 self._follower = OrderFollower(self._driver, self._plan.topic)
             return self._follower
+
+    def decisions(self) -> DecisionFollower:
+        """Give the follower of verdicts, who knows all logs; the first call opens it."""
+        with self._control_lock:
+            if self._decisions is None:
+                self._decisions = DecisionFollower(self._driver)
+            self._decisions.add(self._plan.logs)
+            return self._decisions
 
     def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
@@ -366,8 +388,9 @@ class Producer:
     def close(self, timeout: float = FAILOVER_S) -> None:
         """Flush for at most `timeout` seconds, then release everything."""
         self._appender.close(timeout)
-        if self._follower is not None:
-            self._follower.close()
+        for follower in (self._follower, self._decisions):
+            if follower is not None:
+                follower.close()
         self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
@@ -409,52 +432,39 @@ class Producer:
             raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
         return frozenset(to)
 
-    def _route(self, to: Iterable[str] | Keys) -> Route:
+    def _route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         destinations = self._names(to)
-        return self._routes.get(destinations) or self._make_route(
-            destinations, self._cover(destinations)
-        )
+        route = self._routes.get((destinations, within))
+        if route is None:
+            log = find_log(self._plan, destinations, within)
+            if log is None:  # a newer plan may declare it
+                self._newest_plan(_PLAN_EVERY_S)
+                log = required_log(self._plan, destinations, within)
+            route = self._make_route(destinations, within, log)
+        return route
 
-    def _known_route(self, to: Iterable[str] | Keys) -> Route | None:
+    def _known_route(
+        self, to: Iterable[str] | Keys, within: frozenset[str] | None = None
+    ) -> Route | None:
         """Give the route of a set that the plan covers; None if that has to be looked up first."""
         if isinstance(to, Keys) and not self._keys.ready:
             return None
         destinations = self._names(to)
-        route = self._routes.get(destinations)
+        route = self._routes.get((destinations, within))
         if route is not None:
             return route
-        plan = self._plan
-        log = plan.cover(destinations) if destinations <= set(plan.partitions) else None
-        return None if log is None else self._make_route(destinations, log)
+        log = find_log(self._plan, destinations, within)
+        return None if log is None else self._make_route(destinations, within, log)
 
-    def _make_route(self, destinations: frozenset[str], log: Log) -> Route:
-        if not destinations:
-            raise UsageError("a destination set names at least one partition")
+    def _make_route(
+        self, destinations: frozenset[str], within: frozenset[str] | None, log: Log
+    ) -> Route:
         exact = tuple(sorted(destinations))
         header = None if exact == log.to else covered_header(log.name, exact)
         announcer = None if self._announcer is None else self._announcer.log(log.name)
         route = Route(log, log_partition(log), exact, header, announcer)
-        self._routes[destinations] = route
+        self._routes[destinations, within] = route
         return route
-
-    def _cover(self, to: frozenset[str]) -> Log:
-        """Find the log that messages to a set go to; read a newer plan if this one has none."""
-        log = self._plan.cover(to) if to <= set(self._plan.partitions) else None
-        if log is None:
-            self._read_plan()
-            log = self._look_up(to)
-        if log is None:
-            names = ", ".join(f'"{name}"' for name in sorted(to))
-            raise UndeclaredDestination(
-                f"no declared destination set covers {'+'.join(sorted(to))}; add [{names}] "
-                f"to 'destinations' in the interest file, then run 'amcast topology plan' and "
-                f"'amcast topology apply'"
-            )
-        return log
-
-    def _read_plan(self) -> None:
-        """Read the plan again, which may declare further sets; at most once a second."""
-        self._newest_plan(_PLAN_EVERY_S)
 
     def _newest_plan(self, age_s: float = 0.0) -> Plan:
         """Read the plan again if it is older than `age_s`; look sets up in it from now on."""
@@ -464,12 +474,3 @@ class Producer:
                 self._plan_read_at = self._clock.monotonic()
                 self._routes.clear()
             return self._plan
-
-    def _look_up(self, to: frozenset[str]) -> Log | None:
-        unknown = sorted(to - set(self._plan.partitions))
-        if unknown:
-            raise UsageError(
-                f"partition {unknown[0]} does not exist; topic {self._plan.topic} has "
-                f"{', '.join(self._plan.partitions)}"
-            )
-        return self._plan.cover(to)

@@ -3,6 +3,7 @@
     route       the log that the messages to a destination set go to
     outcome     Kafka's answer to one append: stored at an offset, or failed with an error
     accepted    all in-sync replicas hold the message; its ID is known
+    decided     whether the message takes effect (docs/conditional.md)
     ordered     the order stream of the log's top collector contains the message's offset
 
 The driver reports each outcome exactly once, in any thread; any thread may wait for it. The
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from multicast.announcer import LogAnnouncer
+from multicast.conditional.follower import DecisionFollower
+from multicast.conditional.judge import Decision
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import BufferFull, TimedOut
@@ -48,11 +51,17 @@ class Settlement:
     """What a producer and its receipts share: outcomes wake the threads that wait for them.
 
     `follower` opens the reader of the order streams, or gives the one that is open; it is called
-    only once somebody waits for an order.
+    only once somebody waits for an order. `decisions` is the same for decisions.
     """
 
-    def __init__(self, follower: Callable[[], OrderFollower], clock: ClientClock) -> None:
+    def __init__(
+        self,
+        follower: Callable[[], OrderFollower],
+        decisions: Callable[[], DecisionFollower],
+        clock: ClientClock,
+    ) -> None:
         self._follower = follower
+        self._decisions = decisions
         self.clock = clock
         self._outcome_came = threading.Condition()
         self._waiting = 0
@@ -96,6 +105,14 @@ class Settlement:
         if not self._follower().wait(message.log, message.offset, remaining_s):
             raise not_ordered(message)
 
+    def wait_decided(self, message: MessageID, deadline: float) -> Decision:
+        """Wait for a message's decision; raises `TimedOut` at `deadline` (the clock's time)."""
+        remaining_s = deadline - self.clock.monotonic()
+        decision = self._decisions().wait(message.log, message.offset, remaining_s)
+        if decision is None:
+            raise not_decided(message)
+        return decision
+
 
 def not_ordered(message: MessageID) -> TimedOut:
     """Make the error for an accepted message that was not ordered in time."""
@@ -103,6 +120,11 @@ def not_ordered(message: MessageID) -> TimedOut:
         f"message {message} was accepted, but not ordered in time; "
         f"'amcast collectors status' shows whether its collector is running"
     )
+
+
+def not_decided(message: MessageID) -> TimedOut:
+    """Make the error for an accepted message whose log could not be read in time."""
+    return TimedOut(f"message {message} was accepted, but its log was not read up to it in time")
 
 
 class OneMessage:
@@ -174,6 +196,18 @@ class Receipt(OneMessage):
         message = self.accepted(timeout)
         self._settlement.wait_ordered(message, deadline)
         return message
+
+    def decided(self, timeout: float = FAILOVER_S) -> Decision:
+        """Wait until it is known whether the message takes effect; give the decision.
+
+        A message without a condition takes effect. The producer reads the message's log for this,
+        payloads included: the first time from the border of a segment on (docs/conditional.md), and
+        up to the message. It needs no collector. Raises what `accepted` raises, `Trimmed` if
+        retention has removed what decides, and `TimedOut`.
+        """
+        deadline = self._settlement.clock.monotonic() + timeout
+        message = self.accepted(timeout)
+        return self._settlement.wait_decided(message, deadline)
 
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""

@@ -26,7 +26,8 @@ from multicast.aio.loop_bound import LoopBound
 from multicast.aio.reader_thread import ReaderThread
 from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
-from multicast.consumer import Consumer, Start
+from multicast.conditional.condition import LogPosition
+from multicast.consumer import Consumer, Start, VoidMessages
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Driver
@@ -60,6 +61,7 @@ class AsyncConsumer(LoopBound):
         group: str | None = None,
         start: Start | Cursor | str | datetime = "earliest",
         committed: bool = True,
+        void: VoidMessages = "drop",
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
@@ -74,6 +76,7 @@ class AsyncConsumer(LoopBound):
             group=group,
             start=start,
             committed=committed,
+            void=void,
             driver=driver,
             client=client,
             bounds=bounds,
@@ -188,6 +191,20 @@ class AsyncConsumer(LoopBound):
         """The partitions subscribed to, sorted."""
         self.check_loop()
         return self._consumer.interest
+
+    def seen(self, log: Iterable[str], cursor: Cursor | None = None) -> LogPosition:
+        """Give the position in the log of a declared set at a cursor (default: `position`).
+
+        As `Consumer.seen`; it does not block.
+        """
+        self.check_loop()
+        return self._consumer.seen(log, cursor or self.position)
+
+    @property
+    def void(self) -> dict[str, int]:
+        """Count by reason the messages judged void so far, those read ahead included."""
+        self.check_loop()
+        return self._consumer.void
 
     async def entries(self) -> ConsumerEntries:
         """Count by log the order entries read since the consumer was opened, and those dropped."""

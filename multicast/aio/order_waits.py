@@ -1,7 +1,7 @@
-"""`OrderWaits`: those who wait, in one event loop, until their messages are ordered.
+"""`OrderWaits`: those who wait, in one event loop, until their messages are ordered, or decided.
 
-The follower's thread reports that the order moved; the loop then looks which waits are over. No
-thread waits for a message.
+The follower's thread reports that it got on; the loop then looks which waits are over. No thread
+waits for a message.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
+from functools import partial
 
 from multicast.aio.inbox import Inbox
 from multicast.errors import AmcastError, UsageError
 from multicast.messages import MessageID
-from multicast.order_follower import OrderFollower
 
 _Wait = tuple[int, int, asyncio.Future[None]]  # offset, number (no two are equal), who waits
 # Waits that ended early stay in their heap until they are most of it, and more than this many.
@@ -21,20 +22,23 @@ _ENDED_MAX = 100
 
 
 class OrderWaits:
-    """The waits of one producer, by log and offset. Only the follower's thread calls `_moved`."""
+    """The waits of one producer, by log and offset. Only the follower's thread calls `moved`.
 
-    def __init__(self, follower: OrderFollower, inbox: Inbox) -> None:
-        self._follower = follower
+    `is_over` says whether the wait for an offset of a log is over. If it is for one offset, it is
+    for all lower ones of the log.
+    """
+
+    def __init__(self, is_over: Callable[[str, int], bool], inbox: Inbox) -> None:
+        self._is_over = is_over
         self._inbox = inbox
         self._waits: dict[str, list[_Wait]] = {}
         self._numbers = itertools.count()
         self._ended = 0  # waits that were cancelled, and are still in a heap
         self._posted = False
-        follower.listen(self._moved)
 
     async def wait(self, message: MessageID) -> None:
-        """Wait until a message is ordered; raises the error that stopped the follower."""
-        if self._follower.is_ordered(message.log, message.offset):
+        """Wait until the wait for a message is over; raises the error that stopped the follower."""
+        if self._is_over(message.log, message.offset):
             return
         future = asyncio.get_running_loop().create_future()
         entry = (message.offset, next(self._numbers), future)
@@ -51,8 +55,11 @@ class OrderWaits:
         """End all waits with a `UsageError`."""
         self._fail(UsageError("the producer was closed; the message may still be ordered"))
 
-    def _moved(self) -> None:
-        if self._waits and not self._posted:
+    def moved(self, error: AmcastError | None = None) -> None:
+        """Learn, in the follower's thread, that waits may be over, or of an error that ends all."""
+        if error is not None:
+            self._inbox.post(partial(self._fail, error))
+        elif self._waits and not self._posted:
             self._posted = True
             self._inbox.post(self._look)
 
@@ -60,7 +67,7 @@ class OrderWaits:
         self._posted = False
         try:
             for log, heap in list(self._waits.items()):
-                while heap and (heap[0][2].done() or self._follower.is_ordered(log, heap[0][0])):
+                while heap and (heap[0][2].done() or self._is_over(log, heap[0][0])):
                     future = heapq.heappop(heap)[2]
                     if not future.done():
                         future.set_result(None)

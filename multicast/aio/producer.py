@@ -23,13 +23,16 @@ from multicast.aio.loop_bound import LoopBound
 from multicast.aio.order_waits import OrderWaits
 from multicast.aio.receipts import AsyncReceipt, AsyncReceipts
 from multicast.aio.turns import Turns
+from multicast.conditional.condition import Expectation, boundary, checked_tags
+from multicast.conditional.follower import DecisionFollower
+from multicast.conditional.judge import Decision
 from multicast.control.reader import REFRESH_S
 from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
 from multicast.keyed import Key, Keys, Partitioner, addressed
 from multicast.messages import MessageID
 from multicast.producer import Producer
-from multicast.receipts import FAILOVER_S, not_ordered
+from multicast.receipts import FAILOVER_S, not_decided, not_ordered
 from topology.tree import Plan
 
 # A call that found the buffer full tries again after this long, if no outcome wakes it first. A
@@ -87,6 +90,8 @@ class AsyncProducer(LoopBound):
         self._queued = 0  # calls that have, or wait for, the turn
         self._close_s = FAILOVER_S
         self._order_waits: OrderWaits | None = None
+        self._decision_waits: OrderWaits | None = None
+        self._decisions: DecisionFollower
         # Set by the call that waits for room; whoever reports an outcome clears it and wakes it.
         self.room_wanted = False
         self._room: asyncio.Future[None] | None = None
@@ -109,6 +114,9 @@ class AsyncProducer(LoopBound):
         to: Iterable[str] | Keys | None = None,
         key: Key | None = None,
         headers: Headers | Mapping[str, bytes] = (),
+        tags: Iterable[str] = (),
+        expect: Expectation | None = None,
+        within: Iterable[str] | None = None,
     ) -> AsyncReceipt:
         """Multicast a message to a set of partitions; return its receipt once it is sent.
 
@@ -121,7 +129,10 @@ class AsyncProducer(LoopBound):
         """
         self.check_loop()
         to, key = addressed(to if to is None else _reusable(to), key)
-        start, make = self._producer.start, self._make_receipt
+        start, inside = self._producer.start, boundary(within, expect)
+        if tags or expect is not None or within is not None:
+            start = partial(start, tags=checked_tags(tags), expect=expect, within=inside)
+        make = self._make_receipt
         if not self._queued and not self._turns.due():
             try:
                 receipt = start(make, payload, to=to, key=key, headers=headers)
@@ -131,7 +142,7 @@ class AsyncProducer(LoopBound):
                 return receipt
         again = partial(start, make, payload, to=to, key=key, headers=headers)
         async with self._my_turn() as deadline:
-            return await self._started(again, to=to, deadline=deadline)
+            return await self._started(again, to=to, deadline=deadline, within=inside)
 
     async def multicast_all(
         self, payloads: Sequence[bytes | None], *, to: Iterable[str] | Keys
@@ -198,10 +209,29 @@ class AsyncProducer(LoopBound):
                 if self._order_waits is None:
                     self.check_loop()
                     follower = await self._threads.run(self._producer.orders)
-                    self._order_waits = self._order_waits or OrderWaits(follower, self.inbox)
+                    if self._order_waits is None:
+                        self._order_waits = OrderWaits(follower.is_ordered, self.inbox)
+                        follower.listen(self._order_waits.moved)
                 await self._order_waits.wait(message)
         except TimeoutError:
             raise not_ordered(message) from None
+
+    async def wait_decided(self, message: MessageID, timeout: float) -> Decision:  # noqa: ASYNC109
+        """Wait for the decision on a message; raises `TimedOut` after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                if self._decision_waits is None:
+                    self.check_loop()
+                    follower = await self._threads.run(self._producer.decisions)
+                    if self._decision_waits is None:
+                        self._decision_waits = OrderWaits(follower.is_decided, self.inbox)
+                        follower.listen(self._decision_waits.moved)
+                        self._decisions = follower
+                while (decision := self._decisions.decision(*message)) is None:
+                    await self._decision_waits.wait(message)
+                return decision
+        except TimeoutError:
+            raise not_decided(message) from None
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -214,8 +244,9 @@ class AsyncProducer(LoopBound):
         try:
             await self._threads.run(partial(self._producer.close, self._close_s))
         finally:
-            if self._order_waits is not None:
-                self._order_waits.close()
+            for waits in (self._order_waits, self._decision_waits):
+                if waits is not None:
+                    waits.close()
 
     @asynccontextmanager
     async def _my_turn(self) -> AsyncIterator[float]:
@@ -238,7 +269,12 @@ class AsyncProducer(LoopBound):
             self._queued -= 1
 
     async def _started(
-        self, start: Callable[[], _Sent | None], *, to: Iterable[str] | Keys, deadline: float
+        self,
+        start: Callable[[], _Sent | None],
+        *,
+        to: Iterable[str] | Keys,
+        deadline: float,
+        within: frozenset[str] | None = None,
     ) -> _Sent:
         """Start until nothing has to be waited for any more."""
         while True:
@@ -250,7 +286,7 @@ class AsyncProducer(LoopBound):
                 continue
             if sent is not None:
                 return sent
-            await self._threads.run(partial(self._producer.prepare, to))
+            await self._threads.run(partial(self._producer.prepare, to, within))
             if self._loop.time() >= deadline:
                 raise self._no_room()
 

@@ -16,6 +16,7 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 from multicast.aio.inbox import Inbox
+from multicast.conditional.judge import Decision
 from multicast.drivers.protocol import AppendOutcome
 from multicast.messages import MessageID
 from multicast.receipts import FAILOVER_S, OneMessage, Receipts, Route, Settlement
@@ -36,6 +37,9 @@ class Home(Protocol):
 
     async def wait_ordered(self, message: MessageID, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until a message is ordered."""
+
+    async def wait_decided(self, message: MessageID, timeout: float) -> Decision:  # noqa: ASYNC109
+        """Wait for the decision on a message."""
 
 
 class _Waiters:
@@ -104,6 +108,14 @@ class AsyncReceipt(OneMessage):
         message = await self.accepted()
         await self._home.wait_ordered(message, timeout)
         return message
+
+    async def decided(self, timeout: float = FAILOVER_S) -> Decision:  # noqa: ASYNC109 - as `Receipt`
+        """Wait until it is known whether the message takes effect; give the decision.
+
+        Costs what `Receipt.decided` costs, and raises what it raises. Cancelled: as for `accepted`.
+        """
+        message = await self.accepted()
+        return await self._home.wait_decided(message, timeout)
 
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""

@@ -2,12 +2,14 @@
 
 partitioners.py     what Kafka's clients compute from a key; the keys of a destination set
 calls.py            what a call of a producer names, checked
+destinations.py     which log of a plan stores a message
 router.py           from keys to the partitions of the plan in force
 """
 
 from __future__ import annotations
 
 from multicast.keyed.calls import NOWHERE, Batched, addressed, batched, header_pairs
+from multicast.keyed.destinations import find_log, required_log
 from multicast.keyed.partitioners import (
     PARTITIONERS,
     Key,
@@ -29,8 +31,10 @@ __all__ = [
     "Partitioner",
     "addressed",
     "batched",
+    "find_log",
     "header_pairs",
     "key_bytes",
     "keys",
     "partitioner_named",
+    "required_log",
 ]

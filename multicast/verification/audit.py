@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Iterable
 from contextlib import suppress
 
+from multicast.conditional.judge import LogJudge
 from multicast.control import SINGLE_LOG, ControlState
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
@@ -40,14 +41,17 @@ class AuditCollector:
         # Seat, instance, log, destination set, offsets. Their epochs are known only at the end.
         self._delivered: list[tuple[str, str, str, tuple[str, ...], array[int]]] = []
         self._ended: list[tuple[str, str]] = []
+        self._judges: dict[str, LogJudge] = {}
 
     def begins(self, seat: str, request: SubscriptionRequest, epoch: int) -> None:
         """Add a seat, and the epoch of its first position."""
         self._begun.setdefault(seat, (request, epoch))
 
     def delivered(self, seat: str, instance: str, batch: Batch) -> None:
-        """Add the deliveries of a seat; those beyond the end are left out."""
+        """Add the deliveries of a seat; those beyond the end, and void ones, are left out."""
         end = self.end.positions.get(batch.log.name, 0)
+        if not batch.decision.takes_effect:
+            return
         offsets = array("q", [record.offset for record in batch.records if record.offset < end])
         if offsets:
             self._delivered.append((seat, instance, batch.log.name, batch.to, offsets))
@@ -57,19 +61,27 @@ class AuditCollector:
         self._ended.append((seat, instance))
 
     def logged(self, control: ControlState, log: Log, records: Iterable[Record]) -> None:
-        """Add the messages of a log; `control` must have been read after all deliveries."""
+        """Add the messages of a log, from its start on, in order; void ones are left out.
+
+        `control` must have been read after all deliveries.
+        """
         end = self.end.positions.get(log.name, 0)
         epochs = _epochs_of(control, log.name)
         for record in records:
             if record.offset >= end or (epoch := _epoch_at(epochs, record.offset)) > self.end.epoch:
                 break
             meaning = special(log.name, record.headers) if record.headers else None
+            judge = self._judges.setdefault(log.name, LogJudge(log.name, record.offset))
+            decision = judge.replay(record)
+            if decision is not None and not decision.takes_effect:
+                continue
             if meaning is None or isinstance(meaning, Covered):
                 self._builder.acknowledgement(
                     producer="log",
                     message_id=f"{log.name}:{record.offset}",
                     to=log.to if meaning is None else meaning.to,
-                    outcome="accepted",
+                    # Retention may have removed what decides: then it may be delivered, or not.
+                    outcome="unknown" if decision is None else "accepted",
                     epoch=epoch,
                 )
 

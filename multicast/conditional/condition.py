@@ -32,12 +32,11 @@ from topology.tree import log_name
 
 TAGS = "amcast.tags"
 EXPECT = "amcast.expect"
-# Limits of memory and time at every reader; a header beyond them is not readable. The index of a
-# segment holds an entry for each tag, and an item of several tokens is looked up among all of them.
-TAGS_MAX = 8  # of a message, and of an item
-TAG_CHARACTERS_MAX = 100
-ITEMS_MAX = 16
-CONDITION_BYTES_MAX = 4096
+# Limits of memory and time at every reader; a header beyond them is not readable.
+TAGS_MAX = 8  # of a message, and of an item: an index holds an entry for each tag of each message
+TAG_CHARACTERS_MAX = 100  # of a tag: an index holds each once
+ITEMS_MAX = 16  # of a condition: each is looked up, one of several tags in the whole segment
+CONDITION_BYTES_MAX = 4096  # of a header, so that a forged one is refused before it is parsed
 _KEY_BYTES_MAX = 64  # a longer key is compared by its digest, so an index holds no large keys
 _DIGEST_BYTES = 16  # as all digests of this project (docs/protocol.md)
 _OFFSET_DIGITS_MAX = 19  # Kafka's offsets are below 2^63

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from multicast.conditional.judge import EFFECTIVE, SEGMENT, Decision, LogJudge, border
+from multicast.conditional.judge import EFFECTIVE, Decision, LogJudge, border
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
@@ -24,6 +24,9 @@ from multicast.errors import AmcastError, Trimmed
 from topology.tree import Log
 
 _POLL_S = 0.5  # one wait for records; a new goal and `close` end it
+# Void messages that are remembered of each log (48 MB, by tracemalloc). Far more than one segment: a message that is
+# read again for a receipt is not forgotten before the receipt gets its decision.
+_VOID_MAX = 1 << 18
 _JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 
 
@@ -193,10 +196,11 @@ class DecisionFollower:
             decision = log.judge.replay(record)
             if decision is not EFFECTIVE:
                 log.void[record.offset] = decision
-        if border(fetched.position) > border(log.next):
-            log.known = max(log.known, border(fetched.position) - SEGMENT)
-            log.void = {offset: v for offset, v in log.void.items() if offset >= log.known}
         log.next = max(log.next, fetched.position)
+        if len(log.void) > _VOID_MAX:
+            offsets = sorted(log.void)
+            log.known = offsets[len(offsets) // 2]
+            log.void = {offset: v for offset, v in log.void.items() if offset >= log.known}
 
 
 def _trimmed(log: str, offset: int) -> Trimmed:

@@ -24,8 +24,8 @@ from multicast.errors import AmcastError, Trimmed
 from topology.tree import Log
 
 _POLL_S = 0.5  # one wait for records; a new goal and `close` end it
-# Void messages that are remembered of each log (48 MB, by tracemalloc). Far more than one segment: a message that is
-# read again for a receipt is not forgotten before the receipt gets its decision.
+# Void messages that are remembered of each log (48 MB, by tracemalloc). Far more than one segment:
+# a message that is read again for a receipt is not forgotten before the receipt gets its decision.
 _VOID_MAX = 1 << 18
 _JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 

@@ -284,17 +284,18 @@ class Consumer:
         """Give the position in the log of a declared set at a cursor (default: `position`).
 
         All messages of the log below it were handed out, or are none for this consumer. It is what
-        `nothing_after` takes. Raises `UsageError` for a log that the interest does not meet, or if
-        the cursor is before the last one that this or `commit` got.
+        `nothing_after` takes. Before the first `poll` has read anything it is offset 0. Raises
+        `UsageError` for a log that the interest does not meet, or if the cursor is before the last
+        one that this or `commit` got.
         """
         name = log_name(log)
         with self._lock:
-            offsets = {log_partition(log): log.name for log in self._delivery.logs.values()}
+            logs = {log.name: log_partition(log) for log in self._delivery.logs.values()}
             known = self._offsets(cursor or self.position)
-        for partition, offset in known.items():
-            if offsets.get(partition) == name:
-                return LogPosition(name, offset)
-        raise UsageError(f"this consumer has no position in log {name} there; poll first")
+        partition = logs.get(name)
+        if partition is not None and (partition in known or not self._positions_known):
+            return LogPosition(name, known.get(partition, 0))
+        raise UsageError(f"this consumer has no position in log {name} there")
 
     @property
     def void(self) -> dict[str, int]:

@@ -29,6 +29,8 @@ from multicast.announcements import (
     encode,
 )
 from multicast.cli import lines, verify
+from multicast.conditional.condition import EXPECT, TAGS, Expectation, expect_header, marks
+from multicast.conditional.judge import LogJudge, border
 from multicast.control import (
     PROCESS_BYTES,
     ControlState,
@@ -268,6 +270,24 @@ def _read_headers(raw: bytes) -> None:
     messages.special("P1+P3", headers)
 
 
+def _read_condition(raw: bytes) -> None:
+    """Read tags and a condition; what a condition says is written and read again as the same."""
+    log = "P1+P3"
+    tags, _, expect = raw.partition(b"\n")
+    made = marks(log, [(TAGS, tags), (EXPECT, expect)])
+    condition = made.condition
+    if condition is None or not condition.items:
+        return
+    again = marks(log, [expect_header(Expectation(log, condition))])
+    require(again.condition == condition, "a condition is read otherwise once it is written")
+    judge = LogJudge(log, border(condition.next))
+    offset = condition.next
+    judge.judge(Record(offset, b"", None, [(TAGS, tags)]))
+    first = judge.judge(Record(offset + 1, b"", None, [(EXPECT, expect)]))
+    # The position is known, so the judge always decides.
+    require(first is not None, "a condition on a known position stays undecided")
+
+
 def _batch() -> bytes:
     """Take a batch of one record out of a request, and give its record headers."""
     written = ProduceRequest("fuzz", _PARTITION, timeout_ms=1000).written
@@ -384,6 +404,11 @@ def targets() -> list[FuzzTarget]:
         b"amcast.skip=P1+P3\nname=",
         b"na\0me=x\n\xff=y",
     ]
+    conditions = [
+        b"P1+P3|a,seat:1\nP1+P3|17|t:a;k:00ff,t:b",
+        b"P1+P3|a\nP1+P3|0|*",
+        b"\nP1+P3|9|h:" + b"0" * 32,
+    ]
     source = _FIRST.consumers[0].collector
     cursors = [f"1/{source}/{number}/0/{number}".encode() for number in (0, 7)]
     zipped, written = [gzip.compress(_HISTORY)], [b'topic = "A"\n[client]\na = "b"']
@@ -396,6 +421,7 @@ def targets() -> list[FuzzTarget]:
         FuzzTarget("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
         FuzzTarget("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
         FuzzTarget("message headers", _read_headers, (), headers, _TEXT, 40),
+        FuzzTarget("conditions", _read_condition, (), conditions, _TEXT, 40),
         FuzzTarget(
             "fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40
         ),

@@ -349,3 +349,22 @@ def test_retention_that_removed_what_decides_is_a_named_error(small):
         # The consumer that has read it all along knows.
         rest = [(r.value, b.decision.takes_effect) for b in consumer.until_end() for r in b.records]
         assert rest == [(b"known", True), (b"unknown", True)]
+
+
+def test_a_position_passes_messages_that_are_dropped():
+    """Else writers whose positions are too old would void each other for ever."""
+    with system(INTERESTS) as s:
+        producer, reader = s.producer(), s.consumer("C3")
+        here = LogPosition("P1+P2", 0)
+        first = producer.multicast(b"first", to=BOTH)
+        s.settle()
+        s.drain(reader)
+        for _ in range(2 * SEGMENT):
+            last = producer.multicast(b"again", to=BOTH, **seat(here, 1))
+        assert first.decided().takes_effect
+        assert last.decided().reason is WhyVoid.TOO_OLD
+        s.settle()
+        s.drain(reader)
+        assert reader.seen(BOTH).next == 2 * SEGMENT + 1
+        fresh = producer.multicast(b"fresh", to=BOTH, **seat(reader.seen(BOTH), 1))
+        assert fresh.decided().takes_effect

@@ -1,0 +1,49 @@
+"""The auditor: reads all transfers up to now, prints the balances, and checks them.
+
+    python examples/accounts/audit.py --bootstrap HOST:PORT --topic A
+
+Exit code 1: an account was below zero at some position, or money was made or lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from accounts import ACCOUNTS, START
+
+from multicast import AmcastError, Consumer
+
+
+def main() -> None:
+    """Audit once."""
+    parser = argparse.ArgumentParser(description="Checks all transfers up to now")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    options = parser.parse_args()
+    money = dict.fromkeys(ACCOUNTS, START)
+    transfers = 0
+    lowest = START
+    try:
+        with Consumer(
+            options.bootstrap, topic=options.topic, interest=ACCOUNTS, committed=False
+        ) as consumer:
+            for batch in consumer.until_end():
+                for record in batch.records:
+                    transfer = json.loads(record.value or b"null")
+                    money[transfer["from"]] -= transfer["amount"]
+                    money[transfer["to"]] += transfer["amount"]
+                    transfers += 1
+                    lowest = min(lowest, *money.values())
+            void = consumer.void
+    except AmcastError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+    report = {"balances": money, "transfers": transfers, "without_effect": void, "lowest": lowest}
+    sys.stdout.write(f"{json.dumps(report)}\n")
+    sys.exit(0 if lowest >= 0 and sum(money.values()) == START * len(ACCOUNTS) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Conditional messages on a real broker: both drivers, running collectors, plain producers."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import confluent_kafka
+import pytest
+
+from multicast import Consumer, MessageID, Producer, WhyVoid, nothing_after
+from multicast.aio import AsyncConsumer, AsyncProducer
+from multicast.conditional.condition import EXPECT, TAGS
+from multicast.control import log_partition
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, amcast
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+BOTH = ("P1", "P3")
+LOG = "P1+P3"
+
+
+@pytest.fixture(params=["librdkafka", "kafka-python"])
+def system(kafka_cluster, tmp_path, request):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=request.param) as made:
+        made.order()
+        yield made
+
+
+def client(system):
+    return {"bootstrap": system.bootstrap, "topic": system.topic, "driver": system.driver_name}
+
+
+def all_of(system, name, **options):
+    with Consumer(**client(system), name=name, committed=False, **options) as consumer:
+        return [
+            (record.value, batch.decision.takes_effect)
+            for batch in consumer.until_end()
+            for record in batch.records
+        ]
+
+
+def test_clients_that_contend_for_seats_get_each_once(system):
+    """Three threads want the same 40 seats; what receipts say is what all consumers deliver."""
+    seats = range(40)
+
+    def book(name):
+        won = set()
+        with (
+            Producer(**client(system)) as producer,
+            Consumer(**client(system), name="C1", committed=False) as consumer,
+        ):
+            for _ in consumer.until_end():
+                pass
+            receipts = {}
+            for seat in seats:
+                tags = {f"seat:{seat}"}
+                expect = nothing_after(consumer.seen(BOTH), tags=tags)
+                payload = b"%d:%d" % (seat, name)
+                receipts[payload] = producer.multicast(payload, to=BOTH, tags=tags, expect=expect)
+            won = {
+                payload
+                for payload, receipt in receipts.items()
+                if receipt.decided(PATIENCE_S).takes_effect
+            }
+        return won
+
+    with ThreadPoolExecutor() as pool:
+        won = set().union(*pool.map(book, range(3)))
+    assert sorted(int(payload.split(b":")[0]) for payload in won) == list(seats)
+    for name in ("C1", "C2", "C3"):  # each has P1 or P3
+        delivered = [payload for payload, _ in all_of(system, name)]
+        if delivered:
+            assert set(delivered) == won
+            assert len(delivered) == len(won)
+    marked = all_of(system, "C1", void="mark")
+    assert len(marked) == 3 * len(seats)
+    assert {payload for payload, effective in marked if effective} == won
+    lines = system.receive("--consumer", "C1", "--from", "earliest", "--until-end")
+    assert len(lines) == len(won)
+    done = amcast("verify", "--from-cluster", *system.common())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_headers_that_strangers_write_are_judged_and_stop_nobody(system):
+    log = next(log for log in system.plan.logs if log.name == LOG)
+    topic, number = log_partition(log)
+    plain = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
+    written = [
+        (b"tagged", [(TAGS, b"P1+P3|a")]),
+        (b"bad tags", [(TAGS, b"P1+P3|,,")]),
+        (b"conflict", [(EXPECT, b"P1+P3|0|t:a")]),
+        (b"holds", [(EXPECT, b"P1+P3|1|t:a")]),
+        (b"ahead", [(EXPECT, b"P1+P3|9999|t:a")]),
+        (b"unreadable", [(EXPECT, b"P1+P3|\xff")]),
+        (b"other log", [(EXPECT, b"P1|0|*")]),
+        (b"empty", [(EXPECT, None)]),
+    ]
+    for value, headers in written:
+        plain.produce(topic, value=value, partition=number, headers=headers)
+    assert plain.flush(PATIENCE_S) == 0
+    expected = {value: value not in (b"conflict", b"ahead", b"unreadable") for value, _ in written}
+    assert dict(all_of(system, "C1", void="mark")) == expected
+    with Consumer(**client(system), name="C1", committed=False) as consumer:
+        kept = [record.value for batch in consumer.until_end() for record in batch.records]
+        assert consumer.void == {"conflict": 1, "ahead": 1, "unreadable": 1}
+    assert kept == [value for value, effective in expected.items() if effective]
+
+
+def test_an_asynchronous_producer_is_told_too(system):
+    async def run():
+        async with (
+            AsyncProducer(**client(system)) as producer,
+            AsyncConsumer(**client(system), name="C1", committed=False) as consumer,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            start = consumer.seen(BOTH)
+            receipts = [
+                await producer.multicast(
+                    b"%d" % number, to=BOTH, tags={"a"}, expect=nothing_after(start, tags={"a"})
+                )
+                for number in range(3)
+            ]
+            return [await receipt.decided() for receipt in receipts]
+
+    first, *others = asyncio.run(run())
+    assert first.takes_effect
+    assert {decision.reason for decision in others} == {WhyVoid.CONFLICT}
+    assert {decision.conflict for decision in others} == {MessageID(LOG, 0)}

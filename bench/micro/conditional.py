@@ -42,6 +42,15 @@ _PATIENCE_S = 60.0
 Figures = dict[str, float]
 
 
+def _from(offset: int) -> str:
+    """Give the cursor at an offset of the log."""
+    return f"1/@P1/0/0/{offset}"
+
+
+def _seat(payload: bytes | None) -> int:
+    return int((payload or b"").split(b":")[0])
+
+
 class _Rounds:
     """The arms; all messages of a run go to one log."""
 
@@ -91,7 +100,7 @@ class _Rounds:
     def reading(self, first: int) -> float:
         """Read all that this arm has stored, from an offset on; messages/s."""
         with Consumer(**self._place, name="C1", committed=False) as consumer:
-            consumer.seek(f"1/log:P1/0/0/{first}")
+            consumer.seek(_from(first))
             began = time.perf_counter()
             count = sum(len(batch.records) for batch in consumer.until_end())
             return count / (time.perf_counter() - began)
@@ -132,11 +141,11 @@ class _Bookings:
             Producer(**self._place) as producer,
             Consumer(**self._place, name="C1", committed=False) as consumer,
         ):
-            consumer.seek(f"1/log:P1/0/0/{self._start}")
+            consumer.seek(_from(self._start))
             taken: set[int] = set()
             while True:
                 for batch in consumer.poll(0.0):
-                    taken.update(int(record.value.split(b":")[0]) for record in batch.records)
+                    taken.update(_seat(record.value) for record in batch.records)
                 here = consumer.seen(_TO)
                 wanted: list[int] = []
                 while len(wanted) < _CHUNK:
@@ -169,11 +178,11 @@ class _Bookings:
         won: set[bytes] = set().union(*(one for one, _ in results))
         delivered: list[bytes] = []
         with Consumer(**self._place, name="C1", committed=False) as consumer:
-            consumer.seek(f"1/log:P1/0/0/{self._start}")
+            consumer.seek(_from(self._start))
             for batch in consumer.until_end():
                 delivered += [record.value or b"" for record in batch.records]
             void = consumer.void
-        seats = [payload.split(b":")[0] for payload in delivered]
+        seats = [_seat(payload) for payload in delivered]
         return {
             "bookings": bookings,
             "clients": self._clients,

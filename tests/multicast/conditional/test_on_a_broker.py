@@ -43,25 +43,26 @@ def test_clients_that_contend_for_seats_get_each_once(system):
     seats = range(40)
 
     def book(name):
-        won = set()
         with (
             Producer(**client(system)) as producer,
             Consumer(**client(system), name="C1", committed=False) as consumer,
         ):
-            for _ in consumer.until_end():
-                pass
+            taken = {
+                int(record.value.split(b":")[0])
+                for batch in consumer.until_end()
+                for record in batch.records
+            }
             receipts = {}
-            for seat in seats:
+            for seat in set(seats) - taken:
                 tags = {f"seat:{seat}"}
                 expect = nothing_after(consumer.seen(BOTH), tags=tags)
                 payload = b"%d:%d" % (seat, name)
                 receipts[payload] = producer.multicast(payload, to=BOTH, tags=tags, expect=expect)
-            won = {
+            return {
                 payload
                 for payload, receipt in receipts.items()
                 if receipt.decided(PATIENCE_S).takes_effect
             }
-        return won
 
     with ThreadPoolExecutor() as pool:
         won = set().union(*pool.map(book, range(3)))
@@ -72,7 +73,7 @@ def test_clients_that_contend_for_seats_get_each_once(system):
             assert set(delivered) == won
             assert len(delivered) == len(won)
     marked = all_of(system, "C1", void="mark")
-    assert len(marked) == 3 * len(seats)
+    assert len(seats) <= len(marked) <= 3 * len(seats)
     assert {payload for payload, effective in marked if effective} == won
     lines = system.receive("--consumer", "C1", "--from", "earliest", "--until-end")
     assert len(lines) == len(won)

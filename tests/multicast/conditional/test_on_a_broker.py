@@ -75,10 +75,11 @@ def test_clients_that_contend_for_seats_get_each_once(system):
     marked = all_of(system, "C1", void="mark")
     assert len(seats) <= len(marked) <= 3 * len(seats)
     assert {payload for payload, effective in marked if effective} == won
-    lines = system.receive("--consumer", "C1", "--from", "earliest", "--until-end")
+    lines = system.receive("--name", "C1", "--from", "earliest", "--until-end")
     assert len(lines) == len(won)
-    done = amcast("verify", "--from-cluster", *system.common())
+    done = amcast("verify", *system.common(), "--name", "C1", "-i", "P3", "-i", "P1,P2")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "violated: 0" in done.stdout
 
 
 def test_headers_that_strangers_write_are_judged_and_stop_nobody(system):

@@ -283,10 +283,9 @@ class Consumer:
     def seen(self, log: Iterable[str], cursor: Cursor | None = None) -> LogPosition:
         """Give the position in the log of a declared set at a cursor (default: `position`).
 
-        All messages of the log below it were handed out, or are none for this consumer. It is what
-        `nothing_after` takes. Before the first `poll` has read anything it is offset 0. Raises
-        `UsageError` for a log that the interest does not meet, or if the cursor is before the last
-        one that this or `commit` got.
+        All messages of the log below it were handed out, or are none for this consumer. Before
+        anything is read it is offset 0. `nothing_after` takes it. Raises `UsageError` for a log
+        that the interest does not meet, or a cursor before the last one given here or to `commit`.
         """
         name = log_name(log)
         with self._lock:

@@ -15,11 +15,11 @@ from multicast import Batch, Consumer, MessageID, Producer, Receipt, TimedOut, n
 
 ACCOUNTS = ("P1", "P2", "P3")  # each account is a partition
 START = 100  # money of each account at first
-_POLL_S = 0.5
+_POLL_S = 0.5  # one wait; a longer one would only be said later if nothing comes
 _POLLS_MAX = 120  # a reader that does not come past its own message within a minute is stuck
 
 
-class Balances:
+class BranchBalances:
     """The balances of a branch's accounts, as its consumer delivers the transfers."""
 
     def __init__(self, consumer: Consumer, accounts: Iterable[str]) -> None:
@@ -52,7 +52,7 @@ class Balances:
 class Clerk:
     """Moves money from the accounts of a branch."""
 
-    def __init__(self, producer: Producer, balances: Balances) -> None:
+    def __init__(self, producer: Producer, balances: BranchBalances) -> None:
         self._producer = producer
         self.balances = balances
 

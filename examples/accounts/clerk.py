@@ -9,7 +9,7 @@ import argparse
 import random
 import sys
 
-from accounts import ACCOUNTS, Balances, Clerk
+from accounts import ACCOUNTS, BranchBalances, Clerk
 
 from multicast import AmcastError, Consumer, Producer
 
@@ -32,7 +32,7 @@ def main() -> None:
             # The balances are in memory, so the clerk reads all transfers when it starts.
             Consumer(**cluster, interest=branch, committed=False) as consumer,
         ):
-            balances = Balances(consumer, branch)
+            balances = BranchBalances(consumer, branch)
             balances.apply(consumer.until_end())
             clerk = Clerk(producer, balances)
             for _ in range(options.transfers):

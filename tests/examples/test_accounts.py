@@ -46,7 +46,9 @@ STEPS = st.lists(
 def clerk(s, name):
     consumer = s.consumer(name)
     consumer.poll(0.1)
-    return accounts.Clerk(s.producer(), accounts.Balances(consumer, INTERESTS["consumers"][name]))
+    return accounts.Clerk(
+        s.producer(), accounts.BranchBalances(consumer, INTERESTS["consumers"][name])
+    )
 
 
 def prefixes(s):

@@ -1,0 +1,74 @@
+"""The outbox of `examples/outbox`: every committed row has its effect once, in the same order."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.helpers.example_programs import example_system
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+ORDERS = 60
+
+
+@pytest.fixture
+def example(kafka_cluster, tmp_path):
+    with example_system(kafka_cluster.bootstrap, "outbox", tmp_path) as running:
+        yield running
+
+
+def rows(path, query):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(query).fetchall()
+
+
+def test_each_row_has_one_effect_though_relay_and_reader_are_killed_and_rows_are_stored_twice(
+    example, tmp_path
+):
+    shop, books = tmp_path / "shop.db", tmp_path / "books.db"
+    example.run("shop.py", "--database", shop, "--orders", ORDERS, cluster=False)
+    total = rows(shop, "SELECT count(*) FROM outbox")[0][0]
+    sent = example.killed_after(25, "relay.py", "--database", shop)
+    assert sent == [str(number) for number in range(1, 26)]
+    # The state after a kill between the append and the mark, three rows deep, so that rows of
+    # every destination set are stored twice.
+    with closing(sqlite3.connect(shop)) as database, database:
+        database.execute("UPDATE outbox SET sent = 0 WHERE id > 22")
+    example.killed_after(10, "reader.py", "--database", books)
+    example.run("relay.py", "--database", shop, "--until-empty")
+    assert rows(shop, "SELECT count(*) FROM outbox WHERE sent = 0") == [(0,)]
+    lines = example.run("reader.py", "--database", books, "--until-end")
+    assert {"dropped 23", "dropped 24", "dropped 25"} <= set(lines)
+
+    applied = rows(books, "SELECT number FROM applied ORDER BY step")
+    assert sorted(applied) == [(number,) for number in range(1, total + 1)]
+    expected = rows(
+        shop,
+        "SELECT item, sum(q) FROM (SELECT item, -quantity AS q FROM orders UNION ALL "
+        "SELECT item, quantity FROM deliveries) GROUP BY item ORDER BY item",
+    )
+    assert rows(books, "SELECT item, quantity FROM stock ORDER BY item") == expected
+    assert rows(books, "SELECT item, amount FROM revenue ORDER BY item") == rows(
+        shop, "SELECT item, sum(quantity * price) FROM orders GROUP BY item ORDER BY item"
+    )
+    # Readers of other interests: the same order, and of each destination set the shop's own.
+    for interest in ("stock", "billing"):
+        other = tmp_path / f"{interest}.db"
+        example.run("reader.py", "--database", other, "--interest", interest, "--until-end")
+        numbers = rows(other, "SELECT number FROM applied ORDER BY step")
+        assert numbers == [number for number in applied if number in set(numbers)]
+    orders = rows(shop, "SELECT id FROM outbox WHERE payload LIKE '%\"order\"%' ORDER BY id")
+    assert [number for number in applied if number in set(orders)] == orders
+
+
+def test_two_relays_of_one_outbox_do_no_harm(example, tmp_path):
+    shop, books = tmp_path / "shop.db", tmp_path / "books.db"
+    example.run("shop.py", "--database", shop, "--orders", ORDERS, cluster=False)
+    with example.running("relay.py", "--database", shop) as first:
+        first.stdout.readline()
+        example.run("relay.py", "--database", shop, "--until-empty")
+        example.run("reader.py", "--database", books, "--until-end")
+    example.run("reader.py", "--database", books, "--until-end")
+    total = rows(shop, "SELECT count(*) FROM outbox")[0][0]
+    applied = rows(books, "SELECT number FROM applied ORDER BY step")
+    assert sorted(applied) == [(number,) for number in range(1, total + 1)]

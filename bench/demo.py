@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import resources
@@ -25,7 +25,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from bench import demo_screen
 from bench.cli import Force, refuse_files
+from bench.demo_screen import Delivered
 from bench.demo_work import RunWork
 from bench.harness.hosts import CollectorProcesses
 from collectors.reconfiguration.apply import apply
@@ -155,7 +157,7 @@ def demo(
     if output is Output.JSON:
         typer.echo(json.dumps({**result, "tree": json.loads(plan.canonical())}))
     else:
-        print_result(result, report, foreign_work)
+        demo_screen.show(result, report, foreign_work, run.timed())
     if result["violations"]:
         raise OrderViolation(report)
 
@@ -229,8 +231,10 @@ class DemoRun:
         self._sent_ns: list[int] = []
         self._began_ns = 0
         self.killed: str | None = None
+        self._killed_ns: int | None = None
         self.teams = [Team(entry.name) for entry in plan.consumers]
         self.replay = Team("")
+        self._replay_s = 0.0
         self._goal = {
             entry.name: sum(not set(entry.interest).isdisjoint(commit.to) for commit in commits)
             for entry in plan.consumers
@@ -284,11 +288,13 @@ class DemoRun:
         first = min(self.teams, key=lambda team: self._goal[team.name])
         say.print(f"replaying {first.name} from the start …")
         again = self.replay = Team(first.name)
+        began = time.monotonic()
         with Consumer(
             topic=self._plan.topic, name=first.name, driver=self._driver, committed=False
         ) as consumer:
             for batch in consumer.until_end():
                 _note(again, batch, time.monotonic_ns())
+        self._replay_s = time.monotonic() - began
 
     def _send(self, show: Any) -> None:
         """Multicast at the intended rate; after two fifths, kill and restart a collector."""
@@ -304,6 +310,7 @@ class DemoRun:
                 if number == len(self._commits) * 2 // 5 and self._host.names:
                     self.killed = self._host.names[-1]
                     self._host.kill(self.killed)
+                    self._killed_ns = time.monotonic_ns()
                     self._host.start(self.killed)
                 self._sent_ns.append(intended)
                 self._receipts.append(producer.multicast(commit.line, to=commit.to))
@@ -365,16 +372,11 @@ class DemoRun:
 
     def result(self, report: Report, total_s: float) -> dict[str, Any]:
         """Return the figures."""
-        sent: dict[str, int] = {}
-        for receipt, intended in zip(self._receipts, self._sent_ns, strict=True):
-            assert isinstance(receipt.outcome, Appended)
-            sent[f"{receipt.log.name}:{receipt.outcome.offset}"] = intended
-        times = sorted(
-            (delivered_ns - sent[message]) / 1e6
-            for team in self.teams
-            for message, _, _, delivered_ns in team.delivered
-        )
+        timed = self.timed()
+        times = sorted(one.ms for deliveries in timed.values() for one in deliveries)
         last = max(delivered_ns for team in self.teams for _, _, _, delivered_ns in team.delivered)
+        affected = demo_screen.affected_teams(self._plan, self.killed)
+        phases = demo_screen.phases(timed, affected, self._began_ns, self._killed_ns)
         covered = sum(receipt.to != receipt.log.to for receipt in self._receipts)
         elapsed = (last - self._began_ns) / 1e9
         return {
@@ -393,35 +395,30 @@ class DemoRun:
             "throughput_per_s": round(len(times) / elapsed, 1),
             "seconds": round(total_s, 1),
             "teams": {team.name: len(team.delivered) for team in self.teams},
+            "phases": demo_screen.document(phases),
+            "replay": {
+                "team": self.replay.name,
+                "deliveries": len(self.replay.delivered),
+                "seconds": round(self._replay_s, 3),
+                "same": self._is_same(),
+            },
         }
 
+    def timed(self) -> dict[str, list[Delivered]]:
+        """Give each team's deliveries in order, with the time at which each was to be sent."""
+        sent: dict[str, int] = {}
+        for receipt, intended in zip(self._receipts, self._sent_ns, strict=True):
+            assert isinstance(receipt.outcome, Appended)
+            sent[f"{receipt.log.name}:{receipt.outcome.offset}"] = intended
+        return {
+            team.name: [
+                Delivered(message, sent[message], delivered_ns)
+                for message, _, _, delivered_ns in team.delivered
+            ]
+            for team in self.teams
+        }
 
-def print_result(result: Mapping[str, Any], report: Report, work: MeasuredWork) -> None:
-    """Print the figures and the verdicts as text."""
-    latency = ", ".join(f"{name} {value:g} ms" for name, value in result["latency_ms"].items())
-    typer.echo(
-        f"{result['messages']} messages ({result['covered']} through a wider set), "
-        f"{result['deliveries']} deliveries at {len(result['teams'])} teams; "
-        f"collector {result['killed']} was killed and restarted meanwhile"
-    )
-    typer.echo(
-        f"latency {latency} at {result['rate_per_s']:.0f} messages/s sent "
-        f"({result['throughput_per_s']:.0f} deliveries/s); {result['seconds']:g} s in all"
-    )
-    for verdict in report.verdicts:
-        typer.echo(f"{verdict.guarantee}: {verdict.verdict}  {verdict.reason or verdict.note}")
-    total = work.total
-    names = [row.name for row in work.collectors if row.passed_on_measured is not None]
-    typer.echo(
-        f"foreign work of {' '.join(names) or 'no collector'}: "
-        f"{total.passed_on_measured} entries passed on, "
-        f"{total.dropped_measured} dropped; the plan predicts {total.passed_on_predicted} and "
-        f"{total.dropped_predicted}"
-    )
-    counted = [row for row in work.consumers if row.dropped_measured is not None]
-    typer.echo(
-        f"foreign work of the teams: {sum(row.dropped_measured or 0 for row in counted)} entries "
-        f"dropped; the plan predicts {sum(row.dropped_predicted for row in counted)}"
-    )
-    for sentence in work.missing:
-        typer.echo(sentence)
+    def _is_same(self) -> bool:
+        """Whether the replay was the team's own sequence."""
+        first = next(team for team in self.teams if team.name == self.replay.name)
+        return [m for m, *_ in first.delivered] == [m for m, *_ in self.replay.delivered]

@@ -34,6 +34,13 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     assert result["covered"] > 0
     assert result["latency_ms"]["p50"] <= result["latency_ms"]["p99"]
     assert result["throughput_per_s"] > 0
+    phases = result["phases"]
+    counts = [phases[f"{name}_ms"]["count"] for name in ("warm_up", "steady", "caught_in_failover")]
+    assert sum(counts) == result["deliveries"]
+    assert phases["failover_s"] > 0
+    assert phases["affected_teams"]
+    assert result["replay"]["same"]
+    assert result["replay"]["deliveries"] == result["teams"][result["replay"]["team"]]
     assert result["killed"] in [node["name"] for node in result["tree"]["collectors"]]
     work = result["measured_work"]
     uncounted = [row["name"] for row in work["collectors"] if row["dropped_measured"] is None]

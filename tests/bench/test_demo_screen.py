@@ -1,0 +1,103 @@
+"""The demo's last screen: which delivery belongs to which phase, and the order as a picture."""
+
+import pytest
+
+from bench import demo_screen
+from bench.demo_screen import (
+    Delivered,
+    affected_teams,
+    common_order,
+    document,
+    phases,
+    picture,
+    quantiles,
+)
+from tests.helpers.plans import poster
+
+S = 1_000_000_000
+
+
+def delivered(message, sent_s, after_s):
+    return Delivered(message, int(sent_s * S), int((sent_s + after_s) * S))
+
+
+def test_each_delivery_is_in_one_phase_and_the_failover_is_the_slowest_teams():
+    teams = {
+        "killed": [
+            delivered("a", 1, 0.1),  # warm-up
+            delivered("b", 4, 0.1),  # steady, before the kill at 5 s
+            delivered("c", 4.9, 3.1),  # caught
+            delivered("d", 6, 2),  # caught; the first after the kill: at 8 s
+            delivered("e", 7, 1.1),  # caught: multicast before 8 s
+            delivered("f", 9, 0.2),  # steady
+        ],
+        "below": [delivered("g", 6, 3)],  # moves at 9 s
+        "other": [delivered("h", 6, 0.1), delivered("i", 0.5, 0.4)],
+    }
+    found = phases(teams, ["killed", "below"], 0, 5 * S)
+    assert [round(ms) for ms in found.warm_up] == [100, 400]
+    assert [round(ms) for ms in found.steady] == [100, 100, 200]
+    assert [round(ms) for ms in found.caught] == [1100, 2000, 3000, 3100]
+    assert found.failover_s == 4
+    without = phases(teams, [], 0, None)
+    assert (len(without.caught), without.failover_s) == (0, None)
+    assert document(without)["caught_in_failover_ms"] == {"count": 0}
+
+
+def test_quantiles_of_a_few_and_of_none():
+    assert quantiles([]) == {"count": 0}
+    assert quantiles([5.0]) == {"count": 1, "p50": 5.0, "p99": 5.0, "max": 5.0}
+    assert quantiles([float(n) for n in range(200)])["p99"] == 198
+
+
+def test_teams_are_affected_by_their_collector_and_by_those_above_it():
+    plan = poster()
+    roots = [node.name for node in plan.collectors if node.parent is None]
+    below = {name for root in roots for name in affected_teams(plan, root)}
+    assert below == {entry.name for entry in plan.consumers if entry.collector is not None}
+    leaf = next(node.name for node in plan.collectors if not plan.children(node.name))
+    assert affected_teams(plan, leaf) == [e.name for e in plan.consumers if e.collector == leaf]
+    assert affected_teams(plan, None) == []
+
+
+def test_the_common_order_contains_every_teams_order_and_is_empty_where_they_disagree():
+    teams = {
+        "one": [delivered(m, n, 9) for n, m in enumerate("acd")],
+        "two": [delivered(m, n, 1) for n, m in enumerate("abce")],
+    }
+    order = common_order(teams)
+    assert sorted(order) == list("abcde")
+    for team in teams.values():
+        own = [one.message for one in team]
+        assert [message for message in order if message in own] == own
+    teams["two"].reverse()
+    assert common_order(teams) == []
+    assert list(picture(teams)) == []
+
+
+def test_the_picture_fits_80_columns_and_its_columns_count_up():
+    names = ("brokers", "clients", "storage", "streams", "build")
+    teams = {
+        name: [
+            delivered(f"a-log-with-quite-a-long-name+{'x' * 40}:{number}", number, 0.1)
+            for number in range(30)
+            if number % (place + 1) == 0
+        ]
+        for place, name in enumerate(names)
+    }
+    head, *rows = picture(teams)
+    assert max(map(len, (head, *rows))) <= 78
+    assert head.split() == ["message", *names]
+    assert len(rows) == 8
+    for column in range(1, 6):
+        counts = [int(row.split()[column]) for row in rows if row.split()[column] != "·"]
+        assert counts == sorted(counts)
+    assert all(row.split()[0].rpartition(":")[2].isdecimal() for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("called", "shown"), [("/x/bin/amcast", "/x/bin/amcast"), ("pytest", "-m multicast")]
+)
+def test_the_commands_to_try_name_the_program_that_was_called(monkeypatch, called, shown):
+    monkeypatch.setattr(demo_screen.sys, "argv", [called])
+    assert demo_screen.program().endswith(shown)

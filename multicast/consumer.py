@@ -20,7 +20,6 @@ from multicast.conditional.lookback import Lookback
 from multicast.control import (
     ControlReader,
     ControlState,
-    control_partition,
     log_partition,
     stream_partition,
 )
@@ -32,7 +31,7 @@ from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
 from multicast.ends import cursor_at, end_now
 from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
-from multicast.group_positions import GroupPositions
+from multicast.group_positions import GroupCursor, GroupPositions
 from multicast.subscription import (
     Bounds,
     End,
@@ -97,8 +96,7 @@ class Consumer:
             raise UsageError(f'void is {void!r}; give "drop" or "mark"')
         self._void_too = void == "mark"
         self._void: Counter[WhyVoid] = Counter()
-        self._topic = topic
-        self._group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
+        group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
@@ -119,6 +117,7 @@ class Consumer:
             else:
                 self._driver = driver
             self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
+            self._group_cursor = GroupCursor(self._driver, self._clock, topic, group)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
             # Two readers: in a single one the order and the payloads would wait for each other's
@@ -130,7 +129,7 @@ class Consumer:
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
             self._control.refresh()
-            stored = self._committed() if committed else None
+            stored = self._group_cursor.stored() if committed else None
             self.seek(stored if stored is not None else start)
             self._opened = opened.pop_all()
 
@@ -354,13 +353,7 @@ class Consumer:
         cursor = cursor or self.position
         with self._lock:
             offsets = self._offsets(cursor)
-        self._driver.commit(
-            self._group,
-            {
-                **{partition: (offset, "") for partition, offset in offsets.items()},
-                control_partition(self._topic): (self._control.position, str(cursor)),
-            },
-        )
+        self._group_cursor.store(cursor, self._control.position, offsets)
 
     def close(self) -> None:
         """Release everything. Commits nothing."""
@@ -382,11 +375,6 @@ class Consumer:
     def _at_end(self, control: ControlState, end: End) -> bool:
         all_out = self.position == self._delivery.position
         return all_out and missing(control, self._request, self._delivery, end) is None
-
-    def _committed(self) -> Cursor | None:
-        partition = control_partition(self._topic)
-        commit = self._driver.committed(self._group, [partition]).get(partition)
-        return Cursor.parse(commit[1]) if commit else None
 
     def _open(self, cursor: Cursor) -> Delivery:
         return resume(self._control.state, self._request, cursor, bounds=self._bounds)

@@ -10,6 +10,7 @@ from multicast.cursor import Cursor
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.group_positions import GroupPositions
+from multicast.testing import system
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
@@ -110,3 +111,30 @@ def test_a_consumer_that_never_commits_keeps_a_bounded_trail():
     assert len(positions._trail) == 10_000
     assert positions.resume_from(Cursor(1, "K1", 100, 0, 101)) == {}
     assert positions.resume_from(Cursor(1, "K1", 29_998, 0, 29_999)) == {log_partition(log): 29_999}
+
+
+def test_two_consumers_of_one_group_are_warned_once_and_a_lone_one_never(caplog):
+    interests = {"consumers": {"C1": {"P1", "P2"}}, "destinations": [{"P1", "P2"}]}
+    with caplog.at_level("WARNING", "amcast.consumer"), system(interests) as s:
+        producer = s.producer()
+
+        def commit(consumer):
+            producer.multicast(b"", to={"P1"})
+            s.settle()
+            s.drain(consumer)
+            consumer.commit()
+            consumer.poll(2.0)  # time passes
+
+        first = s.consumer("C1")
+        for _ in range(5):
+            commit(first)
+        again = s.consumer("C1")  # a restart
+        for _ in range(5):
+            commit(again)
+        assert not caplog.records
+        for _ in range(5):
+            commit(first)
+            commit(again)
+    assert [record.getMessage().partition(", at")[0] for record in caplog.records] == [
+        "another consumer commits to group amcast.A.C1"
+    ] * 2

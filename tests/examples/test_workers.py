@@ -1,0 +1,62 @@
+"""`examples/workers`: every message has one effect, in the order of its key, over kill -9."""
+
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+from multicast import Consumer, Producer
+from tests.helpers.example_programs import example_system
+from tests.helpers.system import PATIENCE_S
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+MESSAGES = 3000
+KEYS = 7
+
+
+def effects(database):
+    if not database.exists():
+        return []
+    with closing(sqlite3.connect(database, timeout=30)) as opened:
+        if not opened.execute("SELECT 1 FROM sqlite_master WHERE name = 'effects'").fetchall():
+            return []
+        return opened.execute("SELECT key, payload FROM effects ORDER BY step").fetchall()
+
+
+def test_each_message_has_one_effect_in_its_keys_order_though_the_process_is_killed(
+    kafka_cluster, tmp_path
+):
+    database = tmp_path / "done.db"
+    with example_system(kafka_cluster.bootstrap, "workers", tmp_path) as example:
+        where = {"bootstrap": example.system.bootstrap, "topic": example.system.topic}
+        with Producer(**where) as producer:
+            receipts = [
+                producer.multicast(
+                    b"%d" % number,
+                    to=[{"P1"}, {"P2"}, {"P1", "P2"}][number % 3],
+                    key=b"k%d" % (number % KEYS),
+                )
+                for number in range(MESSAGES)
+            ]
+            for receipt in receipts:
+                receipt.accepted(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        with example.running("workers.py", "--database", database):
+            while len(effects(database)) < MESSAGES // 3:
+                assert time.monotonic() < deadline
+        some = len(effects(database))
+        assert some < MESSAGES, "the process was killed too late"
+        last = example.run("workers.py", "--database", database, "--until-end")[-1]
+        again = int(last.split()[0])
+        assert MESSAGES - some <= again < MESSAGES, "nothing was committed before the kill"
+        done = effects(database)
+        assert sorted(int(payload) for _, payload in done) == list(range(MESSAGES))
+        with Consumer(**where, name="all", committed=False) as consumer:
+            order = [
+                (record.key.decode(), record.value.decode())
+                for batch in consumer.until_end()
+                for record in batch.records
+            ]
+        for key in {key for key, _ in order}:
+            assert [e for e in done if e[0] == key] == [e for e in order if e[0] == key]

@@ -103,6 +103,7 @@ PURE = [
     "bench/tickets/rule.py",
     "collectors/collector.py",
     "collectors/entry_counts.py",
+    "collectors/adoption/facts.py",
     "collectors/doctor/facts.py",
     "collectors/doctor/checks.py",
     "collectors/placement.py",

@@ -1,0 +1,168 @@
+"""`amcast adopt`: order a topic that exists. It writes an interest file and a plan.
+
+The report goes to stdout, progress to stderr. Without `--apply` nothing is written to the cluster.
+
+    exit code 0   adopted, or the files are written
+              1   a setting of the cluster would break a guarantee
+              2   the topic cannot be adopted, or an option is wrong
+              4   no broker answers
+              5   the topic is adopted already
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collectors.adoption.facts import (
+    consumers_of,
+    document,
+    interests_text,
+    report,
+    topics_made,
+)
+from collectors.adoption.inspection import read_facts, refuse_plan, refuse_topic
+from collectors.reconfiguration.apply import apply
+from multicast.cli.options import Bootstrap, DriverName
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.errors import UsageError
+from multicast.settings import settings
+from topology.files import FileExists, write_text
+from topology.interests import InvalidInterests, parse
+from topology.output import Output, OutputOption
+from topology.planner.solver import Infeasible
+from topology.planner.solver import plan as solve
+from topology.tree import Plan
+
+app = typer.Typer()
+_SOLVER_S = 30.0  # for a first plan; 'amcast topology plan' takes longer where it is worth it
+
+
+@app.command()
+def adopt(
+    topic: Annotated[str, typer.Argument(help="The topic to order.", show_default=False)],
+    *,
+    interest: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--interest",
+            "-i",
+            help="A consumer and what it reads, NAME=P1,P3..P5; default: one for each group.",
+        ),
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", help="A set of partitions to multicast to, P1,P3; repeatable."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long to measure rates.", min=0.0, max=3600.0)
+    ] = 3.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The plan file; default: TOPIC.plan.json")
+    ] = None,
+    interests_file: Annotated[
+        Path | None, typer.Option("--interests", help="The interest file; default: TOPIC.toml")
+    ] = None,
+    apply_now: Annotated[
+        bool, typer.Option("--apply", help="Apply the plan, too: make the topics.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    bootstrap: Bootstrap = None,
+    driver: DriverName = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Order a topic that exists: read it, plan, and say what changes for whom.
+
+    Writes an interest file and a plan; with --apply also makes the topics and starts the epoch.
+    Producers and consumer groups of the topic go on as they are.
+    """
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    given = dict(_interest(text) for text in interest or ())
+    plan_path = out or Path(f"{topic}.plan.json")
+    interests_path = interests_file or Path(f"{topic}.toml")
+    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
+    try:
+        with Admin(chosen.bootstrap, chosen.client) as admin:
+            count = refuse_topic(opened, admin, topic)
+            _say(f"reading topic {topic} …")
+            facts = read_facts(opened, admin, topic, count, seconds)
+            text = interests_text(
+                facts, consumers_of(facts, given), [_names(names) for names in to or ()]
+            )
+            plan = _plan(text, admin.cluster_id())
+            notes = refuse_plan(opened, admin, plan)
+            made = topics_made(plan, admin.partitions(list(topics_made(plan, ()))))
+            _write(interests_path, text, force=force, option="--interests")
+            _write(
+                plan_path, json.dumps(plan.to_json(), indent=2) + "\n", force=force, option="--out"
+            )
+            if output is Output.JSON:
+                typer.echo(json.dumps(document(facts, plan, made, notes)))
+            else:
+                _show([*report(facts, plan, made), *_noted(notes)])
+            if apply_now:
+                apply(opened, admin, plan, say=_say)
+    finally:
+        opened.close()
+    for line in _next_steps(plan_path, interests_path, chosen.bootstrap, plan, applied=apply_now):
+        _say(line)
+
+
+def _interest(text: str) -> tuple[str, list[str]]:
+    name, equals, partitions = text.partition("=")
+    if not equals or not name or not partitions:
+        raise UsageError(f"--interest {text!r} is not NAME=P1,P3")
+    return name, _names(partitions)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _plan(text: str, cluster: str) -> Plan:
+    try:
+        return solve(parse(text), cluster_id=cluster, time_limit_s=_SOLVER_S)
+    except (InvalidInterests, Infeasible) as error:
+        raise UsageError(str(error)) from error
+
+
+def _write(path: Path, text: str, *, force: bool, option: str) -> None:
+    try:
+        write_text(path, text, force=force, instead=option)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except FileExists as error:
+        raise UsageError(str(error)) from error
+
+
+def _noted(notes: Sequence[str]) -> list[str]:
+    return ["", *(f"Note: {note}." for note in notes)] if notes else []
+
+
+def _next_steps(
+    plan_path: Path, interests_path: Path, bootstrap: str, plan: Plan, *, applied: bool
+) -> list[str]:
+    where = f"-b {bootstrap} -t {plan.topic}"
+    first = [] if applied else [f"  amcast topology apply {plan_path} -b {bootstrap}"]
+    return [
+        f"written: {interests_path}, {plan_path}",
+        "next:",
+        *first,
+        f"  amcast collectors run {where}",
+        f"  amcast receive {where} --name {plan.consumers[0].name} --until-end",
+    ]
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")

@@ -23,7 +23,7 @@ _SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.re
 
 @dataclass(frozen=True, slots=True)
 class OldGroup:
-    """A group, the partitions of which it has committed offsets, and how many records it is behind."""
+    """A group, the partitions that it has committed offsets of, and its records still to read."""
 
     name: str
     partitions: tuple[str, ...]
@@ -102,7 +102,7 @@ def interests_text(
     names = list(facts.end)
     sets = ", ".join(_list(to, names) for to in destinations)
     lines = [
-        f"# Made by 'amcast adopt {facts.topic}'. P1 is Kafka's partition 0 of the topic, and so on.",
+        f"# Made by 'amcast adopt {facts.topic}'. P1 is Kafka's partition 0, and so on.",
         f'topic = "{facts.topic}"',
         f"partitions = {len(names)}",
         "# Sets of several partitions that messages may be multicast to, such as",
@@ -181,11 +181,11 @@ def document(
 def report(facts: AdoptionFacts, plan: Plan, made: Mapping[str, str]) -> list[str]:
     """Say in lines what is there, what will be made, and what old groups will and will not see."""
     topic, sample = facts.topic, facts.sample
+    rate = f"{sum(facts.rates.values()):,.1f} messages/s in {facts.rate_seconds:g} s"
     lines = [
-        f"Topic {topic}: {len(facts.end)} partitions, {facts.stored:,} offsets stored, "
-        f"{sum(facts.rates.values()):,.1f} messages/s in {facts.rate_seconds:g} s, "
-        f"{facts.replication} replicas",
-        "  " + ", ".join(f"{name}={facts.settings[name]}" for name in _SETTINGS),
+        f"Topic {topic}: {len(facts.end)} partitions, {facts.stored:,} offsets stored, {rate}",
+        f"  replicas={facts.replication}, "
+        + ", ".join(f"{name}={facts.settings[name]}" for name in _SETTINGS),
     ]
     if sample.records:
         lines.append(
@@ -224,8 +224,8 @@ def _of_groups(facts: AdoptionFacts, plan: Plan) -> list[str]:
     ]
     lines += [
         "They see all records as before, and every message that is multicast to one partition.",
-        "They also see empty records of amcast, with a header: amcast.epoch, in each partition at "
-        "each later change of the plan, and amcast.skip, where a producer failed.",
+        "They also see empty records with a header of amcast: amcast.epoch in each partition at",
+        "each later change of the plan, and amcast.skip where a producer failed.",
     ]
     wide = sum(len(log.to) > 1 for log in plan.logs)
     where = f"they stand in topic {groups_topic(facts.topic)}"

@@ -48,8 +48,8 @@ def refuse_topic(driver: Driver, admin: Admin, topic: str) -> int:
             )
     if topic not in exists:
         raise UsageError(
-            f"topic {topic} does not exist; for a new topic write an interest file, and run 'amcast "
-            f"topology plan' and 'amcast topology apply'"
+            f"topic {topic} does not exist; for a new topic write an interest file, and run "
+            f"'amcast topology plan' and 'amcast topology apply'"
         )
     return exists[topic]
 

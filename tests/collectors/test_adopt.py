@@ -1,0 +1,266 @@
+"""`amcast adopt`: a topic that was there before us, with producers and groups that go on."""
+
+import json
+import threading
+import tomllib
+from contextlib import closing
+
+import confluent_kafka
+import pytest
+
+from bench.micro.many_collectors import hosting
+from collectors.adoption.facts import (
+    AdoptionFacts,
+    OldGroup,
+    base_of,
+    consumers_of,
+    interests_text,
+    report,
+    topics_made,
+)
+from multicast import Consumer, Producer
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from tests.helpers.system import PATIENCE_S, amcast, until
+from tests.system.test_end_to_end import console_producer
+from topology.interests import parse
+from topology.planner.solver import plan as solve
+
+SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "min.insync.replicas": "1",
+}
+
+
+def facts(partitions, groups=(), rate=0.0):
+    names = [f"P{number + 1}" for number in range(partitions)]
+    return AdoptionFacts(
+        "orders",
+        first=dict.fromkeys(names, 0),
+        end=dict.fromkeys(names, 10),
+        rates=dict.fromkeys(names, rate),
+        rate_seconds=3,
+        settings=SETTINGS,
+        replication=3,
+        groups=tuple(groups),
+    )
+
+
+# -- what it writes and says ----------------------------------------------------------------
+
+
+def test_each_group_becomes_a_consumer_of_what_it_reads_and_the_file_is_valid():
+    groups = [
+        OldGroup("billing eu", ("P1", "P2", "P3", "P7"), 5),
+        OldGroup("billing/eu", ("P9",), 0),
+    ]
+    read = facts(12, groups, rate=0.04)
+    text = interests_text(read, consumers_of(read, {}), [("P1", "P2"), ("P4..P6",)])
+    document = tomllib.loads(text)
+    assert document["partitions"] == 12
+    assert document["consumer"] == [
+        {"name": "billing-eu", "interest": ["P1..P3", "P7"]},
+        {"name": "billing-eu-", "interest": ["P9"]},
+    ]
+    assert document["destinations"] == [["P1", "P2"], ["P4..P6"]]
+    assert set(document["rates"].values()) == {0.1}
+    assert parse(text).consumers[0].interest == ("P1", "P2", "P3", "P7")
+    assert parse(text).destinations[1] == ("P4", "P5", "P6")
+
+
+def test_without_groups_one_consumer_reads_all_and_given_ones_come_first():
+    read = facts(100)
+    assert "[rates]" not in interests_text(read, consumers_of(read, {}), [])
+    (consumer,) = parse(interests_text(read, consumers_of(read, {}), [])).consumers
+    assert (consumer.name, len(consumer.interest)) == ("all", 100)
+    read = facts(3, [OldGroup("old", ("P1",), 0)])
+    assert consumers_of(read, {"mine": ["P2", "P3"]}) == {"mine": ("P2", "P3")}
+
+
+@pytest.mark.parametrize("suffix", ["topology", "Msg-TO", "groups", "bells"])
+def test_a_topic_of_ours_is_known_by_its_control_topic(suffix):
+    assert base_of(f"a.b.{suffix}", ["a.b.topology"]) == "a.b"
+    assert base_of(f"a.b.{suffix}", ["a.topology"]) is None
+    assert base_of("a.b", ["a.topology"]) is None
+
+
+def test_the_report_tells_what_groups_will_not_see():
+    read = facts(3, [OldGroup("old", ("P1", "P2", "P3"), 7)])
+    text = interests_text(read, consumers_of(read, {}), [("P1", "P2")])
+    plan = solve(parse(text))
+    made = topics_made(plan, ["orders.topology"])
+    assert set(made) == {"orders.Msg-TO", "orders.groups", "orders.bells"}
+    said = "\n".join(report(read, plan, made))
+    assert "old: P1, P2, P3, 7 records behind" in said
+    assert "They do not see messages to sets of several partitions: they stand in topic orders.groups." in said  # fmt: skip  # noqa: E501
+    plan = solve(parse(interests_text(read, consumers_of(read, {}), [])))
+    assert "orders.groups" not in topics_made(plan, [])
+    assert "No set of several partitions is declared" in "\n".join(report(read, plan, {}))
+
+
+# -- on a cluster -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def where(kafka_cluster, tmp_path, monkeypatch):
+    """The brokers; commands write their files into a folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    return kafka_cluster.bootstrap
+
+
+def topic_of(where, tmp_path, partitions, **settings):
+    name = f"adopt-{tmp_path.name}"
+    with Admin(where) as admin:
+        spec = {key.replace("_", "."): value for key, value in settings.items()}
+        admin.create_topics({name: TopicSpec(partitions, settings=spec)})
+    return name
+
+
+def adopt(where, topic, *arguments, code=0):
+    done = amcast("adopt", topic, "-b", where, "-o", "json", *arguments)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def produce(where, topic, values, partitions):
+    producer = confluent_kafka.Producer({"bootstrap.servers": where})
+    for number, value in enumerate(values):
+        producer.produce(topic, value=value, partition=number % partitions, key=f"k{number % 9}")
+    assert producer.flush(PATIENCE_S) == 0
+
+
+class GroupAsBefore:
+    """A consumer group of a program that has never heard of amcast; it reads all the time."""
+
+    def __init__(self, where, topic, name):
+        self.values = []
+        self._stop = threading.Event()
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": where,
+                "group.id": name,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stop.is_set():
+            message = self._consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                self.values.append(message.value())
+                self._consumer.commit(message, asynchronous=False)
+
+    def close(self):
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        self._consumer.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_producers_and_a_group_go_on_while_three_services_get_one_order(where, tmp_path):
+    topic = topic_of(where, tmp_path, 6)
+    old = [b"old-%d" % number for number in range(300)]
+    produce(where, topic, old, 6)
+    with closing(GroupAsBefore(where, topic, f"legacy-{topic}")) as group:
+        until(lambda: len(group.values) == len(old), "the group's old records")
+
+        document = adopt(
+            where, topic, "--seconds", "1", "--apply", "--to", "P1,P4", "--to", "P2..P5",
+            "-i", "stock=P1..P4", "-i", "billing=P3..P6", "-i", "audit=P1..P6",
+        )  # fmt: skip
+        assert document["offsets_stored"] == len(old)
+        assert document["sample"] == {"records": 300, "with_key": 300, "with_headers": 0}
+        (seen,) = [g for g in document["groups"] if g["name"] == f"legacy-{topic}"]
+        assert (len(seen["partitions"]), seen["lag"]) == (6, 0)
+
+        class Place:
+            bootstrap = where
+
+        with hosting(where, topic, "librdkafka", tmp_path):
+            console_producer(Place, topic, [f"k{n}:java-{n}" for n in range(50)])
+            new = [b"new-%d" % number for number in range(100)]
+            produce(where, topic, new, 6)
+            with Producer(where, topic=topic) as producer:
+                receipts = [
+                    producer.multicast(b"wide-%d" % number, to=to)
+                    for number, to in enumerate([{"P1", "P4"}, {"P2", "P5"}] * 20)
+                ]
+                receipts += [producer.multicast(b"single-%d" % n, to={"P3"}) for n in range(20)]
+                for receipt in receipts:
+                    receipt.ordered(PATIENCE_S)
+            received = {}
+            for name in ("stock", "billing", "audit"):
+                with Consumer(where, topic=topic, name=name) as consumer:
+                    received[name] = [
+                        record.value for batch in consumer.until_end() for record in batch.records
+                    ]
+            names = [word for name in received for word in ("--name", name)]
+            done = amcast("verify", "-b", where, "-t", topic, *names)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "violated: 0" in done.stdout
+        java = [b"java-%d" % number for number in range(50)]
+        single = [b"single-%d" % number for number in range(20)]
+        wide = [b"wide-%d" % number for number in range(40)]
+        assert sorted(received["audit"]) == sorted([*old, *new, *java, *single, *wide])
+        for partition in range(6):  # within a partition it is the order of Kafka
+            own = [value for value in received["audit"] if value in old[partition::6]]
+            assert own == old[partition::6]
+        for name in ("stock", "billing"):
+            common = set(received[name])
+            assert received[name] == [value for value in received["audit"] if value in common]
+        expected = sorted([*old, *java, *new, *single])
+        until(lambda: len(group.values) >= len(expected), "the group's new records")
+        assert sorted(group.values) == expected
+    refused = adopt(where, topic, "--seconds", "0", code=5)
+    assert "is adopted already: epoch 1 runs" in refused
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_without_apply_nothing_is_made_and_what_was_written_can_be_applied(where, tmp_path):
+    topic = topic_of(where, tmp_path, 100)
+    document = adopt(where, topic, "--seconds", "0")
+    assert (document["partitions"], document["offsets_stored"]) == (100, 0)
+    assert list(document["consumers"]) == ["all"]
+    with Admin(where) as admin:
+        assert admin.partitions(list(document["topics_to_make"])) == {}
+    assert "exists" in adopt(where, topic, "--seconds", "0", "-i", "one=P1", code=2)
+    done = amcast("topology", "apply", f"{topic}.plan.json", "-b", where)
+    assert done.returncode == 0, done.stderr
+    with Admin(where) as admin:
+        assert set(admin.partitions(list(document["topics_to_make"]))) == set(
+            document["topics_to_make"]
+        )
+    for ours in document["topics_to_make"]:
+        assert "belongs to amcast's topic" in adopt(where, ours, code=2)
+    shown = amcast("topology", "show", "--from-cluster", "-b", where, "-t", topic)
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_what_cannot_be_adopted_is_refused_with_the_reason_and_writes_nothing(where, tmp_path):
+    topic = topic_of(where, tmp_path, 3, cleanup_policy="compact")
+    assert "cleanup.policy=compact" in adopt(where, topic, "--seconds", "0", code=1)
+    assert "does not exist" in adopt(where, f"{topic}-absent", code=2)
+    assert "Kafka's own" in adopt(where, "__consumer_offsets", code=2)
+    for wrong, sentence in [
+        ("mine", "is not NAME=P1,P3"),
+        ("mine=P9", "unknown partition 'P9'"),
+        ("my name=P1", "not a valid name"),
+    ]:
+        assert sentence in adopt(where, topic, "--seconds", "0", "-i", wrong, code=2)
+    assert list(tmp_path.glob("*.toml")) == list(tmp_path.glob("*.json")) == []
+
+
+def test_no_broker_is_exit_code_4():
+    done = amcast("adopt", "orders", "-b", "127.0.0.1:1")
+    assert done.returncode == 4
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -16,10 +16,10 @@ from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
 from topology.tree import Plan
 
-_SAMPLE_PARTITIONS = 8
+_SAMPLE_PARTITIONS = 8  # the first ones; producers treat all alike
 _SAMPLE_RECORDS = 50  # of each: some hundreds show whether records have keys
 _SAMPLE_S = 3.0  # a sample is a courtesy; it must not hold up the command
-_POLL_S = 0.2
+_POLL_S = 0.2  # one wait for records, well below `_SAMPLE_S`
 
 
 def refuse_topic(driver: Driver, admin: Admin, topic: str) -> int:

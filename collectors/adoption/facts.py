@@ -206,7 +206,8 @@ def report(facts: AdoptionFacts, plan: Plan, made: Mapping[str, str]) -> list[st
     )
     lines += ["", "What will be made:"]
     lines += [f"  topic {name}: {what}" for name, what in made.items()]
-    lines.append(f"  {len(plan.collectors)} collectors; they run in 'amcast collectors run'")
+    collectors = f"{len(plan.collectors)} collectors; they run in 'amcast collectors run'"
+    lines.append(f"  {collectors if plan.collectors else 'no collector'}")
     for entry in plan.consumers:
         by = "one log, which needs no collector" if entry.collector is None else entry.collector
         lines.append(f"  consumer {entry.name}: {_short(entry.interest)}; order by {by}")

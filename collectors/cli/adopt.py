@@ -154,7 +154,7 @@ def _next_steps(
         f"written: {interests_path}, {plan_path}",
         "next:",
         *first,
-        f"  amcast collectors run {where}",
+        *([f"  amcast collectors run {where}"] if plan.collectors else []),
         f"  amcast receive {where} --name {plan.consumers[0].name} --until-end",
     ]
 

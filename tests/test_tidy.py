@@ -70,7 +70,7 @@ LAYERS = {
 # Big foreign packages, and the only place where each is imported (tests apart).
 DOORS = {
     "kafka": ("multicast/drivers/kafka_python/",),
-    "confluent_kafka": ("multicast/drivers/librdkafka/",),
+    "confluent_kafka": ("multicast/drivers/librdkafka/", "examples/cdc/"),
     "faust": ("collectors/app.py",),
     "mode": ("collectors/app.py",),
     "pulp": ("topology/planner/integer_program.py",),

@@ -105,6 +105,7 @@ PURE = [
     "collectors/entry_counts.py",
     "collectors/adoption/facts.py",
     "collectors/doctor/facts.py",
+    "collectors/explain/facts.py",
     "collectors/doctor/checks.py",
     "collectors/placement.py",
     "collectors/epoch_change.py",

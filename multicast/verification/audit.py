@@ -66,9 +66,9 @@ class AuditCollector:
         `control` must have been read after all deliveries.
         """
         end = self.end.positions.get(log.name, 0)
-        epochs = _epochs_of(control, log.name)
+        epochs = epochs_of(control, log.name)
         for record in records:
-            if record.offset >= end or (epoch := _epoch_at(epochs, record.offset)) > self.end.epoch:
+            if record.offset >= end or (epoch := epoch_at(epochs, record.offset)) > self.end.epoch:
                 break
             meaning = special(log.name, record.headers) if record.headers else None
             judge = self._judges.setdefault(log.name, LogJudge(log.name, record.offset))
@@ -100,9 +100,9 @@ class AuditCollector:
         epochs: dict[str, list[tuple[int | None, int]]] = {}
         for seat, instance, log, to, offsets in self._delivered:
             if log not in epochs:
-                epochs[log] = _epochs_of(control, log)
+                epochs[log] = epochs_of(control, log)
             for offset in offsets:
-                epoch = _epoch_at(epochs[log], offset)
+                epoch = epoch_at(epochs[log], offset)
                 if epoch <= self.end.epoch:
                     self._builder.delivery(
                         consumer=seat,
@@ -118,14 +118,15 @@ class AuditCollector:
 def epoch_of(control: ControlState, message_id: str) -> int:
     """Give the epoch of a message, by its ID "LOG:OFFSET"."""
     log, _, offset = message_id.rpartition(":")
-    return _epoch_at(_epochs_of(control, log), int(offset))
+    return epoch_at(epochs_of(control, log), int(offset))
 
 
-def _epoch_at(epochs: Iterable[tuple[int | None, int]], offset: int) -> int:
+def epoch_at(epochs: Iterable[tuple[int | None, int]], offset: int) -> int:
+    """Give the epoch of an offset, from what `epochs_of` gives."""
     return next(epoch for below, epoch in epochs if below is None or offset < below)
 
 
-def _epochs_of(control: ControlState, log: str) -> list[tuple[int | None, int]]:
+def epochs_of(control: ControlState, log: str) -> list[tuple[int | None, int]]:
     """List a log's epochs: the offset at which each ends (None: not ended), and its number."""
     epochs: list[tuple[int | None, int]] = []
     for epoch, plan in enumerate(control.plans, 1):

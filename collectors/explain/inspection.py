@@ -1,0 +1,243 @@
+"""Reads from the cluster what `amcast explain` needs of one message. Writes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collectors.doctor.streams import READ_S, now_ms
+from collectors.explain.facts import (
+    Addressee,
+    ExplainedMessage,
+    Hop,
+    LogFacts,
+    OrderPlace,
+    StoredRecord,
+)
+from multicast.conditional.condition import EXPECT
+from multicast.conditional.follower import DecisionFollower
+from multicast.control import ControlState, log_partition, stream_partition
+from multicast.drivers.kafka_python import Admin
+from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
+from multicast.messages import Covered, EpochMarker, MessageID, special
+from multicast.order import OrderRecord, OrderStream
+from multicast.verification.audit import epoch_at, epochs_of
+from topology.tree import CollectorSpec, Log, Plan
+
+
+def message_of(text: str) -> MessageID:
+    """Read a message's ID, "P1+P3:17"; raises `UsageError`."""
+    log, _, offset = text.rpartition(":")
+    if not log or not (offset.isascii() and offset.isdecimal()):
+        raise UsageError(f"{text!r} is not a message's ID, such as P1+P3:17")
+    return MessageID("+".join(sorted(log.split("+"))), int(offset))
+
+
+def explain(
+    driver: Driver, admin: Admin, state: ControlState, message: MessageID
+) -> ExplainedMessage:
+    """Read all facts. Blocks; reads the streams from the last checkpoint before the message.
+
+    Raises `UsageError` if no plan of the topic has the log, and `TimedOut` if a stream does not
+    answer.
+    """
+    epochs = epochs_of(state, message.log)
+    if not epochs:
+        raise UsageError(
+            f"no plan of topic {state.topic} has a log {message.log}; 'amcast topology show "
+            f"--from-cluster' shows those that there are"
+        )
+    epoch = min(epoch_at(epochs, message.offset), state.begun_epoch)
+    plan = state.plan(epoch)
+    log = plan.log(message.log)
+    facts = _log(driver, admin, log, message.offset)
+    record = _record(driver, log, message, facts)
+    stable = driver.last_stable_offsets([log_partition(each) for each in plan.logs])
+    ends = {each.name: stable[log_partition(each)] for each in plan.logs}
+    hops = tuple(
+        _hop(driver, state, plan, node, message=message, ends=ends) for node in _path(plan, log)
+    )
+    to = set(log.to if record is None else record.to)
+    readers = tuple(
+        Addressee(entry.name, entry.collector)
+        for entry in plan.consumers
+        if not to.isdisjoint(entry.interest)
+    )
+    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers)
+
+
+def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
+    partition = log_partition(log)
+    place = f"{partition.topic}/{partition.partition}"
+    first = driver.log_start_offsets([partition])[partition]
+    stable = driver.last_stable_offsets([partition])[partition]
+    end = driver.high_watermarks([partition])[partition]
+    said = ""
+    if stable <= offset < end:
+        said = _oldest_transaction(admin, partition)
+    return LogFacts(place, first, stable, end, said)
+
+
+def _oldest_transaction(admin: Admin, partition: TopicPartition) -> str:
+    """Say who holds up the log; "" if this user may not see it, or it has just ended."""
+    try:
+        transactions = admin.open_transactions([partition])[partition]
+    except AmcastError:
+        return ""
+    if not transactions:
+        return ""
+    oldest = transactions[0]
+    name = oldest.transactional_id or f"producer {oldest.producer_id}"
+    since = (now_ms() - oldest.since_ms) / 1000
+    return f"transaction {name} is open from offset {oldest.first_offset} on, since {since:,.0f} s"
+
+
+def _record(driver: Driver, log: Log, message: MessageID, facts: LogFacts) -> StoredRecord | None:
+    """Read the record at the message's offset; None if readers get none there."""
+    if not facts.first <= message.offset < facts.stable:
+        return None
+    record = _read_one(driver, log_partition(log), message.offset)
+    if record is None:
+        return None
+    meaning = special(log.name, record.headers)
+    kind, to = "message", log.to
+    if isinstance(meaning, Covered):
+        to = meaning.to
+    elif meaning is not None:
+        kind = "epoch marker" if isinstance(meaning, EpochMarker) else "skip"
+    size = len(record.value or b"") + len(record.key or b"")
+    decision = ""
+    if kind == "message" and any(name == EXPECT for name, _ in record.headers):
+        decision = _decision(driver, log, message.offset)
+    return StoredRecord(kind, to, record.timestamp_ms, size, decision)
+
+
+def _read_one(driver: Driver, partition: TopicPartition, offset: int) -> Record | None:
+    """Read from an offset on; give its record, None if the log has none there."""
+    reader = driver.reader({partition: offset})
+    until = time.monotonic() + READ_S
+    try:
+        while time.monotonic() < until:
+            for fetched in reader.poll(until - time.monotonic()):
+                for record in fetched.records:
+                    if record.offset >= offset:
+                        return record if record.offset == offset else None
+                if fetched.position > offset:
+                    return None
+    finally:
+        reader.close()
+    raise TimedOut(f"{partition.topic}/{partition.partition} gave no record within {READ_S:g} s")
+
+
+def _decision(driver: Driver, log: Log, offset: int) -> str:
+    follower = DecisionFollower(driver)
+    try:
+        follower.add([log])
+        decision = follower.wait(log.name, offset, READ_S)
+    except Trimmed as error:
+        return f"unknown: {error}"
+    finally:
+        follower.close()
+    return (
+        f"unknown: the log was not read within {READ_S:g} s" if decision is None else str(decision)
+    )
+
+
+def _path(plan: Plan, log: Log) -> list[CollectorSpec]:
+    """List the collectors that order a log, each after its parent."""
+    nodes = [node for node in plan.collectors if log.name in node.bag]
+    return sorted(nodes, key=lambda node: _depth(plan, node))
+
+
+def _depth(plan: Plan, node: CollectorSpec) -> int:
+    return 0 if node.parent is None else 1 + _depth(plan, plan.collector(node.parent))
+
+
+def _hop(
+    driver: Driver,
+    state: ControlState,
+    plan: Plan,
+    node: CollectorSpec,
+    *,
+    message: MessageID,
+    ends: Mapping[str, int],
+) -> Hop:
+    """Read a collector's stream up to the message, or to its end."""
+    first_epoch = state.first_epoch(plan.epoch, node.name)
+    began_with = state.plan(first_epoch)
+    partition = stream_partition(began_with, node.name)
+    begin = driver.log_start_offsets([partition])[partition]
+    end = driver.last_stable_offsets([partition])[partition]
+    number = began_with.number(message.log)
+    points = [
+        point
+        for point in state.checkpoints(first_epoch, node.name)
+        if begin <= point.offset < end and point.positions[number] <= message.offset
+    ]
+    point = points[-1] if points else None
+    stream_place = f"{partition.topic}/{partition.partition}"
+    parent = node.parent if node.parent and message.log in plan.collector(node.parent).bag else None
+    if point is None and began_with.collector(node.name).stream_first < begin:
+        return Hop(node.name, parent, stream_place, None, 0, None, trimmed=True)
+    stream = state.opened(first_epoch, node.name, point)
+    if stream.state.positions[number] > message.offset:  # older than this stream
+        return Hop(node.name, parent, stream_place, None, 0, None, trimmed=True)
+    wanted = _Wanted(number, message.offset, end, ends)
+    place, last_ms = _place(driver, stream, partition, wanted)
+    ordered_to = stream.state.positions[number]
+    return Hop(node.name, parent, stream_place, place, ordered_to, last_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An offset of a log, by number, in a stream that ends at `end`; `ends` are those of logs."""
+
+    log: int
+    offset: int
+    end: int
+    ends: Mapping[str, int]
+
+
+def _place(
+    driver: Driver,
+    stream: OrderStream,
+    partition: TopicPartition,
+    wanted: _Wanted,
+) -> tuple[OrderPlace | None, int | None]:
+    """Read a stream until it orders the offset; give the place, and the last time read."""
+    last_ms: int | None = None
+    reader = driver.reader({partition: stream.offset_next})
+    try:
+        while stream.offset_next < wanted.end:
+            moved = reader.poll(READ_S)
+            if not moved:
+                raise TimedOut(
+                    f"the stream of collector {stream.collector} gave no record within {READ_S:g} s"
+                )
+            for fetched in moved:
+                for record in fetched.records:
+                    judged = stream.read(record.offset, record.value)
+                    if not isinstance(judged, OrderRecord):
+                        continue
+                    last_ms = judged.time_ms
+                    if stream.state.positions[wanted.log] > wanted.offset:
+                        ahead = _ahead(stream, wanted.ends)
+                        return OrderPlace(record.offset, judged.time_ms, ahead), last_ms
+                stream.passed(fetched.position)
+    finally:
+        reader.close()
+    return None, last_ms
+
+
+def _ahead(stream: OrderStream, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Give the logs that are ordered further than they are stored."""
+    names = {
+        stream.plan.logs[number].name: next_ for number, next_ in stream.state.positions.items()
+    }
+    return {
+        name: (ends[name], position)
+        for name, position in names.items()
+        if name in ends and position > ends[name]
+    }

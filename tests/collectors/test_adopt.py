@@ -222,6 +222,62 @@ def test_producers_and_a_group_go_on_while_three_services_get_one_order(where, t
     assert "is adopted already: epoch 1 runs" in refused
 
 
+def transaction(where, topic, values, partitions, *, commit):
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": where, "transactional.id": f"{topic}-{commit}"}
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        producer.produce(topic, value=value, partition=number % partitions)
+    assert producer.flush(PATIENCE_S) == 0
+    if commit:
+        producer.commit_transaction(PATIENCE_S)
+    else:
+        producer.abort_transaction(PATIENCE_S)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_old_records_are_delivered_completely_without_those_of_aborted_transactions(
+    where, tmp_path
+):
+    topic = topic_of(where, tmp_path, 3)
+    old = [b"old-%d" % number for number in range(10_000)]
+    committed = [b"committed-%d" % number for number in range(30)]
+    produce(where, topic, old, 3)
+    transaction(where, topic, committed, 3, commit=True)
+    transaction(where, topic, [b"aborted-%d" % number for number in range(30)], 3, commit=False)
+    late = [b"late-%d" % number for number in range(300)]
+    writing, stop = [], threading.Event()
+
+    def write():
+        while not stop.is_set() or len(writing) < 10:
+            produce(where, topic, [b"%s-%d" % (value, len(writing)) for value in late], 3)
+            writing.append(len(late))
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()  # a plain producer writes the whole time that the topic is adopted
+    try:
+        document = adopt(where, topic, "--seconds", "1", "--apply")
+    finally:
+        stop.set()
+        writer.join(PATIENCE_S)
+    assert document["offsets_stored"] > len(old)
+    assert document["messages_per_s"] > 0
+    with (
+        hosting(where, topic, "librdkafka", tmp_path),
+        Consumer(where, topic=topic, name="all") as consumer,
+    ):
+        values = [record.value for batch in consumer.until_end() for record in batch.records]
+    written = [b"%s-%d" % (value, turn) for turn in range(len(writing)) for value in late]
+    assert sorted(values) == sorted([*old, *committed, *written])
+    for partition in range(3):
+        own = set(old[partition::3])
+        assert [value for value in values if value in own] == old[partition::3]
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_without_apply_nothing_is_made_and_what_was_written_can_be_applied(where, tmp_path):

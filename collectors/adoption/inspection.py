@@ -76,7 +76,8 @@ def read_facts(
         rates={name: (after[place] - before[place]) / took for name, place in places.items()},
         rate_seconds=round(took, 1),
         settings=settings,
-        replication=admin.replications([topic])[topic],
+        # The broker that answers may not know of a topic that was made a moment ago.
+        replication=admin.replications([topic]).get(topic, 0),
         groups=groups,
         sample=sample,
         held=tuple(name for name, place in places.items() if stable[place] < after[place]),

@@ -12,6 +12,7 @@ from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendUnknown, ClusterUnreachable, UsageError
 from multicast.local.cluster import LocalCluster
 from tests.helpers.driver_worlds import PATIENCE_S, append_all, read, values, watch
+from tests.helpers.system import until
 
 NAMES = ("kafka-python", "librdkafka")
 # A driver with a time-out of 0.2 or 2 s that waits longer than this ignores it.
@@ -161,7 +162,8 @@ class Spread:
         self.logs = [TopicPartition(topic, number) for number in range(6)]
         with Admin(cluster.bootstrap) as admin:
             admin.create_topics({topic: TopicSpec(6)})
-            assert admin.replications([topic]) == {topic: 3}
+            # The broker that answers may hear of the topic later than the one that made it.
+            until(lambda: admin.replications([topic]) == {topic: 3}, "a topic on three brokers")
         self.driver = opened(open_driver(name, cluster.bootstrap))
         self.appender = opened(self.driver.appender())
         self.reader = opened(self.driver.reader({}))

@@ -256,12 +256,37 @@ def missing(
 
     `control` must have been read at least as far as when the end was taken.
     """
-    last = control.last_epoch(delivery.plan.epoch, delivery.position.source)
-    progress = delivery.progress()
+    where = Reached(
+        delivery.plan.epoch,
+        delivery.position.source,
+        delivery.progress(),
+        stopped=delivery.ended or delivery.marker is not None,
+    )
+    return lacking(control, request, where, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a reader of the order is: its source in an epoch, and its logs' offsets by name.
+
+    `stopped`: it has read the source to the end of the epoch, as far as it knows.
+    """
+
+    epoch: int
+    source: str
+    progress: Mapping[str, int]
+    stopped: bool
+
+
+def lacking(
+    control: ControlState, request: SubscriptionRequest, where: Reached, end: End
+) -> str | None:
+    """Say what `missing` says, of any reader of the order."""
+    last = control.last_epoch(where.epoch, where.source)
+    progress = where.progress
     for name, reached in progress.items():
         if reached < end.positions.get(name, 0):
-            stopped = delivery.ended or delivery.marker is not None
-            if stopped and last is not None and control.starts(last + 1) is None:
+            if where.stopped and last is not None and control.starts(last + 1) is None:
                 return _not_begun(last + 1)
             return (
                 f"log {name} is delivered up to {reached} of {end.positions[name]}; "

@@ -37,7 +37,8 @@ LAYERS = {
         ["multicast.drivers", "multicast.messages"],
         ["multicast.announcements", "multicast.control", "multicast.order"],
         ["multicast"],
-        ["multicast.testing"],
+        ["multicast.tables"],
+        ["multicast.spark", "multicast.testing"],
         ["multicast.local"],
         ["multicast.cli", "multicast.__main__"],
     ],
@@ -81,7 +82,7 @@ DOORS = {
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
     "prometheus_client": ("ordering_osn/api/metrics.py",),
-    "pyspark": ("bench/pipeline/",),
+    "pyspark": ("bench/pipeline/", "multicast/spark/"),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
 }

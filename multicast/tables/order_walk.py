@@ -1,0 +1,397 @@
+"""Reads an order without its payloads: pieces, which are runs of offsets with their positions.
+
+Which stream is read in which epoch is decided by `multicast.subscription`, and what a stream says
+by `multicast.order.OrderStream`, as for a `Consumer`. A piece contains only offsets that are both
+ordered and stored, so whoever reads it need not wait.
+
+    position   of a message in an epoch: how many offsets its collector's stream orders before it,
+               those of all logs, delivered or not; for a single-log subscription its offset.
+               It rises strictly in delivery order, and is the same for every reader at any time
+
+Invariant: the pieces of all calls together are the order from the start cursor on, without a gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Literal, NamedTuple, Self
+
+from multicast.control import SINGLE_LOG, ControlReader, log_partition, stream_partition
+from multicast.cursor import Cursor
+from multicast.drivers.clock import clock_of
+from multicast.drivers.protocol import Driver, Reader, TopicPartition
+from multicast.ends import cursor_at, end_now
+from multicast.errors import (
+    AmcastError,
+    ClusterUnreachable,
+    ProtocolViolation,
+    TimedOut,
+    Trimmed,
+    UsageError,
+)
+from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, ordered_by
+from multicast.subscription import (
+    Bounds,
+    End,
+    Reached,
+    SubscriptionRequest,
+    begin,
+    earliest,
+    lacking,
+    resume,
+)
+from multicast.topic_identity import refuse_changed_topics
+from topology.tree import Log
+
+Where = Literal["earliest", "latest"] | Cursor | datetime
+_BOUNDS = Bounds()  # nothing is buffered here
+_POLL_S = 1.0  # one wait for order records that exist; more polls follow
+_QUIET_S = 10.0  # the request time-out of a driver: so long a record that exists may take
+_PAUSE_S = 0.05  # between two looks at an order that is not complete yet
+
+
+class Piece(NamedTuple):
+    """The offsets first … next-1 of a log, which follow each other in the order.
+
+    Offset o has the position `position + o - first` in `epoch`. `record` and `run` place the piece
+    as a `Cursor` does; `interest` is the reader's in this epoch.
+    """
+
+    epoch: int
+    source: str
+    interest: tuple[str, ...]
+    log: Log
+    record: int
+    run: int
+    first: int
+    next: int
+    position: int
+
+    @property
+    def end(self) -> Cursor:
+        """The cursor after the piece's last offset."""
+        return Cursor(self.epoch, self.source, self.record, self.run, self.next)
+
+
+class OrderWalk:
+    """Goes along the order of one subscription from a cursor on, epoch by epoch.
+
+    Used from one thread. Raises what `Consumer.seek` raises for `start`.
+    """
+
+    def __init__(
+        self, driver: Driver, topic: str, request: SubscriptionRequest, start: Where
+    ) -> None:
+        self._driver = driver
+        self._request = request
+        self._control = ControlReader(driver, topic)
+        self._reader: Reader = driver.reader({})
+        self._checkpoints = True
+        self._queue: deque[Piece] = deque()
+        self._queued = 0  # offsets in the queue
+        self._order: OrderStream | None = None
+        self._partition: TopicPartition  # of the order stream, if there is one
+        self._log_next = 0  # of a single log: the first offset not queued yet
+        self._log_over = False  # a single log's epoch is queued to its end
+        self._ordered = 0  # offsets that the stream orders in the records read so far
+        try:
+            self._open(self._cursor_of(start))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the readers."""
+        self._reader.close()
+        self._control.close()
+
+    def advance(self, offsets_max: int = OFFSET_MAX, *, until: Cursor | None = None) -> list[Piece]:
+        """Give the next pieces, at most `offsets_max` offsets; [] if there are none now.
+
+        With `until`, nothing after that cursor. Blocks for requests to Kafka. Raises `Trimmed` if
+        retention has removed a part of the order or of a piece, and what `Consumer.poll` raises.
+        """
+        self._control.refresh()
+        pieces: list[Piece] = []
+        left = offsets_max
+        while left > 0:
+            self._read(left)
+            taken = list(self._take(left, until))
+            left -= sum(piece.next - piece.first for piece in taken)
+            pieces += taken
+            if self._queue or not self._over or (until and until.epoch <= self._epoch):
+                break
+            try:
+                if not self._turn():
+                    break
+            except AmcastError:
+                if pieces:  # the caller gets these first, and the error from the next call
+                    break
+                raise
+        self._refuse_trimmed(pieces)
+        return pieces
+
+    def passed(self, cursor: Cursor) -> bool:
+        """Whether all offsets up to a cursor were given."""
+        if self.position == cursor or self._epoch > cursor.epoch:
+            return True
+        where = (cursor.record, cursor.run, cursor.next)
+        if self._queue:
+            head = self._queue[0]
+            return (head.record, head.run, head.first) >= where
+        if self._order is None:
+            return self._log_next >= cursor.next
+        below = self._order.offset_next
+        return below > cursor.record or (below == cursor.record and where[1:] == (0, 0))
+
+    def lacks(self, end: End) -> str | None:
+        """Say what was not given yet up to an end; None: nothing."""
+        if self._order is None:
+            (log,) = self._logs.values()
+            progress = {log.name: self._log_next}
+        else:
+            state = self._order.state
+            progress = {log.name: state.positions[number] for number, log in self._logs.items()}
+        for piece in reversed(self._queue):
+            progress[piece.log.name] = piece.first
+        where = Reached(self._epoch, self._source, progress, stopped=self._over)
+        return lacking(self._control.state, self._request, where, end)
+
+    def end(self) -> End:
+        """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
+        return end_now(self._driver, self._control, self._request)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the control topic says more, at most `timeout_s` seconds."""
+        self._control.follow(timeout_s)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _cursor_of(self, start: Where) -> Cursor:
+        control = self._control.refresh()
+        if isinstance(start, Cursor):
+            return start
+        if start == "earliest":
+            return earliest(control, self._request, bounds=_BOUNDS).position
+        moment = int(start.timestamp() * 1000) if isinstance(start, datetime) else None
+        cursor = cursor_at(self._driver, control, self._request, moment)
+        # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
+        self._control.refresh()
+        return cursor
+
+    def _open(self, cursor: Cursor) -> None:
+        """Go on at a cursor, in its epoch."""
+        delivery = resume(
+            self._control.state,
+            self._request,
+            cursor,
+            bounds=_BOUNDS,
+            checkpoints=self._checkpoints,
+        )
+        topics = {log.topic for log in delivery.logs.values()}
+        refuse_changed_topics(self._driver, delivery.plan, topics)
+        if self._order is not None:
+            self._reader.remove([self._partition])
+        self._queue.clear()
+        self._queued = 0
+        self.position = self._start = delivery.position
+        self._epoch, self._source = delivery.plan.epoch, delivery.position.source
+        self._interest = tuple(sorted(delivery.interest))
+        self._logs = delivery.logs
+        self._order = delivery.order
+        self._log_next, self._log_over = cursor.next, False
+        if self._order is not None:
+            state = self._order.state
+            self._ordered = sum(state.positions.values()) - sum(self._order.starts.values())
+            self._partition = stream_partition(delivery.plan, self._order.collector)
+            self._reader.add({self._partition: self._order.offset_next})
+
+    @property
+    def _over(self) -> bool:
+        """Whether this epoch was read to its end."""
+        return self._log_over if self._order is None else self._order.state.frozen
+
+    def _turn(self) -> bool:
+        """Begin the next epoch; False while it has not begun."""
+        control = self._control.state
+        last = control.last_epoch(self._epoch, self._source)
+        if last is None or control.starts(last + 1) is None:
+            return False
+        following = begin(control, self._request, epoch=last + 1, bounds=_BOUNDS)
+        self._open(following.position)
+        return True
+
+    def _read(self, offsets_wanted: int) -> None:
+        """Queue what is ordered now, or as much of it as is wanted."""
+        if self._order is None:
+            self._read_log()
+            return
+        end = self._driver.last_stable_offsets([self._partition])[self._partition]
+        quiet_since = clock_of(self._driver).monotonic()
+        while self._order.offset_next < end and self._queued < offsets_wanted and not self._over:
+            answers = self._reader.poll(_POLL_S)
+            now = clock_of(self._driver).monotonic()
+            if answers:
+                quiet_since = now
+            elif now - quiet_since > _QUIET_S:
+                raise ClusterUnreachable(
+                    f"the order stream of collector {self._order.collector} could not be read to "
+                    f"its end within {_QUIET_S:g} s"
+                )
+            order = self._order
+            try:
+                for fetched in answers:
+                    for record in fetched.records:
+                        self._queue_runs(order, record.offset, record.value)
+                    order.passed(fetched.position)
+            except ProtocolViolation:
+                if order.proven:
+                    raise
+                # The checkpoint does not match the stream: read from the epoch's start instead.
+                self._checkpoints = False
+                self._open(self.position)
+
+    def _queue_runs(self, order: OrderStream, offset: int, raw: bytes | None) -> None:
+        result = order.read(offset, raw)
+        if not isinstance(result, OrderRecord):
+            return
+        position = self._ordered
+        self._ordered += ordered_by(result.runs)
+        start = self._start
+        for index, (number, first, end) in enumerate(result.runs):
+            low = first
+            if (offset, index) < (start.record, start.run):
+                low = end
+            elif (offset, index) == (start.record, start.run):
+                low = min(end, max(first, start.next))
+            if number in self._logs and low < end:
+                log = self._logs[number]
+                self._add(log, (offset, index), range(low, end), position + low - first)
+            position += end - first
+
+    def _read_log(self) -> None:
+        """Queue what a single log contains now; up to the epoch's end, if a plan has ended it."""
+        if self._log_over:
+            return
+        (log,) = self._logs.values()
+        partition = log_partition(log)
+        stored = self._driver.last_stable_offsets([partition])[partition]
+        # A plan is in the control topic before its markers are in the logs: if there is none after
+        # `stored` was taken, no record below it ends the epoch.
+        control = self._control.refresh()
+        end: int | None = stored
+        last = control.last_epoch(self._epoch, self._source)
+        if last is not None:
+            end = control.single_log_end(last, self._source.removeprefix(SINGLE_LOG))
+        if end is None:
+            return  # the epoch ends somewhere; the control topic will say where
+        if self._log_next < end:
+            self._add(log, (0, 0), range(self._log_next, end), self._log_next)
+            self._log_next = end
+        self._log_over = last is not None
+
+    def _add(self, log: Log, place: tuple[int, int], offsets: range, position: int) -> None:
+        first, end = offsets.start, offsets.stop
+        self._queue.append(
+            Piece(self._epoch, self._source, self._interest, log, *place, first, end, position)
+        )
+        self._queued += end - first
+
+    def _take(self, offsets_max: int, until: Cursor | None) -> Iterator[Piece]:
+        """Take pieces from the queue, as far as they are stored."""
+        if not self._queue:
+            return
+        names = {piece.log.name: log_partition(piece.log) for piece in self._queue}
+        stored = self._driver.last_stable_offsets(list(names.values()))
+        left = offsets_max
+        while self._queue and left > 0:
+            piece = self._queue[0]
+            end = min(piece.next, stored[names[piece.log.name]], piece.first + left)
+            if until is not None:
+                if (piece.record, piece.run) > (until.record, until.run):
+                    return
+                if (piece.record, piece.run) == (until.record, until.run):
+                    end = min(end, until.next)
+            if end <= piece.first:
+                return
+            taken = piece._replace(next=end)
+            self._queued -= end - piece.first
+            left -= end - piece.first
+            if end == piece.next:
+                self._queue.popleft()
+            else:
+                self._queue[0] = piece._replace(
+                    first=end, position=piece.position + end - piece.first
+                )
+            self.position = taken.end
+            yield taken
+
+    def _refuse_trimmed(self, pieces: list[Piece]) -> None:
+        """Raise `Trimmed` if retention has removed messages of these pieces."""
+        lowest: dict[Log, Piece] = {}
+        for piece in pieces:
+            lowest.setdefault(piece.log, piece)
+        starts = self._driver.log_start_offsets([log_partition(log) for log in lowest])
+        for log, piece in lowest.items():
+            start = starts[log_partition(log)]
+            if piece.first < start:
+                raise Trimmed(
+                    f"log {log.name} begins at offset {start}, but the order from the start on "
+                    f"contains its offset {piece.first}: retention removed messages that were not "
+                    f"read; start at a later cursor, or at latest"
+                ).about(log_partition(log))
+
+
+def between(
+    driver: Driver,
+    topic: str,
+    request: SubscriptionRequest,
+    start: Where,
+    until: Cursor | None,
+    *,
+    timeout_s: float,
+) -> list[Piece]:
+    """Give the order from `start` up to a cursor, or (None) all that the logs contain now.
+
+    Messages that come meanwhile may be in it. Waits until they are ordered; raises `TimedOut` if
+    the order has not gone on for `timeout_s` seconds, and what `OrderWalk` raises.
+    """
+    with OrderWalk(driver, topic, request, start) as walk:
+        end = walk.end() if until is None else None
+        if until is not None:
+            _refuse_reversed(walk.position, until)
+        clock = clock_of(driver)
+        pieces: list[Piece] = []
+        moved = clock.monotonic()
+        while True:
+            more = walk.advance(until=until)
+            pieces += more
+            if more:
+                moved = clock.monotonic()
+            if end is not None:
+                cause = walk.lacks(end)
+            elif until is not None and not walk.passed(until):
+                cause = f"the order does not reach cursor {until} yet"
+            else:
+                cause = None
+            if cause is None:
+                return pieces
+            if clock.monotonic() - moved > timeout_s:
+                raise TimedOut(f"the order did not go on for {timeout_s:g} s: {cause}")
+            walk.wait(_PAUSE_S)
+
+
+def _refuse_reversed(start: Cursor, until: Cursor) -> None:
+    last = (until.epoch, until.record, until.run, until.next)
+    if last < (start.epoch, start.record, start.run, start.next):
+        raise UsageError(f"the end, cursor {until}, lies before the start, cursor {start}")
+    if until.epoch == start.epoch and until.source != start.source:
+        raise UsageError(f"cursor {until} is of another interest than cursor {start}")

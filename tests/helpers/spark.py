@@ -1,0 +1,159 @@
+"""A real, small Spark for tests, without any connector, and a topic with all kinds of records."""
+
+import os
+import random
+import sys
+from contextlib import contextmanager, suppress
+
+import confluent_kafka
+from pyspark.sql import SparkSession
+
+from bench.pipeline.session import _end
+from multicast.control import log_partition
+from multicast.local.jars import find_java
+from multicast.messages import epoch_header, skip_header
+from multicast.spark import register
+
+INTERESTS = {
+    "topic": "A",
+    "partitions": ["P1", "P2", "P3", "P4", "P5"],
+    "destinations": [["P1", "P3"], ["P2", "P3", "P4"]],
+    "consumer": [
+        {"name": "C1", "interest": ["P1", "P2", "P3"]},
+        {"name": "C2", "interest": ["P2", "P3", "P4"]},
+        {"name": "C5", "interest": ["P5"]},
+    ],
+}
+SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
+
+
+@contextmanager
+def small_spark(**settings):
+    """Open a session with two threads, and end its Java process afterwards."""
+    os.environ["JAVA_HOME"] = os.fspath(find_java().home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName("amcast tests").master("local[2]")
+    chosen = {
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.metricsEnabled": "false",
+        **settings,
+    }
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        register(session)
+        yield session
+    finally:
+        _end(session)
+
+
+def table(session, topic, *, stream=False, **options):
+    """Begin to read a topic; options by name, with `kafka_bootstrap_servers` already given."""
+    reader = (session.readStream if stream else session.read).format("amcast")
+    chosen = {"kafka.bootstrap.servers": topic.bootstrap, "topic": topic.topic, **options}
+    return reader.options(**chosen)
+
+
+def send(topic, count, *, seed=1):
+    """Multicast numbered messages to random sets, covered ones too, with keys and headers."""
+    rng = random.Random(seed)
+    with topic.producer() as producer:
+        receipts = [
+            producer.multicast(
+                None if number % 97 == 0 else b"%d-%d" % (seed, number),
+                to=rng.choice(SETS),
+                key=None if number % 3 else b"k%d" % (number % 7),
+                headers=[("h", b"x"), ("n", None)] if number % 5 == 0 else (),
+            )
+            for number in range(count)
+        ]
+        for receipt in receipts:
+            receipt.accepted(60)
+
+
+def send_oddities(topic):
+    """Append records that nobody delivers, or that look as if: skips, markers, transactions."""
+    appender = topic.driver.appender()
+    logs = {log.name: log for log in topic.plan.logs}
+    for name, headers in (
+        ("P1", [skip_header("P1")]),
+        ("P2", [skip_header("P1")]),  # of another log: an ordinary message
+        ("P3", [epoch_header("P3", 7)]),
+        ("P5", [epoch_header("P5", 7)]),
+        ("P5", [skip_header("P5")]),
+        ("P1+P3", [("amcast.to", b"P1+P3|P1")]),
+    ):
+        appender.append(log_partition(logs[name]), b"odd", headers=headers, done=str)
+    assert appender.flush(60)
+    appender.close()
+    for number, ends in enumerate(("commit_transaction", "abort_transaction")):
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": topic.bootstrap,
+                "transactional.id": f"{topic.topic}-{number}",
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for name in ("P1", "P2", "P5"):
+            log = logs[name]
+            producer.produce(log.topic, b"in " + ends.encode(), partition=log.partition)
+        getattr(producer, ends)(60)
+
+
+def rows_of(messages):
+    """The rows that deliveries of a plain consumer must be, without their positions."""
+    return [
+        (
+            message.cursor.epoch,
+            str(message.message_id),
+            message.message_id.log,
+            message.message_id.offset,
+            list(message.to),
+            message.key,
+            message.payload,
+            [tuple(pair) for pair in message.headers],
+            message.timestamp_ms,
+            str(message.cursor),
+        )
+        for message in messages
+    ]
+
+
+def in_order(frame):
+    """Collect a table in delivery order; check that positions rise strictly; rows as `rows_of`."""
+    rows = frame.orderBy("epoch", "position").collect()
+    places = [(row.epoch, row.position) for row in rows]
+    assert places == sorted(set(places))
+    return [plain(row) for row in rows]
+
+
+def plain(row):
+    return (
+        row["epoch"],
+        row["message_id"],
+        row["log"],
+        row["offset"],
+        row["to"],
+        None if row["key"] is None else bytes(row["key"]),
+        None if row["value"] is None else bytes(row["value"]),
+        [(pair["key"], _bytes(pair["value"])) for pair in row["headers"]],
+        round(row["timestamp"].timestamp() * 1000),
+        row["cursor"],
+    )
+
+
+def _bytes(value):
+    with suppress(TypeError):
+        return bytes(value)
+    return None

@@ -1,0 +1,1 @@
+"""Ordered messages in Spark, on a real broker and a real Spark."""

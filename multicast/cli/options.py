@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Literal
 
 import typer
+
+from multicast.cursor import Cursor
+from multicast.errors import UsageError
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
@@ -27,3 +31,19 @@ KeysOfSet = Annotated[
 PartitionerName = Annotated[
     str, typer.Option("--partitioner", help="murmur2, or crc32 (confluent-kafka's default).")
 ]
+
+
+def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
+    """Read the text of --from; raises `UsageError`."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if "/" in text:
+        return Cursor.parse(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise UsageError(
+            f"--from {text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
+        ) from error

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
 
 from multicast import history
+from multicast.cli.export import export_command
 from multicast.cli.lines import Fixed, Line, lines
 from multicast.cli.options import (
     Bootstrap,
@@ -24,12 +24,13 @@ from multicast.cli.options import (
     RecordKey,
     To,
     Topic,
+    start_of,
 )
 from multicast.consumer import Consumer
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
-from multicast.errors import AmcastError, AppendUnknown, TimedOut, UsageError
+from multicast.errors import AmcastError, AppendUnknown, TimedOut
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
@@ -37,6 +38,7 @@ from multicast.verification.recorder import HistoryWriter, stored_in
 from topology.output import Output
 
 app = typer.Typer()
+app.command("export")(export_command)
 _COMMIT_EVERY_S = 1.0  # after a crash the messages of so many seconds are received again
 _PROGRESS_EVERY_S = 0.2  # a human notices a change after some 0.2 s
 _REQUEST_S_MAX = 10.0  # `Producer`'s default: a long --timeout waits for outcomes, not for requests
@@ -268,7 +270,7 @@ def receive(
                 name=name,
                 interest=None if interest is None else interest.split(","),
                 group=group,
-                start=_start(start),
+                start=start_of(start),
                 committed=group is not None,
                 driver=chosen.driver,
                 client=chosen.client,
@@ -398,19 +400,6 @@ class _Printer:
     def _note(self, line: str) -> None:
         if self._writer is not None:
             self._writer.note(line)
-
-
-def _start(text: str) -> Any:
-    if text in ("earliest", "latest"):
-        return text
-    if "/" in text:
-        return Cursor.parse(text)
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
-        raise UsageError(
-            f"--from {text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
-        ) from error
 
 
 def _document(message: Message) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
@@ -23,11 +23,13 @@ from typing import IO, Annotated
 import typer
 
 from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
 from multicast.properties import OrderViolation, Report, Verdict, check_all
 from multicast.settings import settings
+from multicast.tables.export import deliveries, described
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from topology.output import Output
 from topology.tree import InvalidPlan, Plan
@@ -81,6 +83,13 @@ def verify(
         list[str] | None,
         typer.Option("--interest", "-i", help="Replay these partitions (P1,P3); repeatable."),
     ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of 'amcast export': compare its rows with the running system.",
+            show_default=False,
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -88,13 +97,24 @@ def verify(
     """Check every guarantee on a history; exit code 3 if one is violated.
 
     The history is read from FILES that 'amcast send' and 'amcast receive' have written with
-    --history; or, with --name and --interest, replayed from a running system.
+    --history; or, with --name and --interest, replayed from a running system. With --parquet the
+    exported rows are one more reading of their consumer: a missing, doubled or moved row violates
+    a guarantee.
     """
     consumers = [ReplayedConsumer(consumer, None) for consumer in name or ()]
     consumers += [
         ReplayedConsumer(None, tuple(sorted(set(partitions.split(",")))))
         for partitions in interest or ()
     ]
+    tables: dict[str, Iterator[Batch]] = {}
+    if parquet is not None:
+        if consumers or files:
+            raise UsageError("--parquet names the consumer by itself; give no history and no name")
+        about = described(parquet)
+        topic = about.topic
+        exporter = ReplayedConsumer(about.request.name, about.request.interest)
+        consumers = [exporter]
+        tables = {exporter.label: deliveries(parquet)}
     if bool(files) == bool(consumers):
         raise UsageError(
             "name the histories to verify (- for stdin), or consumers of a running system "
@@ -106,7 +126,7 @@ def verify(
         chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
         opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
         try:
-            history = replayed(opened, chosen.topic, consumers)
+            history = replayed(opened, chosen.topic, consumers, recorded=tables)
         finally:
             opened.close()
     judge(history, output)

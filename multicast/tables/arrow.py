@@ -16,8 +16,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from multicast.errors import UsageError
 from multicast.tables.slices import Row, Slice
+from topology import extra
 
 COLUMNS = (
     "epoch bigint, position bigint, message_id string, log string, offset bigint, "
@@ -26,14 +26,10 @@ COLUMNS = (
 )
 
 
-def pyarrow() -> Any:
-    """Give the package pyarrow; raises `UsageError` if it is not installed."""
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise UsageError(
-            "ordered messages as tables need the package pyarrow; run: pip install 'amcast[spark]'"
-        ) from error
+def pyarrow(part: str = "pyarrow") -> Any:
+    """Give the package pyarrow, or a part of it; raises `MissingExtra` if it is not installed."""
+    with extra("spark"):
+        return importlib.import_module(part)
 
 
 def schema() -> Any:

@@ -1,0 +1,95 @@
+"""`amcast export`: the messages of an interest as files, in the agreed order; resumable.
+
+stdout carries nothing, stderr the progress. `multicast/tables/export.py` does the work.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from multicast.cli.options import Bootstrap, DriverName, Topic, start_of
+from multicast.drivers import open_driver
+from multicast.errors import UsageError
+from multicast.settings import settings
+from multicast.subscription import SubscriptionRequest
+from multicast.tables.arrow import pyarrow
+from multicast.tables.export import Export, export, locked
+from topology import extra
+
+with extra("cli"):
+    import typer
+
+# Rows of one file: some ten MB for messages of 100 bytes, and what one process holds in memory.
+_ROWS_MAX = 100_000
+
+
+class FileFormat(StrEnum):
+    """How rows are stored."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+
+
+def export_command(
+    *,
+    to: Annotated[Path, typer.Option("--to", help="The folder; an export there is continued.")],
+    name: Annotated[
+        str | None, typer.Option("--consumer", "--name", "-n", help="A consumer of the plan.")
+    ] = None,
+    interest: Annotated[
+        str | None,
+        typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
+    ] = None,
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="parquet, or json (lines).")
+    ] = FileFormat.PARQUET,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Do not stop at the present end of the logs.")
+    ] = False,
+    start: Annotated[
+        str,
+        typer.Option("--from", help="For a new folder: earliest, latest, a cursor, or a time."),
+    ] = "earliest",
+    rows_max: Annotated[
+        int, typer.Option("--rows", min=1, help="Rows of one file, at most.")
+    ] = _ROWS_MAX,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for a message before the end.")
+    ] = 30.0,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    driver: DriverName = None,
+) -> None:
+    """Write the messages of an interest to files, in the agreed order, each message once.
+
+    After an interruption the same command continues after the last row. Columns: epoch, position,
+    message_id, log, offset, to, key, value, headers, timestamp, cursor (docs/spark.md).
+    """
+    pyarrow()
+    if (name is None) == (interest is None):
+        raise UsageError("give a consumer of the plan (--consumer) or an interest, not both")
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    partitions = None if interest is None else interest.split(",")
+    what = Export(
+        topic=chosen.topic,
+        request=SubscriptionRequest.of(name, partitions),
+        format=file_format.value,
+        offsets_max=rows_max,
+        timeout_s=timeout,
+    )
+
+    def progress(count: int) -> None:
+        sys.stderr.write(f"\rexported {count}")
+        sys.stderr.flush()
+
+    count = 0
+    with (
+        locked(to, what),
+        closing(open_driver(chosen.driver, chosen.bootstrap, chosen.client)) as opened,
+    ):
+        count = export(opened, to, what, start_of(start), follow=follow, progress=progress)
+    sys.stderr.write(f"\rexported {count}\n")

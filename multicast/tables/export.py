@@ -1,0 +1,254 @@
+"""Writes the order of one subscription as files, each a contiguous piece of it; resumable.
+
+    FOLDER/amcast.json                        which topic and subscription, and the format
+    FOLDER/E000000001-P0…0-P0…99.parquet      rows of epoch 1, their positions from 0 to 99
+
+A file appears under its name complete, or not at all: it is written beside it and renamed. The
+cursor of the last row of the newest file says where to go on, so nothing else has to be stored, and
+a kill at any moment neither loses nor doubles a row. One export at a time writes to a folder.
+
+Names sort in delivery order. Any reader of Parquet or JSON lines can read the folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
+from multicast.drivers.clock import clock_of
+from multicast.drivers.protocol import Driver, Record
+from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
+from multicast.subscription import SubscriptionRequest
+from multicast.tables.arrow import pyarrow, record_batch, schema
+from multicast.tables.order_walk import OrderWalk, Piece, Where
+from multicast.tables.slices import read, slices
+from topology.tree import Log
+
+Format = Literal["parquet", "json"]
+ABOUT = "amcast.json"
+_UNFINISHED = ".part"
+_PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
+_FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
+_BINARY = ("key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What is exported: a subscription of a topic, as files of at most `offsets_max` offsets."""
+
+    topic: str
+    request: SubscriptionRequest
+    format: Format
+    offsets_max: int
+    timeout_s: float
+
+    def about(self) -> dict[str, Any]:
+        """Give what a folder is for; an export with another one must not write there."""
+        interest = self.request.interest
+        return {
+            "topic": self.topic,
+            "consumer": self.request.name,
+            "interest": None if interest is None else list(interest),
+            "format": self.format,
+        }
+
+
+@contextmanager
+def locked(folder: Path, what: Export) -> Iterator[None]:
+    """Hold a folder for one export: create it, or check that it is one of the same subscription.
+
+    Raises `Conflict` if it holds another export, or another process writes to it; `UsageError` if
+    it has files of something else, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        about = folder / ABOUT
+        if not about.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty, and is no export; name another folder")
+        with about.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Conflict(f"another process exports to {folder}") from error
+            _claim(file, folder, what)
+            for path in folder.glob(f"*{_UNFINISHED}"):
+                path.unlink()
+            yield
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _claim(file: IO[str], folder: Path, what: Export) -> None:
+    file.seek(0)
+    text = file.read()
+    if text.endswith("\n"):
+        if json.loads(text) != what.about():
+            raise Conflict(f"{folder} holds an export of {text.strip()}; name another folder")
+        return
+    file.truncate(0)
+    file.write(json.dumps(what.about()) + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def files(folder: Path) -> list[Path]:
+    """List the complete files of an export, in delivery order."""
+    return sorted(path for path in folder.glob("E*-P*-P*.*") if path.suffix != _UNFINISHED)
+
+
+def exported_to(folder: Path) -> Cursor | None:
+    """Give the cursor after the last exported row; None if there is no row yet."""
+    done = files(folder)
+    return Cursor.parse(str(rows_of(done[-1])[-1]["cursor"])) if done else None
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Read a file's rows, in delivery order; raises `AmcastError` for a damaged file."""
+    try:
+        if path.suffix == ".parquet":
+            rows: list[dict[str, Any]] = pyarrow("pyarrow.parquet").read_table(path).to_pylist()
+            return rows
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise AmcastError(f"{path} is damaged: {error}") from error
+
+
+def export(
+    driver: Driver,
+    folder: Path,
+    what: Export,
+    start: Where,
+    *,
+    follow: bool,
+    progress: Callable[[int], None],
+) -> int:
+    """Export to a folder that is `locked`, from its last row on or from `start`; give the rows.
+
+    Ends when all is exported that the logs contain now; with `follow`, never. Raises `TimedOut` if
+    the order has not gone on for the time-out before that end, and what `OrderWalk` raises.
+    """
+    count, pending = 0, list[Piece]()
+    with OrderWalk(driver, what.topic, what.request, exported_to(folder) or start) as walk:
+        end = None if follow else walk.end()
+        clock = clock_of(driver)
+        moved = clock.monotonic()
+        while True:
+            room = what.offsets_max - _offsets(pending)
+            more = walk.advance(room)
+            now = clock.monotonic()
+            if more and not pending:
+                moved = now
+            pending += more
+            full = _offsets(pending) >= what.offsets_max
+            if pending and (full or (now - moved > _FOLLOW_S if follow else not more)):
+                count += _write(driver, folder, what, pending)
+                progress(count)
+                pending, moved = [], now
+            if more:
+                continue
+            cause = walk.lacks(end) if end is not None else None
+            if end is not None and cause is None:
+                return count
+            if end is not None and clock.monotonic() - moved > what.timeout_s:
+                raise TimedOut(f"the order did not go on for {what.timeout_s:g} s: {cause}")
+            walk.wait(_PAUSE_S)
+
+
+def _offsets(pieces: Sequence[Piece]) -> int:
+    return sum(piece.next - piece.first for piece in pieces)
+
+
+def _write(driver: Driver, folder: Path, what: Export, pieces: Sequence[Piece]) -> int:
+    """Write pieces as files, one for each epoch; give the number of rows."""
+    count = 0
+    for epoch in sorted({piece.epoch for piece in pieces}):
+        batches = [
+            record_batch(part, rows, schema())
+            for part in slices(
+                [piece for piece in pieces if piece.epoch == epoch], what.offsets_max
+            )
+            for rows in read(driver, part, timeout_s=what.timeout_s)
+        ]
+        if not batches:
+            continue
+        table = pyarrow().Table.from_batches(batches).sort_by("position")
+        first, last = table["position"][0].as_py(), table["position"][-1].as_py()
+        path = folder / f"E{epoch:09}-P{first:019}-P{last:019}.{what.format}"
+        _store(path, table, what.format)
+        count += table.num_rows
+    return count
+
+
+def _store(path: Path, table: Any, form: Format) -> None:
+    """Write a file under another name, and rename it once the disk has it."""
+    unfinished = path.with_suffix(path.suffix + _UNFINISHED)
+    with unfinished.open("wb") as file:
+        if form == "parquet":
+            pyarrow("pyarrow.parquet").write_table(table, file)
+        else:
+            for row in table.to_pylist():
+                file.write(json.dumps(_document(row)).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _document(row: dict[str, Any]) -> dict[str, Any]:
+    """Make a row fit for JSON: bytes as base64, as Spark's own JSON has them; times as text."""
+    moment = row["timestamp"]
+    return {
+        **row,
+        **{name: _text(row[name]) for name in _BINARY},
+        "headers": [{**pair, "value": _text(pair["value"])} for pair in row["headers"]],
+        "timestamp": None if moment is None else moment.isoformat(timespec="milliseconds"),
+    }
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()
+
+
+def described(folder: Path) -> Export:
+    """Say what a folder holds; raises `UsageError` if it is no export."""
+    try:
+        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        return Export(
+            topic=about["topic"],
+            request=SubscriptionRequest.of(about["consumer"], about["interest"]),
+            format=about["format"],
+            offsets_max=1,
+            timeout_s=0.0,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{folder} is no export of 'amcast export': {error}") from error
+
+
+def deliveries(folder: Path) -> Iterator[Batch]:
+    """Give an export's rows as deliveries, without their payloads, by rising position."""
+    for path in files(folder):
+        for row in sorted(rows_of(path), key=itemgetter("position")):
+            cursor = Cursor.parse(str(row["cursor"]))
+            yield Batch(
+                Log(str(row["log"]), "", 0),
+                tuple(row["to"]),
+                [Record(int(row["offset"]), None)],
+                cursor.epoch,
+                cursor.source,
+                cursor.record,
+                cursor.run,
+            )

@@ -1,0 +1,125 @@
+"""`amcast export` on a real broker: each row once, in order, however often it is killed."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+
+import pyarrow.parquet
+import pytest
+
+from multicast.tables.export import ABOUT, files, rows_of
+from tests.helpers.spark import INTERESTS, send, send_oddities
+from tests.helpers.spark import rows_of as delivered_rows
+from tests.helpers.system import PATIENCE_S, amcast, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def topic(amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 300)
+    send_oddities(topic)
+    return topic
+
+
+def command(topic, folder, *words, consumer="C1"):
+    return [
+        *("export", "--to", str(folder), "--consumer", consumer, "--rows", "20"),
+        *("-b", topic.bootstrap, "-t", topic.topic, "--timeout", str(PATIENCE_S), *words),
+    ]
+
+
+def whole(topic, name="C1"):
+    return delivered_rows(topic.drain(topic.consumer(name, committed=False)))
+
+
+def exported(folder):
+    rows = [row for path in files(folder) for row in rows_of(path)]
+    places = [(row["epoch"], row["position"]) for row in rows]
+    assert places == sorted(set(places))
+    return rows
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, tmp_path, form):
+    # Test: kill an export that follows, after one or a few files; then export the rest.
+    folder, rng = tmp_path / "out", random.Random(3)
+    words = [sys.executable, "-m", "multicast", *command(topic, folder, "--format", form)]
+    for _ in range(3):
+        before = len(files(folder))
+        wanted = before + rng.randint(1, 3)
+        with subprocess.Popen([*words, "--follow"], stderr=subprocess.DEVNULL) as process:
+            until(lambda: len(files(folder)) >= wanted or process.poll() is not None, "files")  # noqa: B023
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+    (folder / "E000000001-P1-P2.parquet.part").write_bytes(b"left by a kill")
+    topic.replan({**INTERESTS, "topic": topic.topic, "consumer": INTERESTS["consumer"][:2]})
+    send(topic, 50, seed=2)
+    done = amcast(*command(topic, folder, "--format", form))
+    assert done.returncode == 0, done.stderr
+    again = amcast(*command(topic, folder, "--format", form))
+    assert (again.returncode, again.stderr.splitlines()[-1]) == (0, "exported 0")
+
+    # Check: the rows of a plain consumer; and `amcast verify` finds nothing wrong.
+    rows = exported(folder)
+    assert [row["cursor"] for row in rows] == [row[-1] for row in whole(topic)]
+    if form == "parquet":
+        assert [
+            (
+                *(row[name] for name in ("epoch", "message_id", "log", "offset", "to", "key")),
+                *(row["value"], [(pair["key"], pair["value"]) for pair in row["headers"]]),
+                *(round(row["timestamp"].timestamp() * 1000), row["cursor"]),
+            )
+            for row in rows
+        ] == whole(topic)
+    judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert not list(folder.glob("*.part"))
+
+
+def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_path):
+    folder = tmp_path / "out"
+    assert amcast(*command(topic, folder)).returncode == 0
+    path = files(folder)[2]
+    table = pyarrow.parquet.read_table(path)
+    count = table.num_rows
+    assert count > 5
+    swapped = [0, 2, 1, *range(3, count)]
+    positions = table["position"]
+    moved = table.take(swapped)
+    moved = moved.set_column(moved.schema.get_field_index("position"), "position", positions)
+    for wrong in (
+        table.take([0, 1, *range(3, count)]),
+        table.take([0, 1, 1, *range(2, count)]),
+        moved,
+    ):
+        pyarrow.parquet.write_table(wrong, path)
+        judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
+        assert judged.returncode == 3, judged.stdout + judged.stderr
+    pyarrow.parquet.write_table(table, path)
+    judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def test_a_folder_belongs_to_one_export(topic, tmp_path):
+    folder = tmp_path / "out"
+    assert amcast(*command(topic, folder)).returncode == 0
+    other = amcast(*command(topic, folder, consumer="C2"))
+    assert other.returncode == 5
+    assert json.loads((folder / ABOUT).read_text())["consumer"] == "C1"
+    assert "holds an export of" in other.stderr
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    mine = amcast(*command(topic, tmp_path / "mine"))
+    assert mine.returncode == 2
+    assert "is not empty" in mine.stderr
+    follower = [sys.executable, "-m", "multicast", *command(topic, tmp_path / "f", "--follow")]
+    with subprocess.Popen(follower, stderr=subprocess.DEVNULL) as process:
+        until(lambda: files(tmp_path / "f"), "a file")
+        second = amcast(*command(topic, tmp_path / "f"))
+        process.kill()
+    assert second.returncode == 5
+    assert "another process" in second.stderr

@@ -13,6 +13,7 @@ from topology import extra
 
 pyarrow()  # Spark's own error for a missing pyarrow comes late and is long
 with extra("spark"):
+    from multicast.spark.folds import fold, state_after
     from multicast.spark.source import AmcastSource, register
 
-__all__ = ["AmcastSource", "register"]
+__all__ = ["AmcastSource", "fold", "register", "state_after"]

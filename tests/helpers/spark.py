@@ -32,8 +32,9 @@ def small_spark(**settings):
     """Open a session with two threads, and end its Java process afterwards."""
     os.environ["JAVA_HOME"] = os.fspath(find_java().home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.appName("amcast tests").master("local[2]")
+    builder = SparkSession.builder.appName("amcast tests")
     chosen = {
+        "spark.master": "local[2]",
         "spark.driver.memory": "512m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -1,7 +1,10 @@
 """A table of ordered messages is what a plain consumer delivers, row by row."""
 
 import pytest
+from pyspark.errors import PySparkException
 
+from multicast.control import log_partition
+from multicast.drivers.kafka_python import Admin
 from tests.helpers.spark import (
     INTERESTS,
     in_order,
@@ -60,3 +63,30 @@ def test_a_table_is_what_a_consumer_delivers_row_by_row_over_epochs(session, amc
         assert in_order(head) == whole[: len(whole) // 2 + 1]
         again = topic.consumer(name, committed=False, start=got[10][-1], group="again")
         assert rows_of(topic.drain(again)) == whole[11:]
+
+
+def test_an_error_names_itself_and_says_what_to_do(session, amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 50)
+
+    def fails(**options):
+        with pytest.raises(PySparkException) as raised:
+            table(session, topic, **options).load().collect()
+        return str(raised.value)
+
+    assert "UncoveredInterest: no collector of epoch 1" in fails(interest="P1,P5")
+    assert "UsageError: option 'path' is unknown" in fails(consumer="C1", path="x")
+    with Admin(topic.bootstrap) as admin:
+        admin.delete_records({log_partition(topic.plan.log("P1")): 3})
+    assert "Trimmed: log P1 begins at offset 3" in fails(consumer="C1")
+    topic.close()  # its own check at the end would read what is gone
+
+
+def test_an_empty_order_is_an_empty_table_with_the_documented_columns(session, amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    frame = table(session, topic, interest="P3,P2").load()
+    assert frame.columns == [
+        *("epoch", "position", "message_id", "log", "offset", "to", "key", "value", "headers"),
+        *("timestamp", "cursor"),
+    ]
+    assert frame.collect() == []

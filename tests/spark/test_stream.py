@@ -1,12 +1,18 @@
 """A stream of ordered messages: contiguous batches, and exactly on after kill -9 at any moment."""
 
+import os
 import random
+import signal
+import subprocess
 import threading
 
 import pytest
 
+from multicast.control import log_partition
+from multicast.drivers.kafka_python import Admin
 from tests.helpers.spark import INTERESTS, send, send_oddities, small_spark
 from tests.helpers.streamed import StreamedQuery
+from tests.helpers.system import until
 
 pytestmark = [
     pytest.mark.kafka,
@@ -101,3 +107,54 @@ def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp
         stored = query.messages()
     assert stored == delivered(topic)
     assert len(stored) > 100
+
+
+@pytest.mark.campaign
+def test_killed_executors_neither_lose_nor_double_a_row(amcast_topic, tmp_path):
+    """Executors are processes of their own here; Spark starts others in their place."""
+    topic = amcast_topic(INTERESTS)
+    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1", maxRecordsPerPartition="20")
+    cluster = {"spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m"}
+    with Sending(topic), query.running(**cluster) as process:
+        for _ in range(4):
+            query.wait_for_batches(process, query.count() + 2)
+            executors = until_executors(process.pid)
+            os.kill(executors[0], signal.SIGKILL)
+        query.wait_for_batches(process, query.count() + 2)
+    assert query.finish() == 0, query.log()
+    assert query.finish() == 0, query.log()
+    assert query.messages() == delivered(topic)
+
+
+def until_executors(session):
+    """The process IDs of a query's executors, once there is one."""
+    pids = []
+
+    def running():
+        listed = subprocess.run(
+            ["ps", "-s", str(session), "-o", "pid=,args="],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = [line for line in listed.stdout.splitlines() if "CoarseGrainedExecutor" in line]
+        pids[:] = [int(line.split()[0]) for line in lines]
+        return pids
+
+    until(running, "an executor", pause=0.1)
+    return pids
+
+
+@pytest.mark.campaign
+def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_topic, tmp_path):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 100)
+    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1", maxOffsetsPerTrigger="10")
+    assert query.finish() == 0, query.log()
+    with Admin(topic.bootstrap) as admin:
+        ends = topic.driver.last_stable_offsets([log_partition(topic.plan.log("P1"))])
+        admin.delete_records(ends)
+    assert query.finish() == 1
+    assert "Trimmed: log P1 begins at offset" in query.log()
+    assert len(query.messages()) <= 10
+    topic.close()  # its own check at the end would read what is gone

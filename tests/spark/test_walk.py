@@ -1,0 +1,184 @@
+"""The walk along an order, and reading its slices, on a real broker; no Spark is started."""
+
+import confluent_kafka
+import pytest
+
+from multicast.control import log_partition
+from multicast.cursor import Cursor
+from multicast.drivers.kafka_python import Admin
+from multicast.errors import TimedOut, Trimmed, UncoveredInterest, UsageError
+from multicast.subscription import SubscriptionRequest
+from multicast.tables.options import table_options
+from multicast.tables.order_walk import OrderWalk, between
+from multicast.tables.slices import read, slices
+from tests.helpers.spark import INTERESTS, send, send_oddities
+from tests.helpers.system import PATIENCE_S, until
+
+kafka = pytest.mark.kafka
+C1 = SubscriptionRequest.of("C1", None)
+C5 = SubscriptionRequest.of("C5", None)
+
+
+def rows_of(topic, pieces, *, slice_offsets=40):
+    """The cursors and positions of all messages in some pieces, in delivery order."""
+    rows = []
+    for part in slices(pieces, slice_offsets):
+        for some in read(topic.driver, part, timeout_s=PATIENCE_S):
+            for row in some:
+                place = f"{row.place.record}/{row.place.run}/{row.record.offset + 1}"
+                rows.append((part.epoch, row.position, f"{part.epoch}/{part.source}/{place}"))
+    return sorted(rows)
+
+
+def cursors(rows):
+    return [cursor for _, _, cursor in rows]
+
+
+def delivered(topic, name):
+    messages = topic.drain(topic.consumer(name, committed=False))
+    return [str(message.cursor) for message in messages]
+
+
+def all_now(topic, request, start="earliest", until=None):
+    return between(topic.driver, topic.topic, request, start, until, timeout_s=PATIENCE_S)
+
+
+def two_epochs(amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 200)
+    send_oddities(topic)
+    wider = [{"name": "C1", "interest": ["P1", "P2", "P3", "P4"]}, *INTERESTS["consumer"][1:]]
+    topic.replan({**INTERESTS, "topic": topic.topic, "consumer": wider})
+    send(topic, 200, seed=2)
+    return topic
+
+
+@kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("request_", [C1, C5], ids=["C1", "C5"])
+def test_small_steps_and_any_start_give_the_same_rows_at_the_same_positions(amcast_topic, request_):
+    topic = two_epochs(amcast_topic)
+    whole = rows_of(topic, all_now(topic, request_))
+    assert cursors(whole) == delivered(topic, request_.name)
+
+    # In steps of 7 offsets: the same, and each piece of the way by its two cursors again.
+    with OrderWalk(topic.driver, topic.topic, request_, "earliest") as walk:
+        end, steps, ways = walk.end(), [], []
+        before = walk.position
+        while more := walk.advance(7):
+            assert sum(piece.next - piece.first for piece in more) <= 7
+            ways.append((before, walk.position, more))
+            before = walk.position
+            steps += more
+        assert walk.lacks(end) is None
+    assert rows_of(topic, steps) == whole
+    for first, last, pieces in ways[::9]:
+        assert all_now(topic, request_, first, last) == pieces
+
+    # From any row's cursor on: the rest.
+    for index in range(0, len(whole), max(1, len(whole) // 6)):
+        start = Cursor.parse(whole[index][2])
+        assert rows_of(topic, all_now(topic, request_, start)) == whole[index + 1 :]
+
+
+@kafka
+@pytest.mark.slow
+def test_an_open_transaction_holds_the_order_back_and_then_nothing_is_missing(amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 50)
+    log = topic.plan.log("P1")
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": topic.bootstrap, "transactional.id": topic.topic, "log_level": 0}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(log.topic, b"held", partition=log.partition)
+    assert producer.flush(60) == 0
+    send(topic, 50, seed=2)
+
+    # Init: the walk goes as far as the log is stable, and nobody passes it.
+    with OrderWalk(topic.driver, topic.topic, C1, "earliest") as walk:
+        pieces = walk.advance()
+        stable = topic.driver.last_stable_offsets([log_partition(log)])[log_partition(log)]
+        assert max(piece.next for piece in pieces if piece.log == log) <= stable
+
+        # Test: it is committed.
+        producer.commit_transaction(60)
+        end = walk.end()
+
+        def complete():
+            pieces.extend(walk.advance())
+            return walk.lacks(end) is None
+
+        until(complete, "the end")
+    assert cursors(rows_of(topic, pieces)) == delivered(topic, "C1")
+
+
+@kafka
+@pytest.mark.slow
+def test_what_retention_removed_is_a_named_error_and_a_later_cursor_helps(amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 100)
+    whole = rows_of(topic, all_now(topic, C1))
+    log = topic.plan.log("P1")
+    with Admin(topic.bootstrap) as admin:
+        admin.delete_records({log_partition(log): 5})
+    with pytest.raises(Trimmed, match="log P1 begins at offset 5"):
+        all_now(topic, C1)
+    with OrderWalk(topic.driver, topic.topic, C1, Cursor.parse(whole[-20][2])) as walk:
+        assert cursors(rows_of(topic, walk.advance())) == cursors(whole[-19:])
+    topic.close()  # its own check at the end would read what is gone
+
+
+@kafka
+@pytest.mark.slow
+def test_what_cannot_be_read_is_a_named_error(amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 20)
+    with pytest.raises(UncoveredInterest):
+        all_now(topic, SubscriptionRequest.of(None, {"P1", "P5"}))
+    whole = rows_of(topic, all_now(topic, C1))
+    first, last = Cursor.parse(whole[0][2]), Cursor.parse(whole[-1][2])
+    with pytest.raises(UsageError, match="lies before the start"):
+        all_now(topic, C1, last, first)
+    beyond = Cursor(last.epoch, last.source, last.record + 1000, 0, 0)
+    with pytest.raises(TimedOut, match="does not reach cursor"):
+        between(topic.driver, topic.topic, C1, first, beyond, timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "kafka.bootstrap.servers is missing"),
+        ({"subscribe": "A"}, "option 'subscribe' is unknown; known are"),
+        ({"consumer": "C1", "startingOffsets": "{}"}, "earliest, latest or a cursor"),
+        ({"consumer": "C1", "endingOffsets": "earliest"}, "latest or a cursor"),
+        ({"consumer": "C1", "failOnDataLoss": "false"}, "failOnDataLoss is true only"),
+        ({"consumer": "C1", "maxOffsetsPerTrigger": "5"}, "is for a stream only"),
+        ({"consumer": "C1", "maxRecordsPerPartition": "0"}, "give a whole number from 1"),
+        ({"consumer": "C1", "kafka.acks": "0"}, "acks is refused"),
+        ({"consumer": "C1", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
+        ({"topic": "A"}, "needs a name from the plan, or an interest"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(options, sentence):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", **options} if options else {}
+    with pytest.raises(UsageError, match=sentence.replace(".", r"\.")):
+        table_options(given, stream=False)
+
+
+def test_options_have_no_case_and_settings_of_kafka_are_passed_through():
+    given = {
+        "KAFKA.bootstrap.servers": "h:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.username": "u",
+        "INTEREST": "P2,P1",
+        "startingoffsets": "1/K/3/2/9",
+        "maxoffsetspertrigger": "7",
+    }
+    read_ = table_options(given, stream=True)
+    assert read_.client == {"security.protocol": "SASL_SSL", "sasl.username": "u"}
+    assert read_.request.interest == ("P1", "P2")
+    assert read_.start == Cursor(1, "K", 3, 2, 9)
+    assert read_.offsets_max == 7
+    assert table_options({**given, "startingOffsets": "latest"}, stream=True).start == "latest"

@@ -32,6 +32,7 @@ def small_spark(**settings):
     """Open a session with two threads, and end its Java process afterwards."""
     os.environ["JAVA_HOME"] = os.fspath(find_java().home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # executors, too, listen on the loopback
     builder = SparkSession.builder.appName("amcast tests")
     chosen = {
         "spark.master": "local[2]",

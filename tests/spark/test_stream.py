@@ -132,7 +132,7 @@ def until_executors(session):
 
     def running():
         listed = subprocess.run(
-            ["ps", "-s", str(session), "-o", "pid=,args="],
+            ["ps", "-ww", "-s", str(session), "-o", "pid=", "-o", "args="],
             capture_output=True,
             text=True,
             check=True,

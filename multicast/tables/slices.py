@@ -2,7 +2,8 @@
 
 A slice is what one task reads: consecutive offsets of one log, with the pieces that give them
 their positions. Which records are messages for the reader is what `multicast.delivery` decides:
-skips and markers are dropped, and so are covered messages whose exact set misses the interest.
+skips and markers are dropped, and so are covered messages whose exact set misses the interest, and
+void messages (docs/conditional.md).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from multicast.conditional.judges import LogJudges
+from multicast.conditional.lookback import Lookback
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Record
@@ -91,6 +94,7 @@ def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[list[Row]
     position, end = part.places[0].first, part.places[-1].next
     reader = driver.reader({partition: position})
     clock = clock_of(driver)
+    judges = _SliceJudges(driver, part.log, timeout_s)
     try:
         moved = clock.monotonic()
         index = 0
@@ -105,11 +109,51 @@ def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[list[Row]
                 )
             for fetched in answers:
                 position = fetched.position
-                rows, index = _rows(part, fetched.records, index)
+                rows, index = _rows(part, judges.effective(fetched.records), index)
                 if rows:
                     yield rows
     finally:
+        judges.close()
         reader.close()
+
+
+class _SliceJudges:
+    """Drops the void messages of one log; reads earlier records where they decide."""
+
+    def __init__(self, driver: Driver, log: Log, timeout_s: float) -> None:
+        self._log = log
+        self._timeout_s = timeout_s
+        self._clock = clock_of(driver)
+        self._judges = LogJudges()
+        self._lookback = Lookback(driver)
+
+    def effective(self, records: Sequence[Record]) -> list[Record]:
+        """Give the records that take effect; each record of the slice must come once, in order.
+
+        Raises `Trimmed` if retention has removed what decides, and `TimedOut`.
+        """
+        return [
+            record
+            for record in records
+            if not (record.headers or self._judges.active(0)) or self._takes_effect(record)
+        ]
+
+    def _takes_effect(self, record: Record) -> bool:
+        until = self._clock.monotonic() + self._timeout_s
+        while (decision := self._judges.judge(0, self._log, record)) is None:
+            self._judges.check()
+            while self._judges.wanted is not None:
+                if self._clock.monotonic() > until:
+                    raise TimedOut(
+                        f"log {self._log.name} gave no record before offset {record.offset} "
+                        f"within {self._timeout_s:g} s"
+                    )
+                self._lookback.read(self._judges, _POLL_S)
+        return decision.takes_effect
+
+    def close(self) -> None:
+        """Close the reader of earlier records."""
+        self._lookback.close()
 
 
 def _rows(part: Slice, records: Sequence[Record], index: int) -> tuple[list[Row], int]:

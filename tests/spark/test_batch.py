@@ -3,6 +3,7 @@
 import pytest
 from pyspark.errors import PySparkException
 
+from multicast import LogPosition, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.spark import (
@@ -63,6 +64,29 @@ def test_a_table_is_what_a_consumer_delivers_row_by_row_over_epochs(session, amc
         assert in_order(head) == whole[: len(whole) // 2 + 1]
         again = topic.consumer(name, committed=False, start=got[10][-1], group="again")
         assert rows_of(topic.drain(again)) == whole[11:]
+
+
+def test_void_messages_are_no_rows_wherever_a_task_begins(session, amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    start = LogPosition("P1+P3", 0)
+    with topic.producer() as producer:
+        receipts = [
+            producer.multicast(
+                b"%d" % number,
+                to={"P1", "P3"} if number % 2 else {"P3", "P1"},
+                tags=(tags := {f"seat:{number % 30}"}),
+                expect=nothing_after(start, tags=tags) if number % 3 else None,
+            )
+            for number in range(300)
+        ]
+        void = sum(not receipt.decided(60).takes_effect for receipt in receipts)
+    assert 100 < void < 300
+    whole = rows_of(topic.drain(topic.consumer("C1", committed=False)))
+    assert len(whole) == 300 - void
+    frame = table(session, topic, consumer="C1", maxRecordsPerPartition="20").load()
+    assert in_order(frame) == whole
+    tail = table(session, topic, consumer="C1", startingOffsets=whole[20][-1]).load()
+    assert in_order(tail) == whole[21:]
 
 
 def test_an_error_names_itself_and_says_what_to_do(session, amcast_topic):

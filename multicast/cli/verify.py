@@ -15,7 +15,7 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
@@ -28,13 +28,19 @@ from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
 from multicast.properties import OrderViolation, Report, Verdict, check_all
-from multicast.settings import settings
+from multicast.settings import Settings, settings
 from multicast.tables.export import deliveries, described
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from topology.output import Output
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer()
+OtherProducers = Annotated[
+    bool,
+    typer.Option(
+        "--other-producers", help="Messages may come from producers that wrote no history."
+    ),
+]
 
 STDIN = Path("-")
 INDENT = "    "
@@ -65,16 +71,8 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    other_producers: Annotated[
-        bool,
-        typer.Option(
-            "--other-producers",
-            help="Messages may come from producers that wrote no history.",
-        ),
-    ] = False,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="The format of the verdicts.")
-    ] = (Output.TABLE),
+    other_producers: OtherProducers = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="The format.")] = Output.TABLE,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", "-n", help="Replay this consumer from the cluster; repeatable."),
@@ -110,11 +108,8 @@ def verify(
     if parquet is not None:
         if consumers or files:
             raise UsageError("--parquet names the consumer by itself; give no history and no name")
-        about = described(parquet)
-        topic = about.topic
-        exporter = ReplayedConsumer(about.request.name, about.request.interest)
-        consumers = [exporter]
-        tables = {exporter.label: deliveries(parquet)}
+        topic, exporter = _exporter(parquet)
+        consumers, tables = [exporter], {exporter.label: deliveries(parquet)}
     if bool(files) == bool(consumers):
         raise UsageError(
             "name the histories to verify (- for stdin), or consumers of a running system "
@@ -124,12 +119,26 @@ def verify(
         history = history_of_files(files, plans=plan or (), other_producers=other_producers)
     else:
         chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-        opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-        try:
-            history = replayed(opened, chosen.topic, consumers, recorded=tables)
-        finally:
-            opened.close()
+        history = _replayed(chosen, consumers, tables)
     judge(history, output)
+
+
+def _exporter(folder: Path) -> tuple[str, ReplayedConsumer]:
+    """Give the topic and the consumer of an export."""
+    about = described(folder)
+    return about.topic, ReplayedConsumer(about.request.name, about.request.interest)
+
+
+def _replayed(
+    chosen: Settings,
+    consumers: Sequence[ReplayedConsumer],
+    tables: Mapping[str, Iterator[Batch]],
+) -> History:
+    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
+    try:
+        return replayed(opened, chosen.topic, consumers, recorded=tables)
+    finally:
+        opened.close()
 
 
 def history_of_files(

@@ -116,7 +116,7 @@ def test_killed_executors_neither_lose_nor_double_a_row(amcast_topic, tmp_path):
     query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1", maxRecordsPerPartition="20")
     cluster = {"spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m"}
     with Sending(topic), query.running(**cluster) as process:
-        for _ in range(4):
+        for _ in range(2):
             query.wait_for_batches(process, query.count() + 2)
             executors = until_executors(process.pid)
             os.kill(executors[0], signal.SIGKILL)

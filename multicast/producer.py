@@ -324,35 +324,23 @@ class Producer:
         return message
 
     def start_all(
-        self,
-        payloads: Sequence[bytes | None],
-        *,
-        to: Iterable[str] | Keys,
-        done: Callable[[], None],
+        self, size: int, *, to: Iterable[str] | Keys, done: Callable[[], None]
     ) -> Receipts | None:
-        """Make the receipts for `send_some`; None as for `start`. `done`: all outcomes are known.
+        """Make the receipts of `size` messages for `send_some`; None as for `start`.
 
-        Raises what `start` raises, but `BufferFull`.
+        `done` is called when all outcomes are known. Raises what `start` raises, but `BufferFull`.
         """
         route = self._known_route(to)
         if route is None or not self._appender.ready(route.partition):
             return None
-        return Receipts(self._settlement, route, len(payloads), done)
+        return Receipts(self._settlement, route, size, done)
 
-    def send_some(
-        self,
-        receipts: Receipts,
-        first: int,
-        payloads: Sequence[bytes | None],
-        key: bytes | None = None,
-    ) -> int:
+    def send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of these messages, of which `first` is the first, without any wait.
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        keys = None if key is None else [key] * len(payloads)
-        messages = _headed(receipts.route, Batched(payloads, keys, None))
-        return self._send_some(receipts, first, messages)
+        return self._send_some(receipts, first, _headed(receipts.route, messages))
 
     def prepare(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> None:
         """Wait until `start` to this set needs no wait, or raise why it would fail.

@@ -286,6 +286,8 @@ class Consumer:
         anything is read it is offset 0. `nothing_after` takes it. Raises `UsageError` for a log
         that the interest does not meet, or a cursor before the last one given here or to `commit`.
         """
+        if isinstance(log, str):
+            raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
         name = log_name(log)
         with self._lock:
             logs = {log.name: log_partition(log) for log in self._delivery.logs.values()}
@@ -293,7 +295,8 @@ class Consumer:
         partition = logs.get(name)
         if partition is not None and (partition in known or not self._positions_known):
             return LogPosition(name, known.get(partition, 0))
-        raise UsageError(f"this consumer has no position in log {name} there")
+        known_logs = ", ".join(sorted(logs))
+        raise UsageError(f"this consumer reads no log {name} at that cursor; it reads {known_logs}")
 
     @property
     def void(self) -> dict[str, int]:

@@ -38,6 +38,7 @@ from multicast.keyed import (
     Partitioner,
     addressed,
     batched,
+    check_payload,
     find_log,
     header_pairs,
     partitioner_named,
@@ -407,6 +408,7 @@ class Producer:
         headers: Headers,
     ) -> None:
         """Start one append and announce it; raises `BufferFull` at once."""
+        check_payload(payload)
         self._appender.append(
             route.partition, payload, key=key, headers=headers, done=message.settle
         )

@@ -29,7 +29,7 @@ from multicast.conditional.judge import Decision
 from multicast.control.reader import REFRESH_S
 from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
-from multicast.keyed import Batched, Key, Keys, Partitioner, addressed, batched
+from multicast.keyed import Key, Keys, Partitioner, addressed, batched
 from multicast.messages import MessageID
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, not_decided, not_ordered
@@ -41,6 +41,7 @@ _RETRY_S = 0.05
 # Messages of one call of the driver in `multicast_all`: kafka-python takes some 40 us for each, and
 # other tasks wait meanwhile.
 _CALL_MESSAGES = 200
+_CHECKED_IN_LOOP = 1000  # messages; with headers 1 us each, so the loop has a turn in time
 _REUSABLE = (frozenset, set, tuple, list, str, Keys)
 _Sent = TypeVar("_Sent")
 
@@ -164,11 +165,9 @@ class AsyncProducer(LoopBound):
         receipts = AsyncReceipts(self)
         start = partial(self._producer.start_all, len(payloads), to=to, done=receipts.settled)
         async with self._my_turn() as deadline:
-            if keys is None and headers is None:
-                messages = Batched(payloads, None, None)
-            else:  # to look at each of a million takes longer than the loop may stand still
-                check = partial(batched, payloads, keys, headers)
-                messages = await self._threads.run(check)
+            check = partial(batched, payloads, keys, headers)
+            few = len(payloads) <= _CHECKED_IN_LOOP
+            messages = check() if few else await self._threads.run(check)
             if key is not None and keys is None:
                 messages = messages._replace(keys=[key] * len(payloads))
             made = await self._started(start, to=to, deadline=deadline)

@@ -9,7 +9,7 @@ import pytest
 from collectors.engine import clock
 from collectors.engine.listener import Listener, address_towards
 from multicast import Consumer, Producer
-from multicast.announcements import Announcement, Count, encode
+from multicast.announcements import DEBT_TICKS, Announcement, Count, encode
 from multicast.control import ControlReader, log_partition
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import TopicChanged, UsageError
@@ -42,6 +42,12 @@ class Early:
             append.settle(append.store())
         self.held.clear()
 
+    def begin(self, name, log):
+        """Store the producer's first message to a log, which is never ordered early."""
+        self.producer.multicast(b"first", to={log})
+        self.store()
+        until(lambda: self.position(name, log) == 1)
+
     def position(self, name, log):
         return self.nodes[name].core.own.state.positions[self.system.plan.number(log)]
 
@@ -58,13 +64,16 @@ def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypa
     monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no hole is filled, however long it takes
     with Small(chain()) as system:
         early = Early(system)
+        early.begin("K1", "P2")
         early.producer.multicast(b"x", to={"P2"})
-        until(lambda: early.position("K1", "P2") == 1)
-        until(lambda: early.position("K2", "P2") == 1)  # relayed, as any order
+        until(lambda: early.position("K1", "P2") == 2)
+        until(lambda: early.position("K2", "P2") == 2)  # relayed, as any order
         assert (
-            system.log.last_stable_offsets([log_partition(system.plan.log("P2"))]).popitem()[1] == 0
+            system.log.last_stable_offsets([log_partition(system.plan.log("P2"))]).popitem()[1] == 1
         )
         with system.consumer("C2") as consumer:
+            (batch,) = consumer.poll(60)
+            assert [record.value for record in batch.records] == [b"first"]
             assert consumer.poll(0.2) == []
             early.store()
             (batch,) = consumer.poll(60)
@@ -75,17 +84,19 @@ def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypa
 def test_a_hole_is_filled_and_what_stands_behind_it_is_delivered():
     with Small(chain()) as system:
         early = Early(system)
+        early.begin("K1", "P1")
         early.producer.multicast(b"never", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 1)
+        until(lambda: early.position("K1", "P1") == 2)
         early.held.clear()  # its producer died
         with system.producer(announce=False) as other:
             other.multicast(b"behind", to={"P2"}).ordered(60)
         with system.consumer("C1", committed=False) as consumer:
-            (batch,) = consumer.poll(60)
-            assert [record.value for record in batch.records] == [b"behind"]
-        assert early.skips("P1") == [0]
+            batches = list(consumer.until_end(timeout=60))
+            values = [record.value for batch in batches for record in batch.records]
+            assert values == [b"first", b"behind"]
+        assert early.skips("P1") == [1]
         # No consumer delivers it as a message.
-        assert system.all("C1") == ["P2:0"]
+        assert system.all("C1") == ["P1:0", "P2:0"]
         early.producer.close(0.1)
 
 
@@ -95,6 +106,44 @@ def test_no_announcement_reaches_a_collector_once_they_are_switched_off():
         with system.producer(announce=False) as producer:
             producer.multicast(b"x", to={"P1"}).ordered(60)
         assert early.nodes["K1"].status()["announcements"] == 0
+        early.producer.close()
+
+
+def test_a_producers_first_message_is_ordered_once_it_is_stored(monkeypatch):
+    monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no debt is forgiven, however long it takes
+    with Small(chain()) as system:
+        early = Early(system)
+        early.producer.multicast(b"first", to={"P1"})
+        # Its introduction is there, and orders nothing.
+        until(lambda: early.nodes["K1"].status()["announcements"] == 1)
+        assert early.position("K1", "P1") == 0
+        early.store()
+        until(lambda: early.position("K1", "P1") == 1)
+        until(lambda: early.nodes["K1"].status()["announcements"] == 2)
+        # It left no debt: the second one is ordered early.
+        early.producer.multicast(b"second", to={"P1"})
+        until(lambda: early.position("K1", "P1") == 2)
+        early.store()
+        early.producer.close()
+
+
+@pytest.mark.parametrize("delay_ticks", [0, DEBT_TICKS, 5 * DEBT_TICKS])
+def test_a_first_message_whose_outcome_is_heard_late_leaves_no_hole(monkeypatch, delay_ticks):
+    monkeypatch.setattr(clock, "TICK_S", 3600.0)  # this test ticks itself
+    with Small(chain()) as system:
+        early = Early(system)
+        node = early.nodes["K1"]
+        early.producer.multicast(b"first", to={"P1"})
+        until(lambda: node.status()["announcements"] == 1)
+        outcomes = [(append, append.store()) for append in early.held]
+        until(lambda: early.position("K1", "P1") == 1)
+        for _ in range(delay_ticks):
+            node._runner.tick()
+        for append, outcome in outcomes:
+            append.settle(outcome)
+        until(lambda: node.status()["announcements"] == 2)
+        assert node.core.early == 0
+        early.held.clear()
         early.producer.close()
 
 
@@ -108,8 +157,7 @@ def test_a_strangers_datagram_orders_nothing():
                 raw = encode(token, Announcement(1, count))
                 stranger.sendto(raw, (address.host, address.port))
             stranger.sendto(b"", (address.host, address.port))
-        early.producer.multicast(b"x", to={"P2"})
-        until(lambda: early.position("K1", "P2") == 1)
+        early.begin("K1", "P2")
         assert early.position("K1", "P1") == 0
         early.store()
         early.producer.close()
@@ -138,8 +186,9 @@ def test_a_topic_that_was_made_again_is_never_filled():
         ids = empty.log.topic_ids(["A"])
     with Small(replace(made, topic_ids=ids)) as system:
         early = Early(system)
+        early.begin("K1", "P1")
         early.producer.multicast(b"never", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 1)
+        until(lambda: early.position("K1", "P1") == 2)
         early.held.clear()
         system.log.recreate("A")
         until(early.nodes["K1"].ended.is_set)

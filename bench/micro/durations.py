@@ -40,7 +40,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,10 @@ _PARTS = {
 def consume(bootstrap: str, topic: str) -> None:
     """Deliver one message, commit it, and print the times (monotonic, in ns) of the parts."""
     from multicast.consumer import Consumer  # noqa: PLC0415 - the import is measured
-    from multicast.drivers import kafka_python, librdkafka, open_driver  # noqa: PLC0415
+    from multicast.drivers import open_driver  # noqa: PLC0415
 
-    assert kafka_python and librdkafka
+    for package in ("kafka_python", "librdkafka"):  # else `open_driver` imports them
+        import_module(f"multicast.drivers.{package}")
     stamps = {"python": _T0_NS, "imports": time.monotonic_ns()}
     driver = open_driver("librdkafka", bootstrap)
     stamps["connect"] = time.monotonic_ns()
@@ -78,7 +81,8 @@ def consume(bootstrap: str, topic: str) -> None:
 
 
 def _parts(kind: str, began_ns: int, stamps: Mapping[str, int]) -> dict[str, float]:
-    parts, before = {}, began_ns
+    parts: dict[str, float] = {}
+    before = began_ns
     for part in _PARTS[kind]:
         after = max(before, stamps[part])
         parts[part], before = (after - before) / 1e6, after
@@ -169,51 +173,72 @@ class Bench:
     def _killed(
         self, victim: subprocess.Popen[bytes], successor: Callable[[], Any], kind: str
     ) -> dict[str, float]:
-        from multicast.consumer import Consumer  # noqa: PLC0415 - not in the measured process
-        from multicast.control import ControlReader, stream_partition  # noqa: PLC0415
-        from multicast.order import decode  # noqa: PLC0415
-
-        rig = self._rig
-        stream = stream_partition(rig.plan, rig.plan.collectors[0].name)
-        control = ControlReader(rig.driver, rig.topic)
-        start = rig.driver.last_stable_offsets([stream])[stream]
-        orders = rig.driver.reader({stream: start})
-        with (
-            Consumer(
-                topic=rig.topic, name="C1", driver=rig.driver, start="latest", committed=False
-            ) as consumer,
-            _sending(rig),
-        ):
-            steady = time.monotonic() + _STEADY_S
-            writers: set[int] = set()
-            while time.monotonic() < steady or not writers:
-                consumer.poll(_LOOK_S)
-                for fetched in orders.poll(0.0):
-                    writers |= {decode(record.value).writer for record in fetched.records}
-            addresses = dict(control.refresh().addresses)
+        """Kill a collector's process, run its successor, and watch until the first delivery."""
+        with ExitStack() as opened, _sending(self._rig):
+            watch = _Watch(self._rig, opened)
+            watch.get_steady()
             victim.send_signal(signal.SIGKILL)
             began_ns = time.monotonic_ns()
-            stamps: dict[str, int] = {}
             with successor() as (_, page):
-                deadline = time.monotonic() + _PATIENCE_S
-                while "deliver" not in stamps:
-                    assert time.monotonic() < deadline, "nothing was delivered after the kill"
-                    for batch in consumer.poll(_LOOK_S):
-                        if any(int(record.value) > began_ns for record in batch.records):
-                            stamps.setdefault("deliver", time.monotonic_ns())
-                    for fetched in orders.poll(0.0):
-                        for record in fetched.records:
-                            if decode(record.value).writer not in writers:
-                                stamps.setdefault("order", time.monotonic_ns())
-                    if "connect" not in stamps and page() is not None:
-                        stamps["connect"] = time.monotonic_ns()
-                    if control.follow(0.0).addresses != addresses:
-                        stamps.setdefault("advertise", time.monotonic_ns())
-                now_ns = stamps["deliver"]
-                stamps = {part: min(stamps.get(part, now_ns), now_ns) for part in _PARTS[kind]}
-        orders.close()
-        control.close()
+                stamps = watch.until_delivered(began_ns, page)
         return _parts(kind, began_ns, stamps)
+
+
+class _Watch:
+    """Sees the order stream, the control topic and the deliveries of one consumer."""
+
+    def __init__(self, rig: Any, opened: ExitStack) -> None:
+        from multicast.consumer import Consumer  # noqa: PLC0415 - not in the measured process
+        from multicast.control import ControlReader, stream_partition  # noqa: PLC0415
+
+        stream = stream_partition(rig.plan, rig.plan.collectors[0].name)
+        start = rig.driver.last_stable_offsets([stream])[stream]
+        self._control = ControlReader(rig.driver, rig.topic)
+        opened.callback(self._control.close)
+        self._orders = rig.driver.reader({stream: start})
+        opened.callback(self._orders.close)
+        self._consumer = opened.enter_context(
+            Consumer(topic=rig.topic, name="C1", driver=rig.driver, start="latest", committed=False)
+        )
+        self._writers: set[int] = set()
+
+    def get_steady(self) -> None:
+        """Deliver for `_STEADY_S`, until the collector has written something."""
+        steady = time.monotonic() + _STEADY_S
+        deadline = steady + _PATIENCE_S
+        while time.monotonic() < steady or not self._writers:
+            assert time.monotonic() < deadline, "the collector ordered nothing"
+            self._consumer.poll(_LOOK_S)
+            self._writers |= self._new_writers()
+
+    def until_delivered(self, began_ns: int, page: Callable[[], str | None]) -> Mapping[str, int]:
+        """Watch until a message that was sent after `began_ns` is delivered; give the times."""
+        stamps: dict[str, int] = {}
+        addresses = dict(self._control.refresh().addresses)
+        deadline = time.monotonic() + _PATIENCE_S
+        while "deliver" not in stamps:
+            assert time.monotonic() < deadline, "nothing was delivered after the kill"
+            seen = {
+                "deliver": self._delivers_after(began_ns),
+                "order": bool(self._new_writers()),
+                "advertise": self._control.follow(0.0).addresses != addresses,
+                "connect": "connect" in stamps or page() is not None,
+            }
+            for part in [part for part, is_seen in seen.items() if is_seen]:
+                stamps.setdefault(part, time.monotonic_ns())
+        # What was not seen by then came before the delivery, within one look.
+        return defaultdict(partial(int, stamps["deliver"]), stamps)
+
+    def _delivers_after(self, began_ns: int) -> bool:
+        batches = self._consumer.poll(_LOOK_S)
+        return any(int(record.value or 0) > began_ns for each in batches for record in each.records)
+
+    def _new_writers(self) -> set[int]:
+        from multicast.order import decode  # noqa: PLC0415 - not in the measured process
+
+        fetched = self._orders.poll(0.0)
+        writers = {decode(record.value).writer for each in fetched for record in each.records}
+        return writers - self._writers
 
 
 @contextmanager

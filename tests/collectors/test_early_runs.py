@@ -16,9 +16,11 @@ from multicast.errors import TopicChanged, UsageError
 from multicast.messages import SKIP
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
-from tests.helpers.system import System
+from tests.helpers.system import System, amcast
 
 HERE = "127.0.0.1"
+SETS = ({"P1"}, {"P2"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"})
+MANY = 100_000
 
 
 class Early:
@@ -265,3 +267,58 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
                     record.value for batch in consumer.until_end() for record in batch.records
                 ]
             assert values == [b"%d" % number for number in range(sent)] + [b"behind"]
+
+
+# -- logs without faults get no skips ---------------------------------------------------------
+
+
+def records_once_all_is_ordered(system, host):
+    """Count the records of all logs, once no collector waits for a message that may be a hole."""
+    names = [node.name for node in system.plan.collectors]
+
+    def quiet():
+        statuses = [host.status(name) for name in names]
+        return all(status and not (status["early"] or status["lag"]) for status in statuses)
+
+    until(quiet, 240)
+    logs = [log_partition(log) for log in system.plan.logs]
+    return sum(system.driver.high_watermarks(logs).values())
+
+
+@pytest.fixture
+def ordered(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        host = system.collectors()
+        host.wait_healthy(120)
+        yield system, host
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_producers_that_come_and_go_leave_no_skip(ordered):
+    system, host = ordered
+    sent = 0
+    for _ in range(4):
+        for to in SETS:
+            with Producer(system.bootstrap, topic=system.topic) as producer:
+                producer.multicast(b"x", to=to).accepted(60)
+                sent += 1
+    for to in ("P1", "P2,P3,P4"):
+        done = amcast("send", "--to", to, *system.common(), stdin="x\n")
+        assert done.returncode == 0, done.stderr
+        sent += 1
+    assert records_once_all_is_ordered(system, host) == sent
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_hundred_thousand_messages_leave_no_skip(ordered):
+    system, host = ordered
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        for number in range(MANY):
+            producer.multicast(b"x", to=SETS[number % len(SETS)])
+        producer.flush(240)
+    assert records_once_all_is_ordered(system, host) == MANY

@@ -2,8 +2,8 @@
 
     python -m bench.micro.durations [--repetitions 5] [--only NAME] [--beside FOLDER]
 
-One broker, two partitions, one collector. Each process is a new one. With `--beside` the same is
-measured in turns with the code of another checkout, for a comparison within one run.
+One broker, two partitions, a declared set of both, one collector. Each process is a new one. With
+`--beside` the same is measured in turns with another checkout's code, to compare within one run.
 
     start       a consumer process starts, and delivers the one message that is stored
     restart     the same with a committed cursor, 10,000 messages behind it, and one after it
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.beside is not None:
         checkouts = {"here.": here, "beside.": options.beside.resolve()}
     samples: dict[str, list[float]] = defaultdict(list)
-    with standing(2) as rig:
+    with standing(2, [("P1", "P2")]) as rig:
         bench = Bench(rig)
         for number in range(options.repetitions + 1):
             for kind in options.only or _PARTS:

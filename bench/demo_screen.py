@@ -259,7 +259,7 @@ def _latency(result: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"Failover: collector {result['killed']} was killed (kill -9); its teams "
             f"({', '.join(phases_found['affected_teams'])}) got new messages again after "
-            f"{phases_found['failover_s']:.1f} s"
+            f"{phases_found['failover_s']:.2f} s, from its standby"
         )
     again = result["replay"]
     if again["deliveries"]:

@@ -8,6 +8,7 @@ collector is killed. Needs Debian's chromium and chromium-driver.
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import sys
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from bench.harness.hosts import CollectorProcesses
 from bench.live_page.browser import browser
@@ -35,20 +38,28 @@ from topology.tree import Plan
 _WATCHED_S = 62.0  # until the sparklines, which show a minute, are full
 _DEAD_S = 6.0  # after the kill
 _BURST = 12  # messages at once
+_COLOURS = 64  # of a picture: the page has few, and the file is a third
 _EVERY_S = 0.1  # between bursts
 
 INTERESTS = {
     "topic": "shop",
-    "partitions": ["orders", "stock", "payments", "parcels", "refunds", "mail"],
+    "partitions": ["orders", "stock", "payments", "parcels", "refunds", "mail", "prices",
+                   "reviews", "fraud", "returns", "ledger", "carriers"],
     "destinations": [
         ["orders", "stock"], ["orders", "payments"], ["payments", "refunds"],
         ["orders", "stock", "parcels"], ["parcels", "mail"], ["mail", "refunds"],
+        ["prices", "stock"], ["fraud", "payments"], ["ledger", "payments"],
+        ["returns", "refunds"], ["carriers", "parcels"], ["mail", "reviews"],
     ],
     "consumer": [
         {"name": "warehouse", "interest": ["orders", "stock", "parcels"]},
         {"name": "billing", "interest": ["orders", "payments", "refunds"]},
-        {"name": "delivery", "interest": ["parcels", "mail"]},
-        {"name": "support", "interest": ["refunds", "mail", "payments"]},
+        {"name": "delivery", "interest": ["parcels", "carriers", "mail"]},
+        {"name": "support", "interest": ["refunds", "returns", "mail"]},
+        {"name": "catalogue", "interest": ["prices", "stock"]},
+        {"name": "risk", "interest": ["fraud", "payments"]},
+        {"name": "books", "interest": ["ledger", "payments"]},
+        {"name": "community", "interest": ["reviews", "mail"]},
         {"name": "archive", "interest": ["orders"]},
     ],
 }  # fmt: skip
@@ -72,7 +83,7 @@ def traffic(driver: Driver, plan: Plan) -> Iterator[None]:
         with Producer(topic=plan.topic, driver=driver) as producer:
             while not ended.wait(_EVERY_S * chance.uniform(0.5, 1.5)):
                 for _ in range(chance.randrange(_BURST)):
-                    (to, _), = chance.choices(logs, [weight for _, weight in logs])
+                    ((to, _),) = chance.choices(logs, [weight for _, weight in logs])
                     order = chance.randrange(10_000, 11_000)
                     text = chance.choice(SAYINGS) % order
                     producer.multicast(text.encode(), to=to, key=f"order-{order}".encode())
@@ -128,7 +139,8 @@ def main(folder: Path) -> None:
 
 def _shoot(pages: dict[str, Any], folder: Path, name: str) -> None:
     for scheme, page in pages.items():
-        page.get_screenshot_as_file(str(folder / f"{name}-{scheme}.png"))
+        picture = Image.open(io.BytesIO(page.get_screenshot_as_png())).convert("RGB")
+        picture.quantize(_COLOURS).save(folder / f"{name}-{scheme}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,9 @@ def judged(view: CollectorView, reported: Reported) -> tuple[State, str]:
     waiting = f"{view.lag:,} messages wait for it"
     if reported.why:
         if reported.known or stuck:
-            return State.DOWN, f"{reported.why}; {waiting}" if view.lag else reported.why
+            gone = "its process does not answer" if reported.known else "nobody orders its logs"
+            late = f"; {waiting}" if view.lag else ""
+            return State.DOWN, f"{gone}{late}; run 'amcast collectors run' ({reported.why})"
         return State.SILENT, reported.why
     if reported.state == "failed":
         return State.DOWN, reported.error or "it has failed"

@@ -210,8 +210,9 @@ class LivePages:
                     yield _event("rows", {"rows": rows})
                 elif not moved.is_set:
                     yield b": nothing new\n\n"
-                await moved.wait(_PING_S)
                 await asyncio.sleep(_FLUSH_S)
+                if number == timeline.count:
+                    await moved.wait(_PING_S)
         finally:
             if timeline is not None:
                 timeline.ignore(moved.call)

@@ -28,6 +28,8 @@ _ROWS_AT_ONCE = 200  # of one poll, so that the bound above is kept
 _TEXT_SEARCHED = 2_000  # characters of a payload that are kept
 _TEXT_SHOWN = 300  # of them on the page: a row is a line
 _KEY_SHOWN = 200  # characters
+# A row is held back so long at most until the stream of the log's top has been read, too.
+_ORDERED_S = 2.0
 _POLL_S = 0.25  # one wait for messages; `close` takes so long
 _JOIN_S = 15.0  # the thread may be in a request to a cluster that does not answer
 
@@ -48,6 +50,7 @@ class TimelineRow:
     read_from: str
     record: int
     decision: str
+    taken: float
 
     def matches(self, words: str) -> bool:
         """Whether its ID, destination set, key or text has these words, in any case."""
@@ -87,13 +90,29 @@ class Timeline:
         return bool(self._listeners)
 
     def since(self, number: int, words: str, rows_max: int) -> tuple[list[dict[str, Any]], int]:
-        """Give the newest rows with these words from a number on, and the number to go on with."""
+        """Give the newest rows with these words from a number on, and the number to go on with.
+
+        It ends before a row of which is not known yet who ordered it.
+        """
         with self._lock:
-            rows, following = list(self._rows), self._count
-        words = words.casefold()
-        first = max(0, len(rows) - (following - number)) if rows else 0
-        chosen = [row for row in rows[first:] if not words or row.matches(words)]
+            rows = [row for row in self._rows if row.number >= number]
+        now, words = time.monotonic(), words.casefold()
+        for place, row in enumerate(rows):
+            if now - row.taken < _ORDERED_S and self._is_awaited(row):
+                rows = rows[:place]
+                break
+        following = rows[-1].number + 1 if rows else number
+        chosen = [row for row in rows if not words or row.matches(words)]
         return [self._shown(row) for row in chosen[-rows_max:]], following
+
+    def _is_awaited(self, row: TimelineRow) -> bool:
+        is_log = row.read_from.startswith(SINGLE_LOG)
+        return not is_log and self._observer.runs.of(row.log, row.offset) is None
+
+    @property
+    def count(self) -> int:
+        """The number of the next row."""
+        return self._count
 
     def close(self) -> None:
         """End the thread."""
@@ -204,6 +223,7 @@ class Timeline:
             read_from=batch.source,
             record=batch.record,
             decision="" if batch.decision.takes_effect else str(batch.decision),
+            taken=time.monotonic(),
         )
 
     def _tell(self) -> None:

@@ -64,8 +64,11 @@ function clock(at, withMs) {
   const hms = `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
   return withMs ? `${hms}.${String(time.getMilliseconds()).padStart(3, "0")}` : hms;
 }
-function day(at) {
-  return new Date(at).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+/* The time of a moment, with its day unless that is today. */
+function stamp(at) {
+  const time = new Date(at);
+  const day = time.toLocaleDateString(undefined, { month: "short", day: "numeric" });
+  return time.toDateString() === new Date().toDateString() ? clock(at, true) : `${day}, ${clock(at, true)}`;
 }
 
 /* A list of any length, of which only the rows in sight are elements. Arrow keys move the active
@@ -176,16 +179,17 @@ function newSpark(parent, name) {
   return drawn;
 }
 
+const middle = (depth) => 22 + depth * INDENT; // of a node's mark
 const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
   row.who = make("div", "who", row);
+  row.shape = shape(row.who);
+  row.shape.classList.add("node");
   row.name = make("b", "", row.who);
   row.sub = make("span", "", row.who);
   row.spark = newSpark(make("div", "", row), "spark");
   row.rate = make("div", "num", row);
   row.lag = make("div", "num", row);
-  const state = make("div", "state", row);
-  row.shape = shape(state);
-  row.word = make("span", "", state);
+  row.word = make("div", "state", row);
   row.restarts = make("div", "num muted", row);
   row.changed = make("div", "num muted", row);
 }, (row, spec) => {
@@ -197,6 +201,7 @@ const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
   row.sub.className = sentence ? "why" : "";
   row.title = sentence || `orders ${spec.ownNames || "no log of its own"}`;
   row.who.style.paddingLeft = `${MARGIN + spec.depth * INDENT}px`;
+  row.shape.style.left = `${middle(spec.depth) - 8}px`;
   sparkline(row.spark, sparks.get(spec.name) || [], 120, 26);
   text(row.rate, rate(perS));
   text(row.lag, count(lag));
@@ -222,13 +227,12 @@ const edges = {
     const places = new Map(layout.collectors.map((spec, place) => [spec.name, { spec, place }]));
     attribute(this.box, "width", "1");
     attribute(this.box, "height", String(layout.collectors.length * TREE_ROW));
-    const x = (depth) => 16 + depth * INDENT;
     const y = (place) => place * TREE_ROW + TREE_ROW / 2;
     for (const { spec, place } of places.values()) {
       const group = svg("g", { "data-state": "starting" }, this.box);
       if (spec.parent) {
         const above = places.get(spec.parent);
-        const x0 = x(above.spec.depth), x1 = x(spec.depth), r = 10;
+        const x0 = middle(above.spec.depth), x1 = middle(spec.depth), r = 10;
         const d = `M${x0} ${y(above.place) + 9}V${y(place) - r}Q${x0} ${y(place)} ${x0 + r} ${y(place)}H${x1 - 9}`;
         group.edge = svg("path", { d }, group);
       }
@@ -236,7 +240,6 @@ const edges = {
     }
   },
   render() {
-    if (!moment) return;
     for (const [name, group] of this.paths) {
       const facts = moment.collectors[name];
       if (!facts || !group.edge) continue;
@@ -337,7 +340,7 @@ const changes = {
       text(make("span", "", item), event.text);
       return item;
     }));
-    if (!events.length) text(make("li", "muted", $("events")), "none since this page looks");
+    if (!events.length) text(make("li", "none", $("events")), "none since this page looks");
   },
 };
 
@@ -357,7 +360,7 @@ const timeline = new List($("timeline"), ROW, "time-row", (row) => {
   if (row.message === message) return;
   row.message = message;
   const at = message.ordered || message.stored;
-  text(row.when, `${day(at)}, ${clock(at, true)}`);
+  text(row.when, stamp(at));
   text(row.id_, message.id);
   row.to.replaceChildren(...message.to.split("+").map((name) => {
     const chip = make("span", "chip");
@@ -429,8 +432,8 @@ document.addEventListener("keydown", (event) => {
 async function explain(id, message) {
   text($("x-title"), `Message ${id}`);
   const facts = message ? [["to", message.to.split("+").join(", ")], ["key", message.key || "none"],
-    ["stored", `${day(message.stored)}, ${clock(message.stored, true)}`],
-    ["ordered", message.ordered ? `${day(message.ordered)}, ${clock(message.ordered, true)} by ${message.by}` : "by its log"],
+    ["stored", stamp(message.stored)],
+    ["ordered", message.ordered ? `${stamp(message.ordered)} by ${message.by}` : "by its log"],
     ["order of", `${message.from}, record ${message.record}, epoch ${message.epoch}`]] : [];
   $("x-facts").replaceChildren(...facts.flatMap(([name, value]) => {
     const term = make("dt"), fact = make("dd");
@@ -469,6 +472,8 @@ source.addEventListener("layout", (event) => {
   }
   if (chosen && !sparks.has(chosen)) chosen = null;
   edges.build();
+  const rows = Math.max(3, Math.min(10, layout.collectors.length));
+  $("tree").style.height = `${rows * TREE_ROW}px`;
   tree.set(layout.collectors, "This plan has no collectors: each log is its own order.");
   const before = $("interest").value, signature = JSON.stringify(layout.consumers);
   if (signature !== shownInterest) {

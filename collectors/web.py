@@ -146,7 +146,7 @@ class WebServer:
                 if isinstance(answer, EventStream):
                     self._clients.pop(task, None)
                     self._streams[task] = None
-                    await _stream(answer, writer)
+                    await _stream(answer, reader, writer)
         except (TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
@@ -191,17 +191,31 @@ class WebServer:
         return _written(status, document, body=method == "GET")
 
 
-async def _stream(answer: EventStream, writer: asyncio.StreamWriter) -> None:
+async def _stream(
+    answer: EventStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     lines = [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
     head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
     writer.write(f"{head}{''.join(lines)}Connection: close\r\n\r\n".encode())
-    async with aclosing(answer.events) as events:
-        async for event in events:
-            writer.write(event)
-            async with asyncio.timeout(CLIENT_S):
-                await writer.drain()
-            if writer.transport.is_closing():
-                return
+    streaming = asyncio.current_task()
+    assert streaming is not None
+    # A client that goes away makes room at once, not only when it is written to.
+    gone = asyncio.create_task(_until_closed(reader))
+    gone.add_done_callback(lambda _: streaming.cancel())
+    try:
+        async with aclosing(answer.events) as events:
+            async for event in events:
+                writer.write(event)
+                async with asyncio.timeout(CLIENT_S):
+                    await writer.drain()
+    finally:
+        gone.cancel()
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> None:
+    with suppress(OSError):
+        while await reader.read(_HEAD_BYTES_MAX):
+            pass
 
 
 def _host_of(lines: list[str]) -> str:

@@ -38,7 +38,7 @@ from topology.tree import Plan
 _WATCHED_S = 62.0  # until the sparklines, which show a minute, are full
 _DEAD_S = 6.0  # after the kill
 _BURST = 12  # messages at once
-_COLOURS = 64  # of a picture: the page has few, and the file is a third
+_COLOURS = 256  # of a picture: the page has few, and the file is half as large
 _EVERY_S = 0.1  # between bursts
 
 INTERESTS = {

@@ -122,14 +122,19 @@ class LivePages:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        # Shielded: a client that goes away must not lose what is being opened.
+        opening = asyncio.create_task(self._open_once())
         try:
-            async with self._opening:
-                if self._observer is None:
-                    self._observer = await asyncio.to_thread(self._open, self._settings)
-                return self._observer
+            return await asyncio.shield(opening)
         except BaseException:
             self._leave()
             raise
+
+    async def _open_once(self) -> Observer:
+        async with self._opening:
+            if self._observer is None:
+                self._observer = await asyncio.to_thread(self._open, self._settings)
+            return self._observer
 
     def _leave(self) -> None:
         self._watching -= 1

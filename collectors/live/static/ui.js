@@ -515,6 +515,6 @@ for (const state of STATES) {
 {
   const item = make("li", "", $("legend"));
   const drawn = svg("svg", { class: "width", viewBox: "0 0 26 10" }, item);
-  svg("path", { d: "M1 5L25 2V8z", class: "area" }, drawn);
+  svg("path", { d: "M1 5L25 1V9z" }, drawn);
   item.append("width: messages relayed");
 }

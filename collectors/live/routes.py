@@ -1,6 +1,6 @@
 """The live page: its files, its events, its timelines, and the explanation of a message.
 
-    /           the page; /ui.css and /ui.js are its other files, and there are no more
+    /           the page; /ui.css, /ui.js and /ui.svg are its other files
     /events     server-sent events: "layout" at the start and with each plan, "moment" each tick
     /timeline   server-sent events: the messages of ?interest= that have the words of ?q=
     /explain    what `amcast explain` says of ?id=, as JSON
@@ -47,8 +47,8 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_FILES = {"/": "ui.html", "/ui.css": "ui.css", "/ui.js": "ui.js"}
-_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_FILES = {"/": "ui.html", "/ui.css": "ui.css", "/ui.js": "ui.js", "/ui.svg": "ui.svg"}
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 class LivePages:

@@ -141,10 +141,8 @@ def test_the_tree_is_walked_by_keys_and_shows_the_logs_of_one_collector(live):
     until(lambda: second.name in live.page.text("h-logs"), "the logs of the second collector")
     own = set(live.system.plan.own_logs(second.name))
     until(lambda: {row.split()[0] for row in live.page.rows("logs")} == own, "its own logs only")
-    active = (
-        "const box = document.getElementById('tree');"
-        "return document.getElementById(box.getAttribute('aria-activedescendant')).ariaSelected"
-    )
+    active = """const box = document.getElementById('tree');
+        return document.getElementById(box.getAttribute('aria-activedescendant')).ariaSelected"""
     assert live.page.run(active) == "true"
     live.page.press(ENTER)
     until(lambda: live.page.text("h-logs") == "Logs", "all logs again")

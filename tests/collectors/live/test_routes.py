@@ -95,7 +95,7 @@ def pages(settings):
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
-def test_the_page_is_three_files_under_a_strict_policy(pages):
+def test_the_page_is_a_few_files_under_a_strict_policy(pages):
     for path, kind in (("/", "html"), ("/ui.css", "css"), ("/ui.js", "javascript")):
         head, body = pages.ask(path)
         assert head.startswith("HTTP/1.1 200")

@@ -432,7 +432,7 @@ document.addEventListener("keydown", (event) => {
 async function explain(id, message) {
   text($("x-title"), `Message ${id}`);
   const facts = message ? [["to", message.to.split("+").join(", ")], ["key", message.key || "none"],
-    ["stored", stamp(message.stored)],
+    ["made", stamp(message.stored)],
     ["ordered", message.ordered ? `${stamp(message.ordered)} by ${message.by}` : "by its log"],
     ["order of", `${message.from}, record ${message.record}, epoch ${message.epoch}`]] : [];
   $("x-facts").replaceChildren(...facts.flatMap(([name, value]) => {

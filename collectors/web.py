@@ -184,8 +184,11 @@ class WebServer:
             if method == "GET" and len(self._streams) < STREAMS_MAX:
                 return answer
             await answer.events.aclose()
+            if method == "HEAD":
+                kind = "text/event-stream"
+                return _bytes_of(WebDocument(HTTPStatus.OK, kind, b"", answer.headers), body=False)
             busy = {"error": "too many pages are open here; close one"}
-            return _written(HTTPStatus.SERVICE_UNAVAILABLE, busy, body=method == "GET")
+            return _written(HTTPStatus.SERVICE_UNAVAILABLE, busy)
         assert page is not None
         status, document = page()
         return _written(status, document, body=method == "GET")

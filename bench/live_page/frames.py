@@ -121,7 +121,8 @@ class MadeUpObserver(Observer):
                 else Reported(state="running", process="a")
                 for number, node in enumerate(plan.collectors)
             }
-            picture.tick(int(time.time() * 1000), ends, positions, reported)
+            with self._drawing:
+                picture.tick(int(time.time() * 1000), ends, positions, reported)
             self._tell()
             self._stop.wait(TICK_S)
 

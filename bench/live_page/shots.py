@@ -140,9 +140,8 @@ def main(folder: Path) -> None:
 def _shoot(pages: dict[str, Any], folder: Path, name: str) -> None:
     for scheme, page in pages.items():
         picture = Image.open(io.BytesIO(page.get_screenshot_as_png())).convert("RGB")
-        picture.quantize(_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-            folder / f"{name}-{scheme}.png", optimize=True
-        )
+        few = picture.quantize(_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(folder / f"{name}-{scheme}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,8 @@ Described = Callable[[LivePicture], tuple[dict[str, Any], str]]
 
 
 def watch(chosen: Settings, described: Described, output: Output, timeout_s: float | None) -> None:
-    """Print a line a second, until Ctrl-C or for `timeout_s` seconds."""
-    for picture in _pictures(chosen, timeout_s):
-        document, line = described(picture)
+    """Print a line a second, until Ctrl-C or for `timeout_s` seconds after the first."""
+    for document, line in _described(chosen, described, timeout_s):
         typer.echo(json.dumps(document) if output is Output.JSON else line)
 
 
@@ -38,30 +37,31 @@ def wait_healthy(chosen: Settings, output: Output, timeout_s: float) -> None:
     """Wait until every collector of the running epoch is up; raises `TimedOut`, which says why."""
     deadline = time.monotonic() + timeout_s
     with closing(observe(chosen)) as observer:
-        picture = observer.first(timeout_s)
-        while picture.unhealthy or observer.error:
+        observer.first(timeout_s)
+        while (unhealthy := observer.look(lambda picture: picture.unhealthy)) or observer.error:
             if not observer.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                why = observer.error or "; ".join(
-                    f"{name} is {state}" for name, state in picture.unhealthy.items()
-                )
+                states = "; ".join(f"{name} is {state}" for name, state in unhealthy.items())
+                why = observer.error or states
                 raise TimedOut(f"not all collectors are up after {timeout_s:g} s: {why}")
-            picture = observer.picture or picture
-    document, line = status_of(picture)
+        document, line = observer.look(status_of)
     typer.echo(json.dumps({**document, "healthy": True}) if output is Output.JSON else line)
 
 
-def _pictures(chosen: Settings, timeout_s: float | None) -> Iterator[LivePicture]:
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+def _described(
+    chosen: Settings, described: Described, timeout_s: float | None
+) -> Iterator[tuple[dict[str, Any], str]]:
     with closing(observe(chosen)) as observer:
-        yield observer.first(_FIRST_S if timeout_s is None else timeout_s)
+        observer.first(_FIRST_S)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        yield observer.look(described)
         due = time.monotonic() + _EVERY_S
         while deadline is None or time.monotonic() < deadline:
             observer.wait(_EVERY_S)
             if observer.error:
                 raise TimedOut(observer.error)
-            if time.monotonic() >= due and observer.picture is not None:
+            if time.monotonic() >= due:
                 due += _EVERY_S
-                yield observer.picture
+                yield observer.look(described)
 
 
 def lag_of(picture: LivePicture) -> tuple[dict[str, Any], str]:

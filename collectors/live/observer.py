@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from collectors.live.facts import LivePicture, Reported, begun, worst_check
 from collectors.live.ordered_runs import OrderedRuns
@@ -28,6 +28,7 @@ from multicast.order import OrderRecord, OrderStream
 from multicast.settings import Settings
 from topology.tree import Plan
 
+_T = TypeVar("_T")
 TICK_S = 0.5  # a page that shows a dead collector within two seconds has three tries
 _PAGE_S = 1.0  # a page takes milliseconds; one that hangs must be shown within 2 s as well
 # Records of each stream before its end that are read at the start, so that the timeline can say who
@@ -53,6 +54,7 @@ class Observer:
         self._topic = topic
         self._stop = threading.Event()
         self._moved = threading.Condition()
+        self._drawing = threading.Lock()  # held to change the picture, and to read it
         self._ticks = 0
         self._listeners: dict[Callable[[], None], None] = {}
         self._streams: dict[TopicPartition, OrderStream] = {}
@@ -87,6 +89,12 @@ class Observer:
                 why = self.error or "the order was not read to its end"
                 raise TimedOut(f"topic {self._topic} gave nothing in {timeout_s:g} s: {why}")
         return self.picture
+
+    def look(self, described: Callable[[LivePicture], _T]) -> _T:
+        """Describe the picture, while no tick changes it; there must have been a first one."""
+        assert self.picture is not None
+        with self._drawing:
+            return described(self.picture)
 
     def close(self) -> None:
         """End both threads and close the driver; returns within seconds."""
@@ -128,7 +136,8 @@ class Observer:
                     self._streams = self._opened(state, plan, checkpoints=checkpoints)
                     reader.add({each: stream.offset_next for each, stream in self._streams.items()})
                     self._catch_up(reader)
-                    self.picture = begun(plan, plan.epoch, _now_ms(), self.picture)
+                    with self._drawing:
+                        self.picture = begun(plan, plan.epoch, _now_ms(), self.picture)
                 assert self.picture is not None
                 self.state = state.copy()
                 self._tick(self.picture, state)
@@ -188,15 +197,14 @@ class Observer:
             }
             for stream in self._streams.values()
         }
-        picture.check = worst_check(
+        check = worst_check(
             answer.get("check") for answer in self._pages.values() if not isinstance(answer, str)
         )
-        picture.tick(
-            _now_ms(),
-            {log.name: ends[log_partition(log)] for log in plan.logs},
-            positions,
-            {node.name: self._reported(state, plan, node.name) for node in plan.collectors},
-        )
+        reported = {node.name: self._reported(state, plan, node.name) for node in plan.collectors}
+        by_log = {log.name: ends[log_partition(log)] for log in plan.logs}
+        with self._drawing:
+            picture.check = check
+            picture.tick(_now_ms(), by_log, positions, reported)
 
     def _tell(self) -> None:
         with self._moved:

@@ -175,9 +175,9 @@ class LivePages:
                     yield _event("problem", {"error": observer.error})
                 elif picture is not shown:
                     shown = picture
-                    yield _event("layout", {**layout(picture), "payloads": self._payloads})
+                    yield _event("layout", {**observer.look(layout), "payloads": self._payloads})
                 if picture is not None and not observer.error:
-                    yield _event("moment", moment(picture))
+                    yield _event("moment", observer.look(moment))
                 await moved.wait(_PING_S)
         finally:
             observer.ignore(moved.call)

@@ -4,6 +4,7 @@
 """
 
 import re
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -85,7 +86,7 @@ def all_up(page, system):
 
 
 def took(what, began):
-    print(f"\n{what}: {time.monotonic() - began:.2f} s")  # noqa: T201
+    sys.stderr.write(f"\n{what}: {time.monotonic() - began:.2f} s\n")
 
 
 def test_a_killed_collector_is_shown_and_its_lag_builds_up_and_drains(live):

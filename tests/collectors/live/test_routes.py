@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import threading
 from contextlib import closing
@@ -21,21 +22,11 @@ HERE = "127.0.0.1"
 HOSTILE = "<img src=x onerror=alert(1)>\r\n\r\nevent: moment"
 
 
-class Pages:
-    """The pages of a topic on a thread of their own."""
+class Asked:
+    """A client of the pages at a port."""
 
-    def __init__(self, settings, host=HERE):
-        listening = listen_at(HERE, 0)
-        self.port = listening.getsockname()[1]
-        self._live = LivePages(settings, host)
-        self._server = WebServer({}, self._live.routes())
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.run(self._server.start(listening))
-
-    def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+    def __init__(self, port):
+        self.port = port
 
     def open(self, path, host=HERE, method="GET"):
         opened = socket.create_connection((HERE, self.port), PATIENCE_S)
@@ -60,6 +51,23 @@ class Pages:
                     if enough(found):
                         return found
         raise AssertionError(found)
+
+
+class Pages(Asked):
+    """The pages of a topic on a thread of their own."""
+
+    def __init__(self, settings, host=HERE):
+        listening = listen_at(HERE, 0)
+        super().__init__(listening.getsockname()[1])
+        self._live = LivePages(settings, host)
+        self._server = WebServer({}, self._live.routes())
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.run(self._server.start(listening))
+
+    def run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
 
     def close(self):
         self.run(self._server.stop())
@@ -157,6 +165,15 @@ def test_a_message_is_explained_and_nonsense_is_a_sentence(pages):
     assert "is not a message's ID" in json.loads(pages.ask("/explain?id=%3Cb%3E")[1])["error"]
 
 
+def test_the_collectors_own_port_serves_the_same_page_beside_its_status(system):
+    log = (system.folder / f"{system.topic}.log").read_text()
+    port = int(re.search(r"http://127\.0\.0\.1:(\d+)/status", log)[1])
+    asked = Asked(port)
+    assert b"<title>amcast" in asked.ask("/")[1]
+    assert json.loads(asked.ask("/status")[1])["topic"] == system.topic
+    assert asked.events("/events", "layout")[0]["topic"] == system.topic
+
+
 def test_off_the_loopback_no_payload_is_shown(settings):
     with closing(Pages(settings, host="0.0.0.0")) as pages:
         rows = pages.events("/timeline?interest=C1", "rows", lambda all_: all_[-1]["rows"])
@@ -178,7 +195,7 @@ def test_more_streams_than_allowed_are_refused_and_who_leaves_makes_room(setting
 
 def test_the_commands_wait_and_watch(system):
     common = system.common()
-    done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "60s")
+    done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "4m")
     assert (done.returncode, done.stderr) == (0, "")
     assert "collectors up" in done.stdout
     for verb in ("lag", "status"):
@@ -194,7 +211,7 @@ def test_the_commands_wait_and_watch(system):
 
 def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as idle:
-        wait = ("--wait", "healthy", "--timeout", "3s")
+        wait = ("--wait", "healthy", "--timeout", "15s")
         done = amcast("collectors", "status", *idle.common(), *wait)
         assert done.returncode == 4
-        assert "not all collectors are up after 3 s: K1 is silent: no process" in done.stderr
+        assert "not all collectors are up after 15 s: K1 is silent: no process" in done.stderr

@@ -19,7 +19,8 @@ a standby of all collectors. A collector that left its share ends at once if it 
 when another instance's record is accepted, or after `_LINGER_S`.
 
 `/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
-`/status` describes each collector. Both are served at AMCAST_WEB_HOST only.
+`/status` describes each collector; `/` is the live page of the topic (`live/routes.py`). All are
+served at AMCAST_WEB_HOST only.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
 from collectors.entry_counts import EntryCounts
+from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
 from collectors.metrics import exposition
 from collectors.placement import share_out
@@ -427,12 +429,14 @@ class Web(Service):
     """Serves the pages instead of Faust's own server, which bounds neither time nor connections."""
 
     def __post_init__(self) -> None:
+        self._live = LivePages(_settings, _web_host)
         self._server = WebServer(
             {
                 "/healthz": _healthz,
                 "/status": lambda: (HTTPStatus.OK, _status()),
                 "/metrics": lambda: (HTTPStatus.OK, exposition(_status()["nodes"])),
-            }
+            },
+            self._live.routes(),
         )
 
     async def on_start(self) -> None:
@@ -442,6 +446,7 @@ class Web(Service):
     async def on_stop(self) -> None:
         """Stop answering requests."""
         await self._server.stop()
+        await self._live.close()
 
 
 class _WebAddress:

@@ -85,6 +85,8 @@ DOORS = {
     "pyspark": ("bench/pipeline/", "multicast/spark/"),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
+    "selenium": ("bench/live_page/browser.py",),
+    "PIL": ("bench/live_page/shots.py",),
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [
@@ -107,6 +109,8 @@ PURE = [
     "collectors/adoption/facts.py",
     "collectors/doctor/facts.py",
     "collectors/explain/facts.py",
+    "collectors/live/facts.py",
+    "collectors/live/ordered_runs.py",
     "collectors/doctor/checks.py",
     "collectors/placement.py",
     "collectors/epoch_change.py",

@@ -339,6 +339,7 @@ class Consumer:
             self._observed = self._observe(
                 self._request,
                 delivery.position,
+                control,
                 earliest=where == "earliest",
                 at_end=self._at_end,
             )

@@ -87,7 +87,8 @@ class Producer:
     share its request: a larger value adds latency and lowers the cost of each message; by default
     what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's client
     and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the key and
-    the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans (docs/tracing.md).
+    the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
+    messages, or of a share of them, like 0.01 (docs/tracing.md).
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class Producer:
         announce: bool = True,
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
-        tracing: bool = False,
+        tracing: bool | float = False,
     ) -> None:
-        self._spans = spans_of_producer(wanted=tracing)
+        self._spans = spans_of_producer(tracing)
         partitioner = partitioner_named(partitioner)
         check_client(client or {})
         tuning = producer_settings(client or {})

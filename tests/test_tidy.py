@@ -81,7 +81,7 @@ DOORS = {
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
-    "opentelemetry": ("multicast/tracing/",),
+    "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
     "prometheus_client": ("ordering_osn/api/metrics.py",),
     "pyspark": ("bench/pipeline/", "multicast/spark/"),
     "matplotlib": ("bench/report/report.py",),

@@ -66,7 +66,7 @@ class AsyncProducer(LoopBound):
         announce: bool = True,
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
-        tracing: bool = False,
+        tracing: bool | float = False,
     ) -> None:
         super().__init__()
         self._make_producer = partial(

@@ -1,5 +1,9 @@
 """The producer's spans: from the call to Kafka's acknowledgement, with their context in a header.
 
+`share` of the messages get a span, beside those that are sent inside a sampled span or carry the
+context of one. To draw before OpenTelemetry's SDK is asked costs a fraction of a microsecond, and
+to ask it some three. What its sampler then says counts, too.
+
 A message whose span is sampled carries the W3C header `traceparent` (and `tracestate`). It is an
 ordinary header, so every reader passes it on or ignores it. A message that is not sampled carries
 none, and costs its consumers nothing. A `traceparent` that the application gave itself stays, and
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from random import random
 from typing import Any
 
 from multicast.drivers.protocol import Appended, AppendOutcome, Headers
@@ -21,19 +26,30 @@ from multicast.tracing.context import PROPAGATOR, carried, first_header, tracer
 from topology import extra
 
 with extra("tracing"):
-    from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+    from opentelemetry.trace import (
+        INVALID_SPAN,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        get_current_span,
+        set_span_in_context,
+    )
 
 
 class ProducerSpans:
     """Makes the spans of one producer; from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
         self._tracer = tracer()
+        self._share = share
 
     def message(
         self, route: Route, headers: Headers, done: Callable[[AppendOutcome], None]
     ) -> tuple[Headers, Callable[[AppendOutcome], None]]:
         """Begin the span of one message; give its headers, and what takes its outcome."""
+        if not self._chosen(headers):
+            return headers, done
         span = self._begin(route, headers)
         if not span.is_recording():
             return headers, done
@@ -54,6 +70,8 @@ class ProducerSpans:
         Gives the messages with the header, what takes an outcome, and what takes the number of
         messages whose append has started.
         """
+        if not self._chosen(()):
+            return messages, done, _ignore
         span = self._begin(route, ())
         if not span.is_recording():
             return messages, done, _ignore
@@ -65,21 +83,30 @@ class ProducerSpans:
         ]
         return messages._replace(headers=headed), traced.settled, traced.started
 
+    def _chosen(self, headers: Headers) -> bool:
+        if random() < self._share:  # noqa: S311 - a sample, no secret
+            return True
+        around = get_current_span(carried(headers)) if headers else get_current_span()
+        if around is INVALID_SPAN and headers:
+            around = get_current_span()
+        return around is not INVALID_SPAN and around.get_span_context().trace_flags.sampled
+
     def _begin(self, route: Route, headers: Headers) -> Span:
-        parent = None if first_header(headers) is None else carried(headers)
-        return self._tracer.start_span(
-            f"multicast {route.log.topic}",
-            parent,
-            SpanKind.PRODUCER,
-            {
-                "messaging.system": "kafka",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": route.partition.topic,
-                "messaging.destination.partition.id": str(route.partition.partition),
-                "amcast.log": route.log.name,
-                "amcast.to": route.exact,
-            },
-        )
+        parent = carried(headers) if headers and first_header(headers) is not None else None
+        # Its attributes come after the sampler's decision: most spans are not recorded.
+        span = self._tracer.start_span("multicast " + route.log.topic, parent, SpanKind.PRODUCER)
+        if span.is_recording():
+            span.set_attributes(
+                {
+                    "messaging.system": "kafka",
+                    "messaging.operation.type": "send",
+                    "messaging.destination.name": route.partition.topic,
+                    "messaging.destination.partition.id": str(route.partition.partition),
+                    "amcast.log": route.log.name,
+                    "amcast.to": route.exact,
+                }
+            )
+        return span
 
 
 class _BatchSpan:

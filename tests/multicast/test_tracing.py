@@ -12,8 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 
 from collectors.testing.running import RunningTopic
+from multicast import Producer
 from multicast.aio import AsyncConsumer, AsyncProducer
-from multicast.errors import AppendRefused
+from multicast.errors import AppendRefused, UsageError
 from multicast.tracing.context import context_of
 from tests.helpers.system import PATIENCE_S, until
 
@@ -119,6 +120,27 @@ def test_what_is_not_sampled_has_no_header_and_no_span_anywhere(topic, spans):
     for name in ("C1", "C2"):
         assert [list(each.headers) for each in received(topic, name, 3)] == [[], [], []]
     assert [*spans("multicast"), *spans("order"), *spans("deliver")] == []
+
+
+def test_a_share_of_the_messages_is_traced_and_all_of_a_sampled_caller(topic, spans):
+    with topic.producer(tracing=1e-9) as producer:
+        for _ in range(5):
+            producer.multicast(b"x", to={"P1", "P2"}).accepted(PATIENCE_S)
+        assert spans("multicast") == []
+        with trace.get_tracer("test").start_as_current_span("caller"):
+            producer.multicast(b"x", to={"P1", "P2"}).accepted(PATIENCE_S)
+            headers = {"other": b"1"}
+            producer.multicast(b"x", to={"P1", "P2"}, headers=headers).accepted(PATIENCE_S)
+    assert len(spans("multicast")) == 2
+    for name in ("C1", "C2"):
+        received(topic, name, 7)
+    assert len(spans("deliver")) == 4
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(UsageError, match="from 0 to 1"):
+        Producer("127.0.0.1:1", topic="A", tracing=share)
 
 
 def test_a_traceparent_of_the_application_stays_and_is_the_parent(topic, spans):

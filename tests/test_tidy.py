@@ -141,6 +141,7 @@ PURE = [
     "multicast/subscription.py",
     "multicast/verification/replay.py",
     "multicast/verification/report.py",
+    "multicast/verification/window.py",
     "ordering_osn/api/multi/log_end.py",
     "ordering_osn/api/multi/merge.py",
     "ordering_osn/api/multi/signed_request.py",

@@ -56,6 +56,10 @@ def run(
         bool,
         typer.Option("--standby", help="Be a standby for --node: append while nobody else does."),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Also read as every consumer of the plan, and check that."),
+    ] = False,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -85,6 +89,7 @@ def run(
         AMCAST_DRIVER=chosen.driver,
         AMCAST_NODES=",".join(node or []),
         AMCAST_STANDBY="on" if standby else "",
+        AMCAST_CHECK="on" if check else "",
     )
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)

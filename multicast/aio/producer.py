@@ -67,6 +67,7 @@ class AsyncProducer(LoopBound):
         announce: bool = True,
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
+        tracing: bool | float = False,
     ) -> None:
         super().__init__()
         self._make_producer = partial(
@@ -81,6 +82,7 @@ class AsyncProducer(LoopBound):
             announce=announce,
             linger_ms=linger_ms,
             partitioner=partitioner,
+            tracing=tracing,
         )
         self._block_s = block_s
         self._producer: Producer

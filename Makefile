@@ -36,8 +36,9 @@ simulate: .venv/ready
 # Real faults on a whole system, in network namespaces: root, iproute2 and util-linux. What happens
 # beside its load (asides) the tests try one by one. A violation ends with 3 and fails; a recovery that
 # took longer than is allowed ends with 1 and is told only: a busy machine is not a broken one.
+FAULTS ?= 60
 nemesis: .venv/ready
-	$(BIN)/amcast bench nemesis --seed 8 --faults 60 --without 'aside-*' --rate 200 --patience 180 \
+	$(BIN)/amcast bench nemesis --seed 8 --faults $(FAULTS) --without 'aside-*' --rate 200 --patience 180 \
 	  || [ $$? -eq 1 ]
 
 # Bytes that nobody of ours wrote, to every decoder of bytes (bench/fuzz/); a failure prints the

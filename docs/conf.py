@@ -35,5 +35,5 @@ autodoc_typehints = "signature"
 autodoc_mock_imports = [
     "kafka", "confluent_kafka", "crc32c", "highspy", "pulp", "pyarrow", "pyspark",
 ]  # fmt: skip
-# Types of other packages, and those of the project's own that are not public, have no page here.
+# Types of other packages, and those of the project that are not public, have no page to link to.
 nitpick_ignore_regex = [("py:.*", r".*")]

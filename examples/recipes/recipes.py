@@ -23,7 +23,7 @@ _POLL_S = 0.5  # one wait; the bound below counts them
 _POLLS_MAX = 120  # a replica that does not come past a stored message within a minute is stuck
 
 
-class State:
+class RecipeState:
     """What all replicas have in common; `apply` depends on the state and the command alone."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Replica:
         self._consumer = consumer
         self._to = frozenset(to)
         self._own: dict[MessageID, Any] = {}
-        self.state = State()
+        self.state = RecipeState()
 
     def send(self, do: str, **fields: Any) -> MessageID:
         """Multicast a command; return when all in-sync replicas of Kafka have stored it."""
@@ -93,7 +93,7 @@ class Replica:
                 if message.message_id in self._own:
                     self._own[message.message_id] = answer
 
-    def read_at_least(self, message_id: MessageID) -> State:
+    def read_at_least(self, message_id: MessageID) -> RecipeState:
         """Give the state once it contains a message: never an older one, perhaps a newer one.
 
         Replicas are at the same place of the order at different times. Who hands the ID of a

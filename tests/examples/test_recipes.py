@@ -10,7 +10,7 @@ import pytest
 from multicast.testing import system
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "recipes"))
-from recipes import Guarded, Replica, State
+from recipes import Guarded, Replica, RecipeState
 
 TO = {"P1", "P2"}
 NAMES = ("C1", "C2", "C3", "C4", "C5")
@@ -83,7 +83,7 @@ def test_a_set_at_a_wrong_version_changes_nothing_at_anybody(group):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_command_that_is_applied_twice_in_a_row_has_the_effect_of_one(seed):
-    once, twice = State(), State()
+    once, twice = RecipeState(), RecipeState()
     for command in random_commands(seed, 200):
         once.apply(command)
         twice.apply(command)

@@ -10,7 +10,7 @@ import pytest
 from multicast.testing import system
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "recipes"))
-from recipes import Guarded, Replica, RecipeState
+from recipes import Guarded, RecipeState, Replica
 
 TO = {"P1", "P2"}
 NAMES = ("C1", "C2", "C3", "C4", "C5")

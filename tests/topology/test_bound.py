@@ -12,7 +12,14 @@ from topology.planner.cost import Measure, bits
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import maximised
-from topology.planner.light import Budget, LightCollectors, Restricted, least_boundaries
+from topology.planner.light import (
+    Budget,
+    Exhausted,
+    LightCollectors,
+    Restricted,
+    least_boundaries,
+    small_boundaries,
+)
 from topology.planner.prices import DemandPrices
 
 STEPS = 10_000_000
@@ -175,3 +182,17 @@ def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts
             monkeypatch.setattr(bound, "AREA_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "UNITS_MAX", units)
             assert 0 < bound.bounded(measure, steps=steps) <= least
+
+
+def test_a_level_that_cannot_end_within_the_budget_is_not_begun():
+    part, _ = random_part(0)
+    lower = LightCollectors(part, 3, Budget(STEPS))
+    few = lower.steps // 4
+    sets = Budget(STEPS)
+    small_boundaries(part, 4, sets)
+    budget = Budget(STEPS - sets.steps + few)  # all sets of demands, then a few steps more
+
+    with pytest.raises(Exhausted):
+        LightCollectors(part, 4, budget, lower=lower)
+
+    assert budget.steps == few, "the search of families was begun"

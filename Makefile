@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint unit campaign simulate nemesis fuzz model lock dist sbom clean
+.PHONY: demo test lint unit campaign simulate nemesis fuzz model docs lock dist sbom clean
 
 demo: .venv/ready
 	$(BIN)/amcast demo
@@ -52,6 +52,16 @@ model: .venv/ready
 	$(BIN)/python -m bench.exhaustive
 	spec/check
 
+# The pages and the docstrings as a site in build/site. Sphinx has an environment of its own, so that
+# what it needs does not bind what the product needs.
+docs: .venv-docs/ready
+	.venv-docs/bin/python -m sphinx --nitpicky --fail-on-warning --quiet -b html -c docs . build/site
+
+.venv-docs/ready: docs/requirements.lock
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r $<
+	touch $@
+
 # The environment is made anew whenever the lock or the package's description changes.
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv --clear .venv
@@ -63,6 +73,8 @@ lock: .venv/ready
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links --no-header --extra dev --extra bench --extra all -o requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
+	  --no-emit-trusted-host --no-emit-find-links --no-header -o docs/requirements.lock docs/requirements.in
 
 # The wheel and the source distribution, as tests/system/test_wheel.py builds and tries them.
 dist: .venv/ready
@@ -80,4 +92,4 @@ sbom: .venv/ready
 	  --output-reproducible -o dist/amcast.cdx.json
 
 clean:
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-docs dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

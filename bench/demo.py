@@ -1,9 +1,9 @@
 """`amcast demo`: plan, order, deliver and verify 2,000 real messages on a real broker.
 
 The demo starts a broker and plans the tree for five teams that watch overlapping modules of a real
-project. It starts the collectors as processes, multicasts the project's commits to the modules that
-they touched, kills and restarts a collector meanwhile, delivers to every team, and checks the
-guarantees over the complete delivery histories.
+project. It starts the collectors as processes, and a standby for one of them, multicasts the
+project's commits to the modules that they touched, kills and restarts that collector meanwhile,
+delivers to every team, and checks the guarantees over the complete delivery histories.
 """
 
 from __future__ import annotations
@@ -141,6 +141,8 @@ def demo(
         say.print(tree, highlight=False, soft_wrap=True)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-demo-")))
         host = stack.enter_context(CollectorProcesses(bootstrap, topic, name, plan, folder))
+        for collector in host.names[-1:]:  # it will be killed
+            host.stand_by(collector)
         host.wait_healthy()
         run = DemoRun(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
         with RunWork(opened, plan) as counting:

@@ -218,7 +218,8 @@ def _lines(
     yield ""
     lines = list(picture(teams))
     if lines:
-        yield "The order, where most teams meet. A number is a team's own count; · is not for it:"
+        yield "Part of the order. A column is a team: 7 is its seventh message, · is not for it."
+        yield "In every column the numbers grow downwards, so all teams agree on the order:"
         yield ""
         yield from (f"  {line}" for line in lines)
         yield ""
@@ -236,7 +237,8 @@ def _lines(
     yield "Try next:"
     yield f"  {amcast} demo --force --history run.jsonl && {amcast} verify run.jsonl"
     yield f"  {amcast} osn demo         money between four blockchains while everything is killed"
-    yield f"  {amcast} local            a broker for your own topic: README.md, Quick start"
+    yield f"  {amcast} local up         a broker for your own topic: README.md, Quick start"
+    yield f"  {amcast} adopt TOPIC      order a topic that you have: docs/adopt.md"
 
 
 def _latency(result: Mapping[str, Any]) -> Iterator[str]:
@@ -257,7 +259,7 @@ def _latency(result: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"Failover: collector {result['killed']} was killed (kill -9); its teams "
             f"({', '.join(phases_found['affected_teams'])}) got new messages again after "
-            f"{phases_found['failover_s']:.1f} s"
+            f"{phases_found['failover_s']:.2f} s, from its standby"
         )
     again = result["replay"]
     if again["deliveries"]:

@@ -10,6 +10,7 @@ cannot merge partitions and append the result exactly once. The acceptance rule 
     AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where to receive announcements
     AMCAST_NODES                                    collectors, comma-separated; default: a share
     AMCAST_STANDBY                                  "on": be a standby for AMCAST_NODES
+    AMCAST_CHECK                                    "on": check all deliveries (docs/check.md)
     AMCAST_WEB_HOST, AMCAST_WEB_PORT                default 127.0.0.1 and 6066
 
 Without AMCAST_NODES all processes share the collectors: each is primary of some, and standby of
@@ -19,7 +20,8 @@ a standby of all collectors. A collector that left its share ends at once if it 
 when another instance's record is accepted, or after `_LINGER_S`.
 
 `/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
-`/status` describes each collector. Both are served at AMCAST_WEB_HOST only.
+`/status` describes each collector; `/` is the live page of the topic (`live/routes.py`). All are
+served at AMCAST_WEB_HOST only.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
 from collectors.entry_counts import EntryCounts
+from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
 from collectors.metrics import exposition
 from collectors.placement import share_out
@@ -52,6 +55,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.settings import settings
+from multicast.verification.running_check import RunningCheck
 from topology import extra
 
 with extra("collectors"):
@@ -79,6 +83,7 @@ _GROUP_EVERY_S = 0.05  # only while a process waits for its group or its first c
 # An acting instance that is no longer our share runs on until another one acts, or for this time:
 # longer than its successor needs to start.
 _LINGER_S = 10.0
+_CHECK_ENDS_S = 5.0  # its thread may wait for the cluster; the process does not wait for that
 _STEADY_S = 10.0  # an instance that ran for so long is restarted with the shortest delay
 
 
@@ -126,6 +131,10 @@ def _or_exit(call: Callable[[], _T]) -> _T:
 def _listen() -> str:
     """Give the address at which to receive announcements."""
     return _settings.listen or address_towards(_settings.bootstrap)
+
+
+def _open_driver() -> Driver:
+    return open_driver(_settings.driver, _settings.bootstrap, _settings.client)
 
 
 def _web_port() -> int:
@@ -273,6 +282,7 @@ class CollectorHost(Service):
         self.member: GroupMember | None = None
         self._began = time.monotonic()
         self.check = StartCheck(_settings)
+        self.order_check: RunningCheck | None = None
 
     async def on_start(self) -> None:
         """Connect, and join the group unless AMCAST_NODES names our collectors."""
@@ -281,15 +291,16 @@ class CollectorHost(Service):
         gc.collect()
         gc.freeze()
         try:
-            self._driver = await asyncio.to_thread(
-                open_driver, _settings.driver, _settings.bootstrap, _settings.client
-            )
+            self._driver = await asyncio.to_thread(_open_driver)
         except AmcastError as error:
             sys.stderr.write(f"amcast: {error}\n")
             raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
             self.member = GroupMember(_settings.bootstrap, _settings.client, _settings.topic)
             self.member.start()
+        if os.environ.get("AMCAST_CHECK") == "on":
+            self.order_check = RunningCheck(_open_driver, _settings.topic)
+            self.order_check.start()
         hosts.append(self)
 
     @Service.task
@@ -382,6 +393,8 @@ class CollectorHost(Service):
         """End all collectors at once, and leave the group."""
         if self.member is not None:
             self.member.stop()
+        if self.order_check is not None:
+            self.order_check.stop()
         for supervisor in self.supervisors.values():
             if supervisor.instance is not None:
                 supervisor.instance.stop()
@@ -390,6 +403,8 @@ class CollectorHost(Service):
         """Close what was opened; the start may not have opened everything."""
         if self.member is not None:
             await asyncio.to_thread(self.member.join)
+        if self.order_check is not None:
+            await asyncio.to_thread(self.order_check.join, _CHECK_ENDS_S)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
         if self._driver is not None:
@@ -414,6 +429,8 @@ def _status() -> dict[str, Any]:
     document = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
     document["process"] = _PROCESS.hex()
     document["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
+    for check in [host.order_check for host in hosts if host.order_check is not None]:
+        document["check"] = check.status()
     for member in [host.member for host in hosts if host.member is not None]:
         snapshot = member.snapshot
         document["member"] = snapshot.me if snapshot else None
@@ -427,12 +444,14 @@ class Web(Service):
     """Serves the pages instead of Faust's own server, which bounds neither time nor connections."""
 
     def __post_init__(self) -> None:
+        self._live = LivePages(_settings, _web_host)
         self._server = WebServer(
             {
                 "/healthz": _healthz,
                 "/status": lambda: (HTTPStatus.OK, _status()),
                 "/metrics": lambda: (HTTPStatus.OK, exposition(_status()["nodes"])),
-            }
+            },
+            self._live.routes(),
         )
 
     async def on_start(self) -> None:
@@ -442,6 +461,7 @@ class Web(Service):
     async def on_stop(self) -> None:
         """Stop answering requests."""
         await self._server.stop()
+        await self._live.close()
 
 
 class _WebAddress:

@@ -7,9 +7,10 @@ many instances append.
 
     waits   since when an append is due while no record of another instance was accepted
     acting  the instance appends what is due
+    alone   the process that acted is known to have ended (`engine/ended_processes.py`)
 
-A standby begins to act when an append has been due for its patience, and stops when a record of
-another instance is accepted. A former primary acts on until then.
+A standby begins to act when an append has been due for its patience, at once if it is alone, and
+stops when a record of another instance is accepted. A former primary acts on until then.
 """
 
 from __future__ import annotations
@@ -31,12 +32,17 @@ class Standby:
         self.takeovers = 0
         self.patience_s = patience_s
         self._others = 0  # accepted records of other instances
+        self._alone = False
         self._waits: float | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether an append is due, and we still give other instances time for it."""
         return self._waits is not None and not self.acting
+
+    def be_alone(self) -> None:
+        """Take the news that the process that acted has ended: what is due now is ours."""
+        self._alone = True
 
     def acts(self, core: Collector, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
@@ -45,11 +51,11 @@ class Standby:
         if self.primary:
             self.acting = True
         elif moved or (not self.acting and not core.due):
-            self.acting = False
+            self.acting = self._alone = False
             self._waits = None
         elif not self.acting:
             self._waits = now if self._waits is None else self._waits
-            if now - self._waits >= self.patience_s:
+            if self._alone or now - self._waits >= self.patience_s:
                 self.acting = True
                 self.takeovers += 1
         return self.acting

@@ -106,12 +106,19 @@ class Promises:
     _forgiven: int = 0  # debt whose announcements may still come, at most `LATE_MAX`
 
     def announced(self, producer: int, sent: int, settled: int) -> None:
-        """Report a producer's counts; old and repeated ones change nothing."""
-        known = self._sent.get(producer, settled)
-        if sent <= known or settled > sent:
+        """Report a producer's counts; old and repeated ones change nothing.
+
+        Of a producer that is not known yet, only what is not settled counts from now on.
+        """
+        if settled > sent:
             return
-        if producer not in self._sent and len(self._sent) >= PRODUCERS_MAX:
-            del self._sent[next(iter(self._sent))]
+        if producer not in self._sent:
+            if len(self._sent) >= PRODUCERS_MAX:
+                del self._sent[next(iter(self._sent))]
+            self._sent[producer] = settled
+        known = self._sent[producer]
+        if sent <= known:
+            return
         self._sent[producer] = sent
         # `late` appends are settled already, but announced only now: their announcements got lost
         # or were held back. Each stored message has lowered `promised`, so its announcement

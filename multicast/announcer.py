@@ -6,6 +6,11 @@ known. A thread follows the control topic, where collectors publish their addres
 Nothing waits for an announcement, and nothing is lost without it. A datagram that cannot be sent is
 dropped; of those that follow each other within `_SPACING_S` only the first is sent. The counts are
 cumulative, so the next datagram makes up for both.
+
+A producer's first append to a log takes up to a second: the client looks up the leader, connects,
+and gets its producer ID. A collector takes an announced message that does not come for as long to
+be lost, and fills its place with a skip. So until the first outcome of a log is known, datagrams
+only introduce the producer (0 sent); the first outcome is announced at once.
 """
 
 from __future__ import annotations
@@ -72,15 +77,24 @@ class LogAnnouncer:
             if self._socket is None or now - self._announced_at < _SPACING_S:
                 return
             self._announced_at = now
-            counts = (Count(self._number, self._sent, self._settled),)
+            counts = (Count(self._number, self._sent if self._settled else 0, self._settled),)
             raw = encode(self._token, Announcement(self._producer, counts))
         with contextlib.suppress(OSError, OverflowError):
             self._socket.sendto(raw, self._address)
 
     def settled(self, count: int) -> None:
-        """Add appends whose outcome is known; the next datagram contains them."""
+        """Add appends whose outcome is known; the next datagram contains them.
+
+        The first of a log is announced at once: the collector has counted its messages as
+        unannounced, and orders nothing early while more of those are stored than announced.
+        """
         with self._lock:
+            is_first = not self._settled
             self._settled += count
+            if is_first:
+                self._announced_at = 0.0
+        if is_first:
+            self.sent(0)
 
 
 class Announcer:

@@ -43,6 +43,7 @@ from multicast.subscription import (
     resume,
 )
 from multicast.topic_identity import refuse_changed_topics
+from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import HandedOut, observer_of
 from topology.tree import log_name
 
@@ -71,7 +72,8 @@ class Consumer:
     holds a position; it does not share messages out: each of its consumers gets all. Delivery
     begins at the committed cursor; at `start` if there is none, or if `committed` is False.
     Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
-    `driver` is a driver's name, or an open driver, which stays open. Raises `UncoveredInterest` if
+    `driver` is a driver's name, or an open driver, which stays open. `tracing` makes spans
+    (docs/tracing.md). Raises `UncoveredInterest` if
     no collector orders all logs of the interest, `UsageError` for an unknown partition.
     """
 
@@ -89,6 +91,7 @@ class Consumer:
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
+        tracing: bool = False,
     ) -> None:
         self._request = SubscriptionRequest.of(name, interest)
         self._bounds = bounds or Bounds()
@@ -97,6 +100,7 @@ class Consumer:
         self._void_too = void == "mark"
         self._void: Counter[WhyVoid] = Counter()
         group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
+        self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
@@ -286,6 +290,8 @@ class Consumer:
         anything is read it is offset 0. `nothing_after` takes it. Raises `UsageError` for a log
         that the interest does not meet, or a cursor before the last one given here or to `commit`.
         """
+        if isinstance(log, str):
+            raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
         name = log_name(log)
         with self._lock:
             logs = {log.name: log_partition(log) for log in self._delivery.logs.values()}
@@ -293,7 +299,8 @@ class Consumer:
         partition = logs.get(name)
         if partition is not None and (partition in known or not self._positions_known):
             return LogPosition(name, known.get(partition, 0))
-        raise UsageError(f"this consumer has no position in log {name} there")
+        known_logs = ", ".join(sorted(logs))
+        raise UsageError(f"this consumer reads no log {name} at that cursor; it reads {known_logs}")
 
     @property
     def void(self) -> dict[str, int]:
@@ -339,9 +346,12 @@ class Consumer:
             self._observed = self._observe(
                 self._request,
                 delivery.position,
+                control,
                 earliest=where == "earliest",
                 at_end=self._at_end,
             )
+            if self._spans is not None:
+                self._observed = self._spans.watching(self._observed)
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -438,6 +448,8 @@ class Consumer:
         if number != _ORDER:
             self._delivery.payload_read(number, records, position)
             return
+        if self._spans is not None:
+            self._spans.order_read(records)
         try:
             for record in records:
                 self._delivery.order_read(record.offset, record.value)
@@ -447,15 +459,8 @@ class Consumer:
                 raise
             # The checkpoint does not match the stream: read from the epoch's start instead.
             cursor = self._delivery.position
-            self._begin(
-                resume(
-                    self._control.state,
-                    self._request,
-                    cursor,
-                    bounds=self._bounds,
-                    checkpoints=False,
-                )
-            )
+            control, request = self._control.state, self._request
+            self._begin(resume(control, request, cursor, bounds=self._bounds, checkpoints=False))
             return
         self._delivery.order_passed(position)
 

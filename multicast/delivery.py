@@ -32,7 +32,7 @@ from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
 from multicast.cursor import Cursor
 from multicast.drivers.protocol import Headers, Record
-from multicast.messages import Covered, EpochMarker, MessageID, Special, special
+from multicast.messages import Covered, EpochMarker, MessageID, Special, has_reserved, special
 from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, Void
 from topology.tree import Log, Plan
 
@@ -411,7 +411,8 @@ class Delivery:
     def _hand_out(self, run: _Run, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""
         log = self.logs[run.log]
-        if not self.judges.active(run.log) and not any(map(_headers, taken)):
+        headed = filter(None, map(_headers, taken))
+        if not self.judges.active(run.log) and not any(map(has_reserved, headed)):
             return self._emit(run, log.to, taken, batches)
         count = 0
         plain: list[Record] = []

@@ -84,6 +84,11 @@ def special(log: str, headers: Headers) -> Special | None:
     return meaning
 
 
+def has_reserved(headers: Headers) -> bool:
+    """Whether a reserved name is among the headers; without one no header has a meaning."""
+    return any(name.startswith("amcast.") for name, _ in headers)
+
+
 def _meaning(log: str, name: str, text: str) -> Special | None:
     if name == SKIP and text == log:
         return Skip()

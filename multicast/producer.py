@@ -38,6 +38,7 @@ from multicast.keyed import (
     Partitioner,
     addressed,
     batched,
+    check_payload,
     find_log,
     header_pairs,
     partitioner_named,
@@ -54,6 +55,7 @@ from multicast.receipts import (
     Route,
     Settlement,
 )
+from multicast.tracing import spans_of_producer
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
@@ -86,7 +88,8 @@ class Producer:
     share its request: a larger value adds latency and lowers the cost of each message; by default
     what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's client
     and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the key and
-    the topic's number of Kafka partitions.
+    the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
+    messages, or of a share of them, like 0.01 (docs/tracing.md).
     """
 
     def __init__(
@@ -102,7 +105,9 @@ class Producer:
         announce: bool = True,
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
+        tracing: bool | float = False,
     ) -> None:
+        self._spans = spans_of_producer(tracing)
         partitioner = partitioner_named(partitioner)
         check_client(client or {})
         tuning = producer_settings(client or {})
@@ -324,35 +329,23 @@ class Producer:
         return message
 
     def start_all(
-        self,
-        payloads: Sequence[bytes | None],
-        *,
-        to: Iterable[str] | Keys,
-        done: Callable[[], None],
+        self, size: int, *, to: Iterable[str] | Keys, done: Callable[[], None]
     ) -> Receipts | None:
-        """Make the receipts for `send_some`; None as for `start`. `done`: all outcomes are known.
+        """Make the receipts of `size` messages for `send_some`; None as for `start`.
 
-        Raises what `start` raises, but `BufferFull`.
+        `done` is called when all outcomes are known. Raises what `start` raises, but `BufferFull`.
         """
         route = self._known_route(to)
         if route is None or not self._appender.ready(route.partition):
             return None
-        return Receipts(self._settlement, route, len(payloads), done)
+        return Receipts(self._settlement, route, size, done)
 
-    def send_some(
-        self,
-        receipts: Receipts,
-        first: int,
-        payloads: Sequence[bytes | None],
-        key: bytes | None = None,
-    ) -> int:
+    def send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of these messages, of which `first` is the first, without any wait.
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        keys = None if key is None else [key] * len(payloads)
-        messages = _headed(receipts.route, Batched(payloads, keys, None))
-        return self._send_some(receipts, first, messages)
+        return self._send_some(receipts, first, _headed(receipts.route, messages))
 
     def prepare(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> None:
         """Wait until `start` to this set needs no wait, or raise why it would fail.
@@ -398,14 +391,16 @@ class Producer:
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""
         route = receipts.route
+        done: Callable[[int, AppendOutcome], None] = partial(receipts.settle, first)
+        started = None
+        if self._spans is not None:
+            messages, done, started = self._spans.batch(route, messages, done)
         payloads, keys, headers = messages
         taken = self._appender.append_all(
-            route.partition,
-            payloads,
-            keys=keys,
-            headers=headers,
-            done=partial(receipts.settle, first),
+            route.partition, payloads, keys=keys, headers=headers, done=done
         )
+        if started is not None:
+            started(taken)
         if taken and route.announcer is not None:
             route.announcer.sent(taken)
         return taken
@@ -419,9 +414,11 @@ class Producer:
         headers: Headers,
     ) -> None:
         """Start one append and announce it; raises `BufferFull` at once."""
-        self._appender.append(
-            route.partition, payload, key=key, headers=headers, done=message.settle
-        )
+        check_payload(payload)
+        done: Callable[[AppendOutcome], None] = message.settle
+        if self._spans is not None:
+            headers, done = self._spans.message(route, headers, done)
+        self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
         if route.announcer is not None:
             route.announcer.sent(1)
 

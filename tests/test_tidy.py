@@ -81,10 +81,13 @@ DOORS = {
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
+    "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
     "prometheus_client": ("ordering_osn/api/metrics.py",),
     "pyspark": ("bench/pipeline/", "multicast/spark/"),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
+    "selenium": ("bench/live_page/browser.py",),
+    "PIL": ("bench/live_page/shots.py",),
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [
@@ -107,6 +110,8 @@ PURE = [
     "collectors/adoption/facts.py",
     "collectors/doctor/facts.py",
     "collectors/explain/facts.py",
+    "collectors/live/facts.py",
+    "collectors/live/ordered_runs.py",
     "collectors/doctor/checks.py",
     "collectors/placement.py",
     "collectors/epoch_change.py",
@@ -140,6 +145,7 @@ PURE = [
     "multicast/subscription.py",
     "multicast/verification/replay.py",
     "multicast/verification/report.py",
+    "multicast/verification/window.py",
     "ordering_osn/api/multi/log_end.py",
     "ordering_osn/api/multi/merge.py",
     "ordering_osn/api/multi/signed_request.py",

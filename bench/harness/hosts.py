@@ -78,10 +78,17 @@ class CollectorProcesses:
 
     def start(self, name: str) -> None:
         """Start a collector's process; it logs its web address first."""
-        log = self._folder / f"{name}.log"
+        self._start(name, "--node", name)
+
+    def stand_by(self, name: str) -> None:
+        """Start one more process, a standby for this collector."""
+        self._start(f"{name}-standby", "--node", name, "--standby")
+
+    def _start(self, process: str, *options: str) -> None:
+        log = self._folder / f"{process}.log"
         with log.open("wb") as out:
-            self._processes[name] = subprocess.Popen(
-                [*self._command, "--node", name, "--web-port", "0"], stderr=out, stdout=out
+            self._processes[process] = subprocess.Popen(
+                [*self._command, *options, "--web-port", "0"], stderr=out, stdout=out
             )
 
     def kill(self, name: str) -> None:
@@ -103,13 +110,13 @@ class CollectorProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The process IDs, one for each collector."""
+        """The process IDs: one for each collector, and the standbys'."""
         return [process.pid for process in self._processes.values()]
 
     def wait_healthy(self, timeout: float = 30.0) -> None:
-        """Wait until every collector's loop runs; raises `TimedOut` with its last log line."""
+        """Wait until every process's loop runs; raises `TimedOut` with its last log line."""
         deadline = time.monotonic() + timeout
-        waiting = set(self.names)
+        waiting = set(self._processes)
         pause = threading.Event()
         while waiting:
             waiting = {name for name in waiting if not self.status(name)}

@@ -180,13 +180,23 @@ class Hosting:
 
 @contextmanager
 def hosting(
-    bootstrap: str, topic: str, driver: str, folder: Path, *, nodes: Sequence[str] = ()
+    bootstrap: str,
+    topic: str,
+    driver: str,
+    folder: Path,
+    *,
+    nodes: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Iterator[Hosting]:
-    """Run `amcast collectors run` for all collectors of a topic, or some, during the context."""
+    """Run `amcast collectors run` for all collectors of a topic, or some, during the context.
+
+    `options` are further options of the command.
+    """
     log = folder / f"{topic}.log"
     command = [sys.executable, "-m", "multicast", "collectors", "run", "--web-port", "0"]
     command += ["-b", bootstrap, "-t", topic, "--driver", driver]
     command += [word for name in nodes for word in ("--node", name)]
+    command += options
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:

@@ -6,6 +6,7 @@ old group   a consumer group that has committed offsets of the topic; it knows n
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def base_of(topic: str, exists: Iterable[str]) -> str | None:
     for make in (_control_topic, order_topic, groups_topic, sentinel_topic):
         suffix = make("")
         base = topic.removesuffix(suffix)
-        if base and base != topic and _control_topic(base) in existing:
+        if base and base != topic and {base, _control_topic(base)} <= existing:
             return base
     return None
 
@@ -110,7 +111,12 @@ def interests_text(
         f"destinations = [{sets}]",
     ]
     for name, interest in consumers.items():
-        lines += ["", "[[consumer]]", f'name = "{name}"', f"interest = {_list(interest, names)}"]
+        lines += [
+            "",
+            "[[consumer]]",
+            f"name = {json.dumps(name)}",
+            f"interest = {_list(interest, names)}",
+        ]
     if any(facts.rates.values()):
         lines += ["", f"[rates]  # messages/s, measured for {facts.rate_seconds:g} s"]
         lines += [f"{name} = {max(_RATE_MIN, round(facts.rates[name], 1))}" for name in names]
@@ -120,7 +126,7 @@ def interests_text(
 def _list(partitions: Sequence[str], names: Sequence[str]) -> str:
     """Write a set of partitions as TOML, runs of three or more as ranges."""
     if any(name not in names for name in partitions):  # a range, or a mistake: the reader says it
-        return "[" + ", ".join(f'"{name}"' for name in partitions) + "]"
+        return "[" + ", ".join(map(json.dumps, partitions)) + "]"
     numbers = sorted({names.index(name) for name in partitions})
     parts: list[str] = []
     start = 0
@@ -139,7 +145,7 @@ def topics_made(plan: Plan, exists: Iterable[str]) -> dict[str, str]:
     topic = plan.topic
     wanted = {
         _control_topic(topic): "plans",
-        order_topic(topic): f"the order of message IDs, {len(plan.collectors)} streams",
+        order_topic(topic): "the order of message IDs",
         groups_topic(topic): "messages to sets of several partitions",
         sentinel_topic(topic): "one small record on each broker",
     }
@@ -182,15 +188,16 @@ def report(facts: AdoptionFacts, plan: Plan, made: Mapping[str, str]) -> list[st
     """Say in lines what is there, what will be made, and what old groups will and will not see."""
     topic, sample = facts.topic, facts.sample
     rate = f"{sum(facts.rates.values()):,.1f} messages/s in {facts.rate_seconds:g} s"
+    partitions = _count(len(facts.end), "partition")
     lines = [
-        f"Topic {topic}: {len(facts.end)} partitions, {facts.stored:,} offsets stored, {rate}",
+        f"Topic {topic}: {partitions}, {facts.stored:,} offsets stored, {rate}",
         f"  replicas={facts.replication}, "
         + ", ".join(f"{name}={facts.settings[name]}" for name in _SETTINGS),
     ]
     if sample.records:
         lines.append(
-            f"  of {sample.records} new records {sample.keys} have a key and {sample.headers} "
-            f"have headers; all of them reach consumers unchanged"
+            f"  of the {sample.records} newest records {sample.keys} have a key and "
+            f"{sample.headers} have headers; all of them reach consumers unchanged"
         )
     if facts.held:
         lines.append(
@@ -206,8 +213,9 @@ def report(facts: AdoptionFacts, plan: Plan, made: Mapping[str, str]) -> list[st
     )
     lines += ["", "What will be made:"]
     lines += [f"  topic {name}: {what}" for name, what in made.items()]
-    collectors = f"{len(plan.collectors)} collectors; they run in 'amcast collectors run'"
-    lines.append(f"  {collectors if plan.collectors else 'no collector'}")
+    collectors = _count(len(plan.collectors), "collector")
+    runs = "; run 'amcast collectors run'" if plan.collectors else ""
+    lines.append(f"  {collectors}{runs}")
     for entry in plan.consumers:
         by = "one log, which needs no collector" if entry.collector is None else entry.collector
         lines.append(f"  consumer {entry.name}: {_short(entry.interest)}; order by {by}")
@@ -220,7 +228,7 @@ def _of_groups(facts: AdoptionFacts, plan: Plan) -> list[str]:
         return [f"No consumer group has committed offsets of topic {facts.topic}."]
     lines = ["Groups that read the topic go on as they are:"]
     lines += [
-        f"  {group.name}: {_short(group.partitions)}, {group.lag:,} records behind"
+        f"  {group.name}: {_short(group.partitions)}, {_count(group.lag, 'record')} behind"
         for group in facts.groups
     ]
     lines += [
@@ -237,6 +245,10 @@ def _of_groups(facts: AdoptionFacts, plan: Plan) -> list[str]:
         f"{where}."
     )
     return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _short(partitions: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from multicast.control import ControlReader, control_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
+from topology.interests import NAME, NAME_LENGTH_MAX
 from topology.tree import Plan
 
 _SAMPLE_PARTITIONS = 8  # the first ones; producers treat all alike
@@ -29,9 +30,15 @@ def refuse_topic(driver: Driver, admin: Admin, topic: str) -> int:
     """
     if topic.startswith("__"):
         raise UsageError(f"topic {topic} is Kafka's own; its records are no messages")
+    if not NAME.fullmatch(topic) or len(topic) > NAME_LENGTH_MAX or topic in (".", ".."):
+        raise UsageError(
+            f"topic {topic!r} cannot be adopted: its name must be 1 to {NAME_LENGTH_MAX} "
+            f"characters of A-Z, a-z, 0-9, '.', '_', '-'; amcast adds to it for its own topics"
+        )
     control = control_partition(topic).topic
     base, _, _ = topic.rpartition(".")
-    exists = admin.partitions([topic, control, *([control_partition(base).topic] if base else [])])
+    ours = [base, control_partition(base).topic] if base else []
+    exists = admin.partitions([topic, control, *ours])
     owner = base_of(topic, exists)
     if owner is not None:
         raise UsageError(f"topic {topic} belongs to amcast's topic {owner}; adopt an own topic")

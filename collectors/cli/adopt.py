@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +33,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import UsageError
 from multicast.settings import settings
-from topology.files import FileExists, write_text
+from topology.files import FileExists, refuse_existing, write_text
 from topology.interests import InvalidInterests, parse
 from topology.output import Output, OutputOption
 from topology.planner.solver import Infeasible
@@ -83,7 +83,7 @@ def adopt(
     Producers and consumer groups of the topic go on as they are.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    given = dict(_interest(text) for text in interest or ())
+    given = _interests(interest or ())
     plan_path = out or Path(f"{topic}.plan.json")
     interests_path = interests_file or Path(f"{topic}.toml")
     opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
@@ -98,10 +98,9 @@ def adopt(
             plan = _plan(text, admin.cluster_id())
             notes = refuse_plan(opened, admin, plan)
             made = topics_made(plan, admin.partitions(list(topics_made(plan, ()))))
-            _write(interests_path, text, force=force, option="--interests")
-            _write(
-                plan_path, json.dumps(plan.to_json(), indent=2) + "\n", force=force, option="--out"
-            )
+            plan_text = json.dumps(plan.to_json(), indent=2) + "\n"
+            files = {"--interests": (interests_path, text), "--out": (plan_path, plan_text)}
+            _write(files, force=force)
             if output is Output.JSON:
                 typer.echo(json.dumps(document(facts, plan, made, notes)))
             else:
@@ -114,11 +113,16 @@ def adopt(
         _say(line)
 
 
-def _interest(text: str) -> tuple[str, list[str]]:
-    name, equals, partitions = text.partition("=")
-    if not equals or not name or not partitions:
-        raise UsageError(f"--interest {text!r} is not NAME=P1,P3")
-    return name, _names(partitions)
+def _interests(texts: Iterable[str]) -> dict[str, list[str]]:
+    given: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, partitions = text.partition("=")
+        if not equals or not name or not partitions:
+            raise UsageError(f"--interest {text!r} is not NAME=P1,P3")
+        if name in given:
+            raise UsageError(f"--interest names consumer {name} twice; name each consumer once")
+        given[name] = _names(partitions)
+    return given
 
 
 def _names(text: str) -> list[str]:
@@ -132,11 +136,16 @@ def _plan(text: str, cluster: str) -> Plan:
         raise UsageError(str(error)) from error
 
 
-def _write(path: Path, text: str, *, force: bool, option: str) -> None:
+def _write(files: Mapping[str, tuple[Path, str]], *, force: bool) -> None:
+    """Write the files, each by the option that names it; all of them, or none if one exists."""
     try:
-        write_text(path, text, force=force, instead=option)
+        for option, (path, text) in files.items():
+            if not force:
+                refuse_existing(path, text, instead=option)
+        for path, text in files.values():
+            write_text(path, text, force=True)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(f"{error.filename}: {error.strerror}") from error
     except FileExists as error:
         raise UsageError(str(error)) from error
 

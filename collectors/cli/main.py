@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import sys
@@ -13,8 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, watch
 from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
-from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
 from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
@@ -28,7 +30,19 @@ from topology.tree import Plan
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
 _WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
 _NUMBERS = ("records", "void", "lag")  # columns of `status`
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Print a line a second until Ctrl-C or --timeout.")
+]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", help="How long to wait or to watch: 60s, 500ms, 2m.")
+]
 _READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
+
+
+class Goal(enum.StrEnum):
+    """What `status --wait` waits for."""
+
+    HEALTHY = "healthy"
 
 
 @app.command()
@@ -41,6 +55,10 @@ def run(
     standby: Annotated[
         bool,
         typer.Option("--standby", help="Be a standby for --node: append while nobody else does."),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Also read as every consumer of the plan, and check that."),
     ] = False,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
@@ -71,6 +89,7 @@ def run(
         AMCAST_DRIVER=chosen.driver,
         AMCAST_NODES=",".join(node or []),
         AMCAST_STANDBY="on" if standby else "",
+        AMCAST_CHECK="on" if check else "",
     )
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)
@@ -98,6 +117,11 @@ def status(
     topic: Topic = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
+    watched: Watch = False,
+    wait: Annotated[
+        Goal | None, typer.Option("--wait", help="Wait until every collector is up.")
+    ] = None,
+    timeout: Timeout = None,
 ) -> None:
     """Show for each collector of the running epoch how far it has ordered its logs.
 
@@ -105,8 +129,21 @@ def status(
     on, read and dropped are those that the process which runs the collector has counted since it
     started; "-" where it does not answer. "genuine" is the share of entries handled for an
     addressee.
+
+    --wait healthy exits with 4 if a collector is not up after --timeout (60s): its status page
+    does not answer, more than a second of work waits, or a transaction holds up a log.
     """
-    plan, rows, counted = _describe_all(settings(bootstrap=bootstrap, topic=topic, driver=driver))
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    if wait is not None and watched:
+        raise UsageError("--wait and --watch exclude each other: give one of them")
+    if wait is not None:
+        wait_healthy(chosen, output, WAIT_S if timeout is None else seconds_of(timeout))
+        return
+    if watched:
+        watch(chosen, status_of, output, None if timeout is None else seconds_of(timeout))
+        return
+    _refuse_lone(timeout)
+    plan, rows, counted = _describe_all(chosen)
     for row in rows:
         row.update(_entries(counted.counts.get(row["collector"])))
     if output is Output.JSON:
@@ -154,11 +191,16 @@ def lag(
     topic: Topic = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
+    watched: Watch = False,
+    timeout: Timeout = None,
 ) -> None:
     """Show for each log how many of its offsets are not ordered yet."""
-    plan, rows, _ = _describe_all(
-        settings(bootstrap=bootstrap, topic=topic, driver=driver), counted=False
-    )
+    chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    if watched:
+        watch(chosen, lag_of, output, None if timeout is None else seconds_of(timeout))
+        return
+    _refuse_lone(timeout)
+    plan, rows, _ = _describe_all(chosen, counted=False)
     lags: dict[str, int] = {}
     for row in rows:
         lags.update(row["lag_by_log"])
@@ -170,6 +212,13 @@ def lag(
     typer.echo(f"total {sum(lags.values())}")
     for name, behind in lags.items():
         typer.echo(f"{name} {behind}")
+
+
+def _refuse_lone(timeout: str | None) -> None:
+    if timeout is not None:
+        raise UsageError(
+            "--timeout goes with --watch or --wait: without them nothing is waited for"
+        )
 
 
 def _describe_all(

@@ -49,6 +49,13 @@ class AdvertisedAddress:
                 self._engine.write_control(*address_record(epoch, name, self.address, page))
         self.advertised = True
 
+    def has_dead_holder(self) -> bool:
+        """Whether the process that advertised the newest address is known to have ended."""
+        _, address = self._engine.control.addresses.get(self._assignment.name, (0, None))
+        if address is None or address == self.address:
+            return False
+        return self._engine.ended_processes.has_ended(address)
+
     def decode(self, datagrams: Sequence[bytes]) -> list[Announcement]:
         """Read the announcements among these datagrams that carry our token."""
         token = b"" if self.address is None else self.address.token

@@ -144,8 +144,8 @@ class CoreRunner:
         self._take(self._tick, is_event=False)
 
     def look(self) -> None:
-        """Look whether a standby's patience has ended."""
-        self._take(_nothing, is_event=False)
+        """Look whether a standby's patience has ended, or the process that acted."""
+        self._take(self._look, is_event=False)
 
     # -- the loop: one thread at a time, an event at a time ---------------------------------------
 
@@ -227,6 +227,10 @@ class CoreRunner:
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
             self.core.freeze_after(positions)
+
+    def _look(self) -> None:
+        if self._role.waiting and self.address.has_dead_holder():
+            self._role.be_alone()
 
     def _tick(self) -> None:
         core, logs = self.core, self.assignment.logs

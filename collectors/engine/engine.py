@@ -20,6 +20,7 @@ from typing import Self
 
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
+from collectors.engine.ended_processes import EndedProcesses
 from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_denied
@@ -61,6 +62,7 @@ class Engine:
     ) -> None:
         self.control: ControlState
         self.page = page
+        self.ended_processes = EndedProcesses()
         self._control_partition = control_partition(topic)
         self._instances: dict[Hosted, None] = {}
         self._lock = threading.Lock()  # of the instances

@@ -28,6 +28,10 @@ from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPar
 # Not every driver's poll can be woken, so a new subscription may wait for so long. Ten times as
 # long would delay a takeover or a change of epoch by 0.5 s.
 _POLL_S = 0.05
+# How long the first reading waits for a collector's streams, which come some 10 ms after the
+# control topic. A reader that reads the control topic already gets them 0.15 s later: it waits for
+# a long poll (0.1 s), once for their leaders and once for their records.
+_GATHER_S = 0.1
 
 
 class StreamBatch(NamedTuple):
@@ -64,6 +68,7 @@ class StreamLoop:
         self._lock = threading.Lock()  # of the two below
         self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
+        self._several = threading.Event()  # more than the control topic is subscribed to
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
@@ -81,6 +86,8 @@ class StreamLoop:
                 subscription = _Subscription(sink, offset, paused)
                 self._subscriptions.setdefault(partition, {})[sink] = subscription
                 self._changed[partition] = None
+            if len(self._subscriptions) > 1:
+                self._several.set()
         self._wake()
 
     def pause(self, sink: StreamSink, partition: TopicPartition, *, paused: bool) -> None:
@@ -118,6 +125,7 @@ class StreamLoop:
 
     def _turn(self) -> None:
         if self._reader is None:
+            self._several.wait(_GATHER_S)
             self._reader = self._driver.reader({})
             with self._lock:
                 self._changed.update(dict.fromkeys(self._subscriptions))

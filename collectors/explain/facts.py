@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from multicast.messages import MessageID
@@ -77,7 +78,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMessage:
-    """All that was read, at `now_ms`."""
+    """All that was read, at `now_ms`; `announced_to` takes the announcements of the log, if any."""
 
     message: MessageID
     now_ms: int
@@ -86,6 +87,7 @@ class ExplainedMessage:
     record: StoredRecord | None
     hops: tuple[Hop, ...]
     readers: tuple[Addressee, ...]
+    announced_to: str = ""
 
     def hop(self, collector: str) -> Hop | None:
         """Give the hop of a collector."""
@@ -156,6 +158,8 @@ def lines(facts: ExplainedMessage) -> list[str]:
         f"{facts.message}: offset {facts.message.offset} of {facts.log.place}, epoch {facts.epoch}"
     ]
     said += [f"  {line}" for line in _of_record(facts)]
+    if facts.hops:
+        said.append(f"  {_of_announcement(facts)}")
     said.append("Order:" if facts.hops else "Order: the log is its own; no collector is needed")
     said += [f"  {_of_hop(facts, hop)}" for hop in facts.hops]
     if facts.readers:
@@ -176,7 +180,7 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
     log, record, offset = facts.log, facts.record, facts.message.offset
     if record is not None:
         size = f"{record.bytes:,} bytes"
-        stored = f"{record.kind} to {'+'.join(record.to)}, {size}, stored {_time(record)}"
+        stored = f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"
         return [stored, f"conditional: {record.decision}"] if record.decision else [stored]
     if offset < log.first:
         return [f"removed by retention: the log begins at offset {log.first}"]
@@ -185,6 +189,13 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
     if offset >= log.stable:
         return [f"stored behind an open transaction: readable up to offset {log.stable}"]
     return ["no record: of a transaction's end, or of one that was aborted"]
+
+
+def _of_announcement(facts: ExplainedMessage) -> str:
+    top = facts.hops[0].collector
+    if not facts.announced_to:
+        return f"announced: no; {top} takes no announcements, so it orders what is stored"
+    return f"announced to {top} at {facts.announced_to}, if its producer announces; not recorded"
 
 
 def _of_hop(facts: ExplainedMessage, hop: Hop) -> str:
@@ -196,11 +207,26 @@ def _of_hop(facts: ExplainedMessage, hop: Hop) -> str:
     after = ""
     if facts.record is not None and facts.record.timestamp_ms is not None:
         after = f", {seconds(hop.place.time_ms - facts.record.timestamp_ms)} after it was made"
-    return f"{name}: record {hop.place.record} of {hop.stream}{after}"
+    done = "ordered" if hop is facts.hops[0] else "relayed"
+    where = f"in record {hop.place.record} of {hop.stream}"
+    return f"{name}: {done} {where}, {moment_of(hop.place.time_ms)}{after}"
+
+
+def moment_of(time_ms: int) -> str:
+    """Write a time, given in milliseconds since 1970, in UTC."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
 def _time(record: StoredRecord) -> str:
-    return "without a time" if record.timestamp_ms is None else f"at {record.timestamp_ms} ms"
+    return "without a time" if record.timestamp_ms is None else f"made {_made(record.timestamp_ms)}"
+
+
+def _made(time_ms: int) -> str:
+    """Write a record's time, which any client may have set to anything."""
+    try:
+        return moment_of(time_ms)
+    except (OverflowError, OSError, ValueError):
+        return f"at {time_ms} ms"
 
 
 def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
@@ -232,6 +258,7 @@ def document(facts: ExplainedMessage) -> dict[str, Any]:
         "schema_version": 1,
         "message_id": str(facts.message),
         "epoch": facts.epoch,
+        "announced_to": facts.announced_to or None,
         "log": asdict(facts.log),
         "record": None if facts.record is None else asdict(facts.record),
         "hops": [asdict(hop) for hop in facts.hops],

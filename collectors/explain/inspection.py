@@ -65,7 +65,10 @@ def explain(
         for entry in plan.consumers
         if not to.isdisjoint(entry.interest)
     )
-    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers)
+    top = plan.top(log.name)
+    _, address = state.addresses.get(top.name, (0, None)) if top else (0, None)
+    announced_to = f"{address.host}:{address.port}" if address else ""
+    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, announced_to)
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:

@@ -39,7 +39,7 @@ def reported_counts(state: ControlState) -> ReportedCounts:
     """
     plan = state.plan()
     pages = {node.name: state.pages.get(node.name) for node in plan.collectors}
-    answers = _read_all({page: None for page in pages.values() if page is not None})
+    answers = _nodes_of(read_pages({page: None for page in pages.values() if page is not None}))
     counts: dict[str, CollectorCounts] = {}
     missing: dict[str, list[str]] = {}
     for name, page in pages.items():
@@ -68,15 +68,27 @@ def _url(page: StatusPage) -> str:
     return f"http://{host}:{page.port}/status"
 
 
-def _read_all(pages: Iterable[StatusPage]) -> dict[StatusPage, Sequence[Any] | str]:
-    """Read the descriptions of collectors on each page; a sentence where that fails."""
+def read_pages(
+    pages: Iterable[StatusPage], timeout_s: float = _PAGE_S
+) -> dict[StatusPage, Mapping[str, Any] | str]:
+    """Read the document of each page; a sentence where that fails within `timeout_s` seconds."""
     listed = list(pages)
     with ThreadPoolExecutor(_PAGES_AT_ONCE) as threads:
-        return dict(zip(listed, threads.map(_read, listed), strict=True))
+        answers = threads.map(lambda page: _read(page, timeout_s), listed)
+        return dict(zip(listed, answers, strict=True))
 
 
-def _read(page: StatusPage) -> Sequence[Any] | str:
-    connection = HTTPConnection(page.host, page.port, timeout=_PAGE_S)
+def _nodes_of(
+    answers: Mapping[StatusPage, Mapping[str, Any] | str],
+) -> dict[StatusPage, Sequence[Any] | str]:
+    return {
+        page: answer if isinstance(answer, str) else answer["nodes"]
+        for page, answer in answers.items()
+    }
+
+
+def _read(page: StatusPage, timeout_s: float) -> Mapping[str, Any] | str:
+    connection = HTTPConnection(page.host, page.port, timeout=timeout_s)
     try:
         connection.request("GET", "/status")
         raw = connection.getresponse().read(_PAGE_BYTES_MAX)
@@ -91,7 +103,9 @@ def _read(page: StatusPage) -> Sequence[Any] | str:
         connection.close()
     if process != page.process.hex():
         return f"{_url(page)} is of another process"
-    return nodes if isinstance(nodes, list) else f"{_url(page)} is not the status of collectors"
+    if not isinstance(nodes, list):
+        return f"{_url(page)} is not the status of collectors"
+    return {**document, "nodes": nodes}
 
 
 def _choose(

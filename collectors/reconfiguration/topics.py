@@ -7,6 +7,7 @@ Only `make_topics` creates topics. Before it runs, the brokers are asked how the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
 from collectors.doctor.inspection import inspect_topics
@@ -18,6 +19,8 @@ from topology.tree import Plan
 
 _DAY_MS = 24 * 3600 * 1000  # of 24 hours
 _CHECKED_SETTINGS = ("cleanup.policy", "min.insync.replicas", "retention.ms", "retention.bytes")
+# A message must fit, and is kept, in the topic of the wider sets as in the plan's topic.
+_OF_MESSAGES = ("max.message.bytes", "retention.ms", "retention.bytes")
 
 
 def topics_of(plan: Plan) -> dict[str, int]:
@@ -40,12 +43,12 @@ def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
     existing = {topic.name: topic for topic in inspect_topics(admin, plan, [])}
     orders = order_topic(plan.topic)
     topics: list[TopicFacts] = []
-    for name, count in topics_of(plan).items():
-        if name != orders:
-            topics += _ahead(admin, existing, name, Role.DATA, TopicSpec(count))
-    spec = _order_spec(plan, [topic.kept_ms for topic in topics])
-    topics += _ahead(admin, existing, orders, Role.ORDER, spec)
-    topics += _ahead(admin, existing, control, Role.CONTROL, _CONTROL)
+    for name, spec in _data_specs(admin, plan, existing).items():
+        topics += _ahead(admin, existing, name, Role.DATA, spec)
+    order = _order_spec(plan, [topic.kept_ms for topic in topics])
+    for name, role, spec in ((orders, Role.ORDER, order), (control, Role.CONTROL, _CONTROL)):
+        like = _like(admin, plan, existing, name, spec)
+        topics += _ahead(admin, existing, name, role, like)
     return tuple(topics)
 
 
@@ -66,6 +69,53 @@ def _ahead(
 _CONTROL = TopicSpec(1, settings={"cleanup.policy": "compact"})
 
 
+def _data_specs(
+    admin: Admin, plan: Plan, existing: Mapping[str, TopicFacts]
+) -> dict[str, TopicSpec]:
+    counts = topics_of(plan)
+    del counts[order_topic(plan.topic)]
+    return {
+        name: _like(admin, plan, existing, name, TopicSpec(count), same=_OF_MESSAGES)
+        for name, count in counts.items()
+    }
+
+
+def _like(
+    admin: Admin,
+    plan: Plan,
+    existing: Mapping[str, TopicFacts],
+    name: str,
+    spec: TopicSpec,
+    *,
+    same: Iterable[str] = (),
+) -> TopicSpec:
+    """Make a new topic as safe as the plan's topic, if that was there before the plan."""
+    model = existing.get(plan.topic)
+    if model is None or name in existing:
+        return spec
+    default = admin.would_make(name, spec)
+    return spec if default is None else spec_like(spec, *default, model, same)
+
+
+def spec_like(
+    spec: TopicSpec,
+    replication: int,
+    settings: Mapping[str, str],
+    model: TopicFacts,
+    same: Iterable[str] = (),
+) -> TopicSpec:
+    """Give `spec` at least the replicas of `model`, and its values of the settings in `same`.
+
+    `replication` and `settings` are what the brokers would give a topic of this spec; what is right
+    already is not set, so that later changes of the brokers' defaults reach the topic.
+    """
+    changed = {key: model.settings[key] for key in same if model.settings[key] != settings.get(key)}
+    if model.in_sync_min > int(settings.get("min.insync.replicas", 1)):
+        changed["min.insync.replicas"] = str(model.in_sync_min)
+    copies = model.replication if model.replication > replication else spec.replication
+    return replace(spec, replication=copies, settings={**changed, **spec.settings})
+
+
 def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
     # A message's order record is written within seconds of the message, or early. A day of margin
     # covers a collector that was down for that long; much more only costs disk space.
@@ -80,18 +130,20 @@ def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
 
 
 def make_topics(admin: Admin, plan: Plan) -> list[str]:
-    """Create missing topics with the cluster's default replication, the control topic last.
+    """Create missing topics, the control topic last; give the names of those that it created.
 
-    Gives the names of the topics that it created.
+    They get the cluster's default replication. If the plan's topic exists, they get at least its
+    replication, and messages to wider sets are kept as long as its messages.
     """
-    counts = topics_of(plan)
-    orders = order_topic(plan.topic)
-    data = {name: TopicSpec(count) for name, count in counts.items() if name != orders}
+    existing = {topic.name: topic for topic in inspect_topics(admin, plan, [])}
+    data = _data_specs(admin, plan, existing)
     made = admin.create_topics(data)
     settings = admin.topic_settings(list(data)).values()
     kept = [int(setting["retention.ms"]) for setting in settings]
-    made += admin.create_topics({orders: _order_spec(plan, kept)})
-    return made + admin.create_topics({control_partition(plan.topic).topic: _CONTROL})
+    control = control_partition(plan.topic).topic
+    for name, spec in ((order_topic(plan.topic), _order_spec(plan, kept)), (control, _CONTROL)):
+        made += admin.create_topics({name: _like(admin, plan, existing, name, spec)})
+    return made
 
 
 def refuse_partitions(

@@ -3,8 +3,7 @@
 The synchronous classes remain the only place of the protocol; this package waits for them.
 docs/asyncio.md shows how to use it, and what cancellation and time-outs mean.
 
-    outcome, order    reported by threads of the drivers, handed to the loop by `inbox.py`: many at
-                      one wake-up
+    outcome, order    reported by threads of the drivers; `inbox.py` hands many at once to the loop
     blocking call     runs in a thread of `threads.py`: open, close, commit, flush
     read              one thread for each consumer (`reader_thread.py`); a bounded queue to the loop
 """

@@ -65,6 +65,7 @@ class AsyncConsumer(LoopBound):
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
         bounds: Bounds | None = None,
+        tracing: bool = False,
     ) -> None:
         super().__init__()
         self._make_consumer = partial(
@@ -80,6 +81,7 @@ class AsyncConsumer(LoopBound):
             driver=driver,
             client=client,
             bounds=bounds,
+            tracing=tracing,
         )
         self._consumer: Consumer
         self._reader: ReaderThread

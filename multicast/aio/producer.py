@@ -29,7 +29,7 @@ from multicast.conditional.judge import Decision
 from multicast.control.reader import REFRESH_S
 from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
-from multicast.keyed import Key, Keys, Partitioner, addressed
+from multicast.keyed import Key, Keys, Partitioner, addressed, batched
 from multicast.messages import MessageID
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, not_decided, not_ordered
@@ -41,6 +41,7 @@ _RETRY_S = 0.05
 # Messages of one call of the driver in `multicast_all`: kafka-python takes some 40 us for each, and
 # other tasks wait meanwhile.
 _CALL_MESSAGES = 200
+_CHECKED_IN_LOOP = 1000  # messages; with headers 1 us each, so the loop has a turn in time
 _REUSABLE = (frozenset, set, tuple, list, str, Keys)
 _Sent = TypeVar("_Sent")
 
@@ -66,6 +67,7 @@ class AsyncProducer(LoopBound):
         announce: bool = True,
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
+        tracing: bool | float = False,
     ) -> None:
         super().__init__()
         self._make_producer = partial(
@@ -80,6 +82,7 @@ class AsyncProducer(LoopBound):
             announce=announce,
             linger_ms=linger_ms,
             partitioner=partitioner,
+            tracing=tracing,
         )
         self._block_s = block_s
         self._producer: Producer
@@ -145,29 +148,39 @@ class AsyncProducer(LoopBound):
             return await self._started(again, to=to, deadline=deadline, within=inside)
 
     async def multicast_all(
-        self, payloads: Sequence[bytes | None], *, to: Iterable[str] | Keys
+        self,
+        payloads: Sequence[bytes | None],
+        *,
+        to: Iterable[str] | Keys,
+        keys: Sequence[Key | None] | None = None,
+        headers: Sequence[Headers | Mapping[str, bytes]] | None = None,
     ) -> AsyncReceipts:
         """Multicast messages to one set of partitions, in this order; return their receipts.
 
-        As `Producer.multicast_all`, which alone takes keys and headers of the messages: a message
-        that got no room within `block_s` seconds was not
-        sent, and its outcome is `BufferFull`. Cancelled: the messages sent so far may be stored,
-        the others are not sent; the `CancelledError` has a note that says how many.
+        As `Producer.multicast_all` with `to`: `keys` and `headers` hold an entry for each message,
+        and a message that got no room within `block_s` seconds was not sent; its outcome is
+        `BufferFull`. Cancelled: the messages sent so far may be stored, the others are not sent;
+        the `CancelledError` has a note that says how many.
         """
         self.check_loop()
         to, key = addressed(_reusable(to), None)
         receipts = AsyncReceipts(self)
-        start = partial(self._producer.start_all, payloads, to=to, done=receipts.settled)
+        start = partial(self._producer.start_all, len(payloads), to=to, done=receipts.settled)
         async with self._my_turn() as deadline:
+            check = partial(batched, payloads, keys, headers)
+            few = len(payloads) <= _CHECKED_IN_LOOP
+            messages = check() if few else await self._threads.run(check)
+            if key is not None and keys is None:
+                messages = messages._replace(keys=[key] * len(payloads))
             made = await self._started(start, to=to, deadline=deadline)
             receipts.take(made)
             sent = 0
             try:
                 while sent < len(payloads):
-                    some = payloads[sent : sent + _CALL_MESSAGES]
-                    taken = self._producer.send_some(made, sent, some, key)
+                    some = messages.of(range(sent, min(sent + _CALL_MESSAGES, len(payloads))))
+                    taken = self._producer.send_some(made, sent, some)
                     sent += taken
-                    if taken < len(some) and not await self._room_before(deadline):
+                    if taken < len(some.payloads) and not await self._room_before(deadline):
                         break
                     if self._turns.due():
                         await asyncio.sleep(0)

@@ -257,9 +257,9 @@ def receive(
     """Print the messages of an interest, in the agreed order, as JSON lines.
 
     Each line has "message_id", "to", "payload" (or "payload_base64" if it is not UTF-8), "key",
-    (and "key_base64" if that is not UTF-8), "headers", "timestamp_ms" and "cursor", the position
-    after the message, for --from. Like kafka-console-consumer, but over several partitions, in an
-    order common to all consumers.
+    (and "key_base64" if that is not UTF-8), "headers" (of a name that occurs several times, a list
+    of the values), "timestamp_ms" and "cursor", the position after the message, for --from. Like
+    kafka-console-consumer, but over several partitions, in an order common to all consumers.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with ExitStack() as opened:
@@ -402,6 +402,14 @@ class _Printer:
             self._writer.note(line)
 
 
+def _headers(message: Message) -> dict[str, Any]:
+    values: dict[str, list[str | None]] = {}
+    for name, value in message.headers:
+        text = None if value is None else value.decode(errors="replace")
+        values.setdefault(name, []).append(text)
+    return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+
+
 def _document(message: Message) -> dict[str, Any]:
     document: dict[str, Any] = {"message_id": str(message.message_id), "to": list(message.to)}
     payload = message.payload
@@ -416,10 +424,7 @@ def _document(message: Message) -> dict[str, Any]:
     document["key"] = None if key is None else key.decode(errors="replace")
     if key is not None and document["key"].encode() != key:
         document["key_base64"] = base64.b64encode(key).decode()
-    document["headers"] = {
-        name: None if value is None else value.decode(errors="replace")
-        for name, value in message.headers
-    }
+    document["headers"] = _headers(message)
     document["timestamp_ms"] = message.timestamp_ms
     document["cursor"] = str(message.cursor)
     return document

@@ -8,7 +8,14 @@ router.py           from keys to the partitions of the plan in force
 
 from __future__ import annotations
 
-from multicast.keyed.calls import NOWHERE, Batched, addressed, batched, header_pairs
+from multicast.keyed.calls import (
+    NOWHERE,
+    Batched,
+    addressed,
+    batched,
+    check_payload,
+    header_pairs,
+)
 from multicast.keyed.destinations import find_log, required_log
 from multicast.keyed.partitioners import (
     PARTITIONERS,
@@ -31,6 +38,7 @@ __all__ = [
     "Partitioner",
     "addressed",
     "batched",
+    "check_payload",
     "find_log",
     "header_pairs",
     "key_bytes",

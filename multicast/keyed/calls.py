@@ -13,6 +13,9 @@ from multicast.messages import refuse_names
 NOWHERE = "a message without a destination set goes to its key's partition: give 'to', or a key"
 
 
+_PAYLOAD_TYPES = frozenset((bytes, type(None)))
+
+
 class Batched(NamedTuple):
     """Messages of one call; keys and headers, if there are any, hold an entry for each."""
 
@@ -39,6 +42,11 @@ def batched(
     headers: Sequence[Headers | Mapping[str, bytes]] | None,
 ) -> Batched:
     """Check the messages of a call with many; raises `UsageError`."""
+    if isinstance(payloads, bytes | str):
+        raise UsageError("the messages of a call are a list of payloads, not one payload")
+    if not _PAYLOAD_TYPES.issuperset(map(type, payloads)):  # rarely; a subclass of bytes is fine
+        for payload in payloads:
+            check_payload(payload)
     for name, part in (("keys", keys), ("headers", headers)):
         if isinstance(part, bytes | str | Mapping | Keys) or (
             part is not None and len(part) != len(payloads)
@@ -49,6 +57,14 @@ def batched(
         None if keys is None else [None if key is None else key_bytes(key) for key in keys],
         None if headers is None else [header_pairs(each) for each in headers],
     )
+
+
+def check_payload(payload: object) -> None:
+    """Raise `UsageError` for what is no payload; Kafka's clients differ in what else they take."""
+    if payload is not None and not isinstance(payload, bytes):
+        raise UsageError(
+            f"a payload is bytes or None, not {type(payload).__name__}; encode it first"
+        )
 
 
 def header_pairs(headers: Headers | Mapping[str, bytes]) -> Headers:

@@ -8,6 +8,9 @@
 A test that used the first two fails on any violation of the order. docs/testing-your-code.md shows
 both. `AMCAST_SEED` sets the seed of systems in memory for which the test gives none.
 
+`pytest --amcast-check` judges what every other `Consumer` of the test process hands out, too: a
+test fails on any violation, wherever its consumers come from (docs/check.md).
+
 A cluster starts when a test first uses it, as a `LocalCluster` in a temporary directory, and ends
 with the test session, even if that is killed. `AMCAST_BOOTSTRAP` may name an existing cluster for
 `kafka_cluster`; the cluster of three is always a local one, because tests kill and freeze its
@@ -29,6 +32,7 @@ if TYPE_CHECKING:  # every pytest run loads this plugin, but few start a broker
     from multicast.testing.interests import Interests
     from multicast.testing.memory_system import MemorySystem
     from multicast.testing.parties import TopicOnBroker
+    from multicast.testing.process_recorder import ProcessRecorder
 
 
 class TestedCluster(Protocol):
@@ -108,6 +112,67 @@ def _default_seed() -> int:
     if not text.isdecimal():
         raise pytest.UsageError(f"AMCAST_SEED is {text!r}; it has to be a whole number from 0")
     return int(text)
+
+
+_OF_PROCESS: pytest.StashKey[ProcessRecorder] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--amcast-check`."""
+    parser.getgroup("amcast").addoption(
+        "--amcast-check",
+        action="store_true",
+        help="fail a test if its consumers of amcast were handed out messages in a wrong order",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--amcast-check`, watch the consumers of this process."""
+    if config.getoption("--amcast-check"):
+        from multicast.testing.process_recorder import ProcessRecorder  # noqa: PLC0415
+        from multicast.verification.observer import watch_process  # noqa: PLC0415
+
+        config.stash[_OF_PROCESS] = recorder = ProcessRecorder()
+        watch_process(recorder.observe)
+        config.add_cleanup(lambda: watch_process(None))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Judge what consumers handed out until the test's own part ended."""
+    try:
+        result = yield
+    except BaseException as error:
+        violation = _judged(item)
+        if violation is not None:
+            error.add_note(f"amcast-check: {violation}")
+        raise
+    violation = _judged(item)
+    if violation is not None:
+        raise violation
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Judge what its fixtures' consumers handed out later; the next test begins with nothing."""
+    result = yield
+    violation = _judged(item)
+    recorder = item.config.stash.get(_OF_PROCESS, None)
+    if recorder is not None:
+        recorder.clear()
+    if violation is not None:
+        raise violation
+    return result
+
+
+def _judged(item: pytest.Item) -> Exception | None:
+    """Give the violation of the test so far; each is told once."""
+    recorder = item.config.stash.get(_OF_PROCESS, None)
+    violation = None if recorder is None else recorder.judge()
+    if violation is not None and recorder is not None:
+        recorder.clear()
+    return violation
 
 
 @pytest.hookimpl(wrapper=True)

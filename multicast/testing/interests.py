@@ -78,7 +78,10 @@ def _document(given: Mapping[str, Any]) -> dict[str, Any]:
         tables = [{"name": name, "interest": _names(to)} for name, to in by_name.items()]
         document["consumer"] = [*document.get("consumer", []), *tables]
     if "partitions" not in document:
-        interests = [table.get("interest", []) for table in document.get("consumer", [])]
+        tables = document.get("consumer", [])
+        if not isinstance(tables, list) or not all(isinstance(each, Mapping) for each in tables):
+            raise InvalidInterests("consumer is not a list of tables; 'consumers' takes a mapping")
+        interests = [table.get("interest", []) for table in tables]
         named = [name for names in (*interests, *document["destinations"]) for name in names]
         document["partitions"] = sorted(set(named))
     document["partitions"] = _names(document["partitions"])

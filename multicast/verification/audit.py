@@ -49,12 +49,21 @@ class AuditCollector:
 
     def delivered(self, seat: str, instance: str, batch: Batch) -> None:
         """Add the deliveries of a seat; those beyond the end, and void ones, are left out."""
-        end = self.end.positions.get(batch.log.name, 0)
-        if not batch.decision.takes_effect:
-            return
-        offsets = array("q", [record.offset for record in batch.records if record.offset < end])
-        if offsets:
-            self._delivered.append((seat, instance, batch.log.name, batch.to, offsets))
+        if batch.decision.takes_effect:
+            offsets = [record.offset for record in batch.records]
+            self.delivered_offsets(seat, instance, batch.log.name, batch.to, offsets)
+
+    def delivered_offsets(
+        self, seat: str, instance: str, log: str, to: tuple[str, ...], offsets: Iterable[int]
+    ) -> None:
+        """Add the deliveries of messages of one log to one set; those beyond the end are left out.
+
+        They follow what the instance delivered so far.
+        """
+        end = self.end.positions.get(log, 0)
+        kept = array("q", [offset for offset in offsets if offset < end])
+        if kept:
+            self._delivered.append((seat, instance, log, to, kept))
 
     def ended(self, seat: str, instance: str) -> None:
         """Report that a reading of a seat has reached the end."""

@@ -18,6 +18,8 @@ from collectors.adoption.facts import (
     report,
     topics_made,
 )
+from collectors.doctor.facts import PartitionFacts, Role, TopicFacts
+from collectors.reconfiguration.topics import spec_like
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from tests.helpers.system import PATIENCE_S, amcast, until
@@ -80,7 +82,8 @@ def test_without_groups_one_consumer_reads_all_and_given_ones_come_first():
 
 @pytest.mark.parametrize("suffix", ["topology", "Msg-TO", "groups", "bells"])
 def test_a_topic_of_ours_is_known_by_its_control_topic(suffix):
-    assert base_of(f"a.b.{suffix}", ["a.b.topology"]) == "a.b"
+    assert base_of(f"a.b.{suffix}", ["a.b", "a.b.topology"]) == "a.b"
+    assert base_of(f"a.b.{suffix}", ["a.b.topology"]) is None  # somebody else's, by its name
     assert base_of(f"a.b.{suffix}", ["a.topology"]) is None
     assert base_of("a.b", ["a.topology"]) is None
 
@@ -97,6 +100,19 @@ def test_the_report_tells_what_groups_will_not_see():
     plan = solve(parse(interests_text(read, consumers_of(read, {}), [])))
     assert "orders.groups" not in topics_made(plan, [])
     assert "No set of several partitions is declared" in "\n".join(report(read, plan, {}))
+
+
+def test_a_new_topic_gets_the_replicas_and_the_space_of_the_topic_that_was_there():
+    replicas = (PartitionFacts(0, 1, (1, 2, 3), (1, 2, 3)),)
+    kept = {**SETTINGS, "max.message.bytes": "5000000", "min.insync.replicas": "2"}
+    model = TopicFacts("orders", Role.DATA, kept, replicas)
+    stock = {**SETTINGS, "max.message.bytes": "1048588"}  # as a broker without own settings
+    same = ("max.message.bytes", "retention.ms")
+    assert spec_like(TopicSpec(4), 1, stock, model, same) == TopicSpec(
+        4, 3, {"max.message.bytes": "5000000", "min.insync.replicas": "2"}
+    )
+    safe = {**kept, "min.insync.replicas": "3"}  # what the brokers do better stays
+    assert spec_like(TopicSpec(4), 5, safe, model, same) == TopicSpec(4)
 
 
 # -- on a cluster -----------------------------------------------------------------------------
@@ -281,19 +297,24 @@ def test_old_records_are_delivered_completely_without_those_of_aborted_transacti
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_without_apply_nothing_is_made_and_what_was_written_can_be_applied(where, tmp_path):
-    topic = topic_of(where, tmp_path, 100)
-    document = adopt(where, topic, "--seconds", "0")
+    topic = topic_of(where, tmp_path, 100, max_message_bytes=300_000, retention_ms=3_600_000)
+    document = adopt(where, topic, "--seconds", "0", "--to", "P1,P2")
     assert (document["partitions"], document["offsets_stored"]) == (100, 0)
     assert list(document["consumers"]) == ["all"]
     with Admin(where) as admin:
         assert admin.partitions(list(document["topics_to_make"])) == {}
     assert "exists" in adopt(where, topic, "--seconds", "0", "-i", "one=P1", code=2)
+    new = ("--interests", "new.toml")  # the plan exists; then the interest file is not written, too
+    assert "exists" in adopt(where, topic, "--seconds", "0", "-i", "one=P1", *new, code=2)
+    assert not (tmp_path / "new.toml").exists()
     done = amcast("topology", "apply", f"{topic}.plan.json", "-b", where)
     assert done.returncode == 0, done.stderr
     with Admin(where) as admin:
         assert set(admin.partitions(list(document["topics_to_make"]))) == set(
             document["topics_to_make"]
         )
+        settings = admin.topic_settings([f"{topic}.groups"])[f"{topic}.groups"]
+    assert (settings["max.message.bytes"], settings["retention.ms"]) == ("300000", "3600000")
     for ours in document["topics_to_make"]:
         assert "belongs to amcast's topic" in adopt(where, ours, code=2)
     shown = amcast("topology", "show", "--from-cluster", "-b", where, "-t", topic)
@@ -307,8 +328,12 @@ def test_what_cannot_be_adopted_is_refused_with_the_reason_and_writes_nothing(wh
     assert "cleanup.policy=compact" in adopt(where, topic, "--seconds", "0", code=1)
     assert "does not exist" in adopt(where, f"{topic}-absent", code=2)
     assert "Kafka's own" in adopt(where, "__consumer_offsets", code=2)
+    assert "its name must be" in adopt(where, "t" * 245, code=2)
+    twice = ("-i", "mine=P1", "-i", "mine=P2")
+    assert "names consumer mine twice" in adopt(where, topic, *twice, code=2)
     for wrong, sentence in [
         ("mine", "is not NAME=P1,P3"),
+        ('my"name=P1', "not a valid name"),
         ("mine=P9", "unknown partition 'P9'"),
         ("my name=P1", "not a valid name"),
     ]:

@@ -9,16 +9,18 @@ import pytest
 from collectors.engine import clock
 from collectors.engine.listener import Listener, address_towards
 from multicast import Consumer, Producer
-from multicast.announcements import Announcement, Count, encode
+from multicast.announcements import DEBT_TICKS, Announcement, Count, encode
 from multicast.control import ControlReader, log_partition
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import TopicChanged, UsageError
 from multicast.messages import SKIP
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
-from tests.helpers.system import System
+from tests.helpers.system import System, amcast
 
 HERE = "127.0.0.1"
+SETS = ({"P1"}, {"P2"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"})
+MANY = 100_000
 
 
 class Early:
@@ -42,6 +44,12 @@ class Early:
             append.settle(append.store())
         self.held.clear()
 
+    def begin(self, name, log):
+        """Store the producer's first message to a log, which is never ordered early."""
+        self.producer.multicast(b"first", to={log})
+        self.store()
+        until(lambda: self.position(name, log) == 1)
+
     def position(self, name, log):
         return self.nodes[name].core.own.state.positions[self.system.plan.number(log)]
 
@@ -58,13 +66,16 @@ def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypa
     monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no hole is filled, however long it takes
     with Small(chain()) as system:
         early = Early(system)
+        early.begin("K1", "P2")
         early.producer.multicast(b"x", to={"P2"})
-        until(lambda: early.position("K1", "P2") == 1)
-        until(lambda: early.position("K2", "P2") == 1)  # relayed, as any order
+        until(lambda: early.position("K1", "P2") == 2)
+        until(lambda: early.position("K2", "P2") == 2)  # relayed, as any order
         assert (
-            system.log.last_stable_offsets([log_partition(system.plan.log("P2"))]).popitem()[1] == 0
+            system.log.last_stable_offsets([log_partition(system.plan.log("P2"))]).popitem()[1] == 1
         )
         with system.consumer("C2") as consumer:
+            (batch,) = consumer.poll(60)
+            assert [record.value for record in batch.records] == [b"first"]
             assert consumer.poll(0.2) == []
             early.store()
             (batch,) = consumer.poll(60)
@@ -75,17 +86,19 @@ def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypa
 def test_a_hole_is_filled_and_what_stands_behind_it_is_delivered():
     with Small(chain()) as system:
         early = Early(system)
+        early.begin("K1", "P1")
         early.producer.multicast(b"never", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 1)
+        until(lambda: early.position("K1", "P1") == 2)
         early.held.clear()  # its producer died
         with system.producer(announce=False) as other:
             other.multicast(b"behind", to={"P2"}).ordered(60)
         with system.consumer("C1", committed=False) as consumer:
-            (batch,) = consumer.poll(60)
-            assert [record.value for record in batch.records] == [b"behind"]
-        assert early.skips("P1") == [0]
+            batches = list(consumer.until_end(timeout=60))
+            values = [record.value for batch in batches for record in batch.records]
+            assert values == [b"first", b"behind"]
+        assert early.skips("P1") == [1]
         # No consumer delivers it as a message.
-        assert system.all("C1") == ["P2:0"]
+        assert system.all("C1") == ["P1:0", "P2:0"]
         early.producer.close(0.1)
 
 
@@ -95,6 +108,44 @@ def test_no_announcement_reaches_a_collector_once_they_are_switched_off():
         with system.producer(announce=False) as producer:
             producer.multicast(b"x", to={"P1"}).ordered(60)
         assert early.nodes["K1"].status()["announcements"] == 0
+        early.producer.close()
+
+
+def test_a_producers_first_message_is_ordered_once_it_is_stored(monkeypatch):
+    monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no debt is forgiven, however long it takes
+    with Small(chain()) as system:
+        early = Early(system)
+        early.producer.multicast(b"first", to={"P1"})
+        # Its introduction is there, and orders nothing.
+        until(lambda: early.nodes["K1"].status()["announcements"] == 1)
+        assert early.position("K1", "P1") == 0
+        early.store()
+        until(lambda: early.position("K1", "P1") == 1)
+        until(lambda: early.nodes["K1"].status()["announcements"] == 2)
+        # It left no debt: the second one is ordered early.
+        early.producer.multicast(b"second", to={"P1"})
+        until(lambda: early.position("K1", "P1") == 2)
+        early.store()
+        early.producer.close()
+
+
+@pytest.mark.parametrize("delay_ticks", [0, DEBT_TICKS, 5 * DEBT_TICKS])
+def test_a_first_message_whose_outcome_is_heard_late_leaves_no_hole(monkeypatch, delay_ticks):
+    monkeypatch.setattr(clock, "TICK_S", 3600.0)  # this test ticks itself
+    with Small(chain()) as system:
+        early = Early(system)
+        node = early.nodes["K1"]
+        early.producer.multicast(b"first", to={"P1"})
+        until(lambda: node.status()["announcements"] == 1)
+        outcomes = [(append, append.store()) for append in early.held]
+        until(lambda: early.position("K1", "P1") == 1)
+        for _ in range(delay_ticks):
+            node._runner.tick()
+        for append, outcome in outcomes:
+            append.settle(outcome)
+        until(lambda: node.status()["announcements"] == 2)
+        assert node.core.early == 0
+        early.held.clear()
         early.producer.close()
 
 
@@ -108,8 +159,7 @@ def test_a_strangers_datagram_orders_nothing():
                 raw = encode(token, Announcement(1, count))
                 stranger.sendto(raw, (address.host, address.port))
             stranger.sendto(b"", (address.host, address.port))
-        early.producer.multicast(b"x", to={"P2"})
-        until(lambda: early.position("K1", "P2") == 1)
+        early.begin("K1", "P2")
         assert early.position("K1", "P1") == 0
         early.store()
         early.producer.close()
@@ -138,8 +188,9 @@ def test_a_topic_that_was_made_again_is_never_filled():
         ids = empty.log.topic_ids(["A"])
     with Small(replace(made, topic_ids=ids)) as system:
         early = Early(system)
+        early.begin("K1", "P1")
         early.producer.multicast(b"never", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 1)
+        until(lambda: early.position("K1", "P1") == 2)
         early.held.clear()
         system.log.recreate("A")
         until(early.nodes["K1"].ended.is_set)
@@ -216,3 +267,58 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
                     record.value for batch in consumer.until_end() for record in batch.records
                 ]
             assert values == [b"%d" % number for number in range(sent)] + [b"behind"]
+
+
+# -- logs without faults get no skips ---------------------------------------------------------
+
+
+def records_once_all_is_ordered(system, host):
+    """Count the records of all logs, once no collector waits for a message that may be a hole."""
+    names = [node.name for node in system.plan.collectors]
+
+    def quiet():
+        statuses = [host.status(name) for name in names]
+        return all(status and not (status["early"] or status["lag"]) for status in statuses)
+
+    until(quiet, 240)
+    logs = [log_partition(log) for log in system.plan.logs]
+    return sum(system.driver.high_watermarks(logs).values())
+
+
+@pytest.fixture
+def ordered(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        host = system.collectors()
+        host.wait_healthy(120)
+        yield system, host
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_producers_that_come_and_go_leave_no_skip(ordered):
+    system, host = ordered
+    sent = 0
+    for _ in range(4):
+        for to in SETS:
+            with Producer(system.bootstrap, topic=system.topic) as producer:
+                producer.multicast(b"x", to=to).accepted(60)
+                sent += 1
+    for to in ("P1", "P2,P3,P4"):
+        done = amcast("send", "--to", to, *system.common(), stdin="x\n")
+        assert done.returncode == 0, done.stderr
+        sent += 1
+    assert records_once_all_is_ordered(system, host) == sent
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_hundred_thousand_messages_leave_no_skip(ordered):
+    system, host = ordered
+    with Producer(system.bootstrap, topic=system.topic) as producer:
+        for number in range(MANY):
+            producer.multicast(b"x", to=SETS[number % len(SETS)])
+        producer.flush(240)
+    assert records_once_all_is_ordered(system, host) == MANY

@@ -12,10 +12,13 @@ from collections import Counter
 import pytest
 
 from collectors.collector import Append, Collector
+from collectors.engine.ended_processes import EndedProcesses
+from collectors.engine.listener import Listener
 from collectors.membership import group_of
 from collectors.placement import share_out
 from collectors.standby import Standby
 from multicast import Producer
+from multicast.announcements import Address
 from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
 from multicast.order import OrderStream
@@ -109,6 +112,31 @@ def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer
     assert not log.cores[0].void
 
 
+def test_a_standby_that_is_alone_acts_at_once_and_is_patient_again_beside_another_writer():
+    log = Log()
+    log.ends(1)
+    assert not log.turn(1, now=1.0)
+    log.parts[1].be_alone()
+    assert log.turn(1, now=1.0)
+    log.ends(2)
+    assert log.turn(0, now=1.1)
+    log.ends(3)
+    assert not log.turn(1, now=1.2)
+    assert not log.turn(1, now=1.3)
+
+
+def test_only_a_process_that_has_ended_refuses_a_datagram():
+    ended, listener = EndedProcesses(), Listener("127.0.0.1")
+    assert not ended.has_ended(listener.address())
+    assert listener.poll(60) == [b""]
+    gone = Listener("127.0.0.1")
+    address = gone.address()
+    gone.close()
+    assert ended.has_ended(address)
+    listener.close()
+    assert not ended.has_ended(Address("a-name.invalid", 9, b"12345678"))  # no address to ask
+
+
 def test_a_primary_that_is_one_no_more_goes_on_until_its_successor_counts():
     log = Log()
     log.parts[0].primary, log.parts[1].primary = False, True
@@ -126,11 +154,11 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
     with Small(chain()) as system, system.producer() as producer:
         first, thread = system.run("K1", listen="127.0.0.1")
         soon(lambda: first.begun)
-        second, _ = system.run("K1", listen="127.0.0.1", standby=True, patience_s=3600.0)
+        # A patience that no slow machine uses up; but the end of the primary's process is noticed.
+        second, _ = system.run("K1", listen="127.0.0.1", standby=True, patience_s=30.0)
         for number in range(50):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.status()["appended_here"] == 0
-        second.role.patience_s = 0.05  # long before, so that a slow machine passes
         first.stop()
         thread.join(60)
         for number in range(50, 100):

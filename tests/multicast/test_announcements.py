@@ -109,6 +109,22 @@ def test_what_nobody_announces_is_forgotten_in_the_end():
     assert made.promised == 1
 
 
+def test_a_producer_that_was_introduced_gets_credit_for_what_is_stored_already():
+    made = promises()
+    made.announced(1, sent=0, settled=0)
+    made.grown(1)
+    made.announced(1, sent=3, settled=1)
+    assert made.promised == 2
+    for forgiven in range(1, 4):  # whose debt was forgiven before: no credit
+        late = promises()
+        late.announced(1, sent=0, settled=0)
+        late.grown(forgiven)
+        for _ in range(2 * DEBT_TICKS):
+            late.tick()
+        late.announced(1, sent=forgiven + 1, settled=forgiven)
+        assert late.promised == 1
+
+
 def test_while_plain_producers_write_nothing_is_promised():
     made = promises()
     sent = 0

@@ -72,14 +72,13 @@ def test_a_broker_refuses_a_wrong_number_of_headers(kafka_cluster, count):
     assert append(kafka_cluster.bootstrap, partition, [record(0, b"v", count=count)]).error != 0
 
 
-def test_a_null_header_is_printed_as_null():
-    batch = Batch(
-        chain().log("P1"), ("P1",), [Record(0, b"v", None, [("h", None)])], 1, "@P1", 0, 0
-    )
+def test_a_null_header_is_printed_as_null_and_a_repeated_one_with_all_its_values():
+    headers = [("h", None), ("twice", b"1"), ("twice", b"2")]
+    batch = Batch(chain().log("P1"), ("P1",), [Record(0, b"v", None, headers)], 1, "@P1", 0, 0)
 
     document = send_receive._document(Message(batch, batch.records[0]))
 
-    assert json.loads(json.dumps(document))["headers"] == {"h": None}
+    assert json.loads(json.dumps(document))["headers"] == {"h": None, "twice": ["1", "2"]}
 
 
 # -- markers --------------------------------------------------------------------------------

@@ -140,6 +140,18 @@ def test_the_testing_page_counts_the_planted_bugs():
     assert f"): {bugs} one-line defects" in text_of(ROOT / "docs" / "testing.md")
 
 
+def test_whatever_amcast_lacks_beside_other_clients_has_a_reason():
+    text = (ROOT / "docs" / "compared.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| ")]
+    short = [cell for cell in rows if cell.startswith(("lacks", "partly"))]
+    notes = "¹²³⁴⁵⁶⁷⁸⁹"
+    assert short
+    for cell in short:
+        marks = [notes.index(mark) + 1 for mark in cell if mark in notes]
+        assert marks or "](" in cell or ":" in cell, cell
+        assert all(f"\n{mark}. " in text for mark in marks), cell
+
+
 def test_what_a_page_names_wrongly_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(

@@ -31,9 +31,9 @@ from topology.planner.light import (
 )
 from topology.planner.prices import DemandPrices
 
-# About 15 s of CPU for 50 interests, most of it for the level that is reached last. Each level
-# needs some eight times the steps of the one before, and its bound is 8 to 10 % higher.
-STEPS_MAX = 6_500_000
+# At most about 40 s of CPU for 50 interests, most of it for the level that is reached last. Each
+# level needs some eight times the steps of the one before, and its bound is 8 to 10 % higher.
+STEPS_MAX = 12_000_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
 UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
@@ -135,7 +135,7 @@ def _part_bound(part: Restricted, steps: int, rounds: int, target: Fraction | No
     while light is None or level < len(part.readers):
         level += stride
         try:
-            light = LightCollectors(part, level, budget)
+            light = LightCollectors(part, level, budget, lower=light)
         except Exhausted:
             break
         if target is not None and level <= TRIED_LEVEL_MAX:
@@ -151,12 +151,15 @@ def _part_bound(part: Restricted, steps: int, rounds: int, target: Fraction | No
 def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
     """Find the least boundary of a set of each size, up to the level that the budget allows."""
     floors: list[int] = []
-    while level < len(part.readers):
+    used = 0
+    while level < len(part.readers) and used <= budget.steps:  # a higher level takes more
+        left = budget.steps
         try:
             floors = least_boundaries(part, level, budget)
         except Exhausted:
             break
         if max(floors) <= level:
             break  # all are exact
+        used = left - budget.steps
         level += max(1, len(part.readers) // 128)
     return floors

@@ -120,12 +120,17 @@ class LibrdkafkaReader:
         """
         self.remove(list(starts))
         if starts:
+            topics = {partition.topic for partition in starts}
+            # A broker answers one request of a connection after the other. So once the first topic
+            # is fetched, the next one's leaders would wait for that long poll.
+            if len(topics) > 1 and not self._positions:
+                self._find_leaders(topics)
             self._consumer.incremental_assign(
                 [confluent_kafka.TopicPartition(*log, offset) for log, offset in starts.items()]
             )
             self._positions.update(starts)
             self._unproven.update(dict.fromkeys(starts, time.monotonic()))
-            self._find_leaders({partition.topic for partition in starts})
+            self._find_leaders(topics)
 
     def _find_leaders(self, topics: set[str]) -> None:
         """Request the leaders of topics that are new to this consumer.

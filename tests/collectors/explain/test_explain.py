@@ -21,8 +21,9 @@ from collectors.explain.inspection import message_of
 from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
+from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast
+from tests.helpers.system import PATIENCE_S, System, amcast, until
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -182,3 +183,48 @@ def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system)
         done = amcast("explain", wrong, *system.common())
         assert done.returncode == 2
         assert sentence in done.stderr
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_producer(system):
+    # Init: an offset of P3 was ordered early, and its producer died; no collector fills it.
+    top = system.plan.top("P3").name
+    with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
+        stored = producer.multicast(b"behind", to={"P2"}).accepted(PATIENCE_S)
+    forge(system, top, far("P3", 1))
+    forge(system, system.plan.top("P2").name, far("P2", 1))
+    path = [node.name for node in system.plan.collectors if "P3" in node.bag and "P2" in node.bag]
+    assert top in path
+
+    hole = explain(system, "P3:0", 1)
+    assert [wait["why"] for wait in hole["waits"]] == [
+        "the offset was ordered early, and log P3 is stored up to 0 only"
+    ]
+    waits = [wait for wait in explain(system, stored, 1)["waits"] if "consumer" in wait["who"]]
+    assert waits[0]["why"] == "offset 0 of log P3 was ordered early and is not stored yet"
+    assert "a collector soon fills the offset" in waits[0]["do"]
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do(system):
+    host = system.collectors()
+    host.wait_healthy(PATIENCE_S)
+    top = system.plan.top(LOG).name
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        before = producer.multicast(b"before", to=BOTH).ordered(PATIENCE_S)
+        host.kill(top)
+        after = producer.multicast(b"after", to=BOTH).accepted(PATIENCE_S)
+    # A child may be behind its parent, whose order `ordered` waits for.
+    words = ("explain", str(before), *system.common())
+    until(lambda: amcast(*words).returncode == 0, "the order of the children")
+    document = explain(system, after, 1)
+    (wait,) = document["waits"]
+    assert wait["who"] == f"collector {top} and who reads its order"
+    assert "ordered log P1+P3 up to offset 1; its last record is" in wait["why"]
+    assert "'amcast collectors run' runs it" in wait["do"]
+    screen = amcast("explain", str(after), *system.common()).stdout
+    assert f"announced to {top} at 127.0.0.1:" in screen
+    assert f"{top}: not yet; ordered up to 1" in screen
+    assert f"  {top}: ordered in record" in amcast(*words).stdout

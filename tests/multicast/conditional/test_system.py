@@ -59,6 +59,9 @@ def test_of_messages_that_exclude_each_other_one_takes_effect():
         assert [message.payload for message in s.drain(reader)] == [b"0"]
         assert reader.void == {"conflict": 4}
         assert reader.seen(BOTH) == LogPosition("P1+P2", 5)
+        for log, sentence in (("P1+P2", "its set of partitions"), ({"P4"}, "reads no log P4")):
+            with pytest.raises(UsageError, match=sentence):
+                reader.seen(log)
 
 
 def test_void_messages_are_dropped_or_marked_on_every_way_to_read():

@@ -154,6 +154,14 @@ def test_what_names_no_place_is_refused_before_anything_is_sent(small):
                 producer.multicast_all([b"a", b"b"], to={"P1"}, **{name: value})
         with pytest.raises(UsageError, match="'h' is not a header"):
             producer.multicast_all([b"a", b"b"], to={"P1"}, headers=[(), ["h"]])
+        for wrong in ("text", bytearray(b"a"), 7):
+            kind = type(wrong).__name__
+            with pytest.raises(UsageError, match=f"a payload is bytes or None, not {kind}"):
+                producer.multicast(wrong, to={"P1"})
+            with pytest.raises(UsageError, match=f"a payload is bytes or None, not {kind}"):
+                producer.multicast_all([b"a", wrong], to={"P1"})
+        with pytest.raises(UsageError, match="not one payload"):
+            producer.multicast_all(b"ab", to={"P1"})
     with (
         small.producer(partitioner=lambda _, count: count) as producer,
         pytest.raises(UsageError, match=r"gives partition 5 for key b'k'; the topic has 5, from 0"),

@@ -387,6 +387,7 @@ def test_interests_come_as_a_plan_or_a_file(interests):
         ("none.toml", "none.toml cannot be read"),
         ({"consumers": {}}, "partitions is empty"),
         ({"consumers": ["C1"]}, "not a mapping"),
+        ({"consumer": {"C1": ["P1"]}}, "not a list of tables"),
         ({"consumers": {"C1": {"P1"}}, "destinations": [{"P1"}]}, "always declared"),
     ],
 )

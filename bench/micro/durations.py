@@ -1,0 +1,314 @@
+"""Measures how long starts, restarts and takeovers take until the first delivery, and their parts.
+
+    python -m bench.micro.durations [--repetitions 5] [--only NAME] [--beside FOLDER]
+
+One broker, two partitions, a declared set of both, one collector. Each process is a new one. With
+`--beside` the same is measured in turns with another checkout's code, to compare within one run.
+
+    start       a consumer process starts, and delivers the one message that is stored
+    restart     the same with a committed cursor, 10,000 messages behind it, and one after it
+    return      the only collector is killed (SIGKILL), and started again at once
+    takeover    a collector is killed, and its standby takes over
+
+Parts, in milliseconds, each from the end of the one before. Of a consumer:
+
+    python      the interpreter runs our first line
+    imports     the package is imported, and the client's
+    connect     the driver is open: a broker has answered
+    open        the consumer is open: control topic, cursor, plan, topic ids
+    deliver     the first message is delivered: order stream, then its log
+
+Of a collector:
+
+    connect     its process has been started, has read the control topic, and serves its pages
+    advertise   it follows its logs; a taken-over one is advertised once it acts
+    order       its first order record is written
+    deliver     a consumer delivers the first message that was sent after the kill
+
+`total` is their sum. A message is sent every 20 ms; a look costs up to 5 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_T0_NS = time.monotonic_ns()  # of a consumer's process, before all other imports
+
+_MESSAGES_BEHIND = 10_000  # a cursor deep in the log, and still stored within a second
+_SEND_EVERY_S = 0.02  # 50 messages a second: a light load, and a resolution of 20 ms
+_LOOK_S = 0.005  # a twentieth of the shortest duration that is measured
+_STEADY_S = 3.0  # before a kill: longer than an announcer's look at the control topic
+_PATIENCE_S = 60.0  # for any single step
+_PARTS = {
+    "start": ("python", "imports", "connect", "open", "deliver"),
+    "restart": ("python", "imports", "connect", "open", "deliver"),
+    "return": ("connect", "advertise", "order", "deliver"),
+    "takeover": ("advertise", "order", "deliver"),
+}
+
+
+def consume(bootstrap: str, topic: str) -> None:
+    """Deliver one message, commit it, and print the times (monotonic, in ns) of the parts."""
+    from multicast.consumer import Consumer  # noqa: PLC0415 - the import is measured
+    from multicast.drivers import open_driver  # noqa: PLC0415
+
+    for package in ("kafka_python", "librdkafka"):  # else `open_driver` imports them
+        import_module(f"multicast.drivers.{package}")
+    stamps = {"python": _T0_NS, "imports": time.monotonic_ns()}
+    driver = open_driver("librdkafka", bootstrap)
+    stamps["connect"] = time.monotonic_ns()
+    with Consumer(topic=topic, name="C1", driver=driver) as consumer:
+        stamps["open"] = time.monotonic_ns()
+        message = next(iter(consumer))
+        stamps["deliver"] = time.monotonic_ns()
+        consumer.commit(message.cursor)
+    driver.close()
+    sys.stdout.write(json.dumps(stamps))
+
+
+def _parts(kind: str, began_ns: int, stamps: Mapping[str, int]) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    before = began_ns
+    for part in _PARTS[kind]:
+        after = max(before, stamps[part])
+        parts[part], before = (after - before) / 1e6, after
+    parts["total"] = (before - began_ns) / 1e6
+    return parts
+
+
+class Bench:
+    """The running broker, plan and clients of this process; `measure` takes one sample."""
+
+    def __init__(self, rig: Any) -> None:
+        self._rig = rig
+        self._number = 0
+
+    def measure(self, kind: str, checkout: Path) -> dict[str, float]:
+        """Measure one duration with the code of a checkout; parts in milliseconds."""
+        if kind in ("start", "restart"):
+            return self._consumer(kind, checkout)
+        return self._collector(kind, checkout)
+
+    def _consumer(self, kind: str, checkout: Path) -> dict[str, float]:
+        from multicast import Producer  # noqa: PLC0415 - not in the measured process
+        from multicast.consumer import Consumer  # noqa: PLC0415
+
+        rig = self._rig
+        with self._process(checkout, "--web-port", "0") as (_, page):
+            _until(lambda: page() is not None, "a collector's page")
+            with Producer(topic=rig.topic, driver=rig.driver) as producer:
+                behind = _MESSAGES_BEHIND if kind == "restart" else 0
+                if behind:
+                    producer.multicast_all([b"x"] * behind, to={"P1"}).ordered(_PATIENCE_S)
+                with Consumer(topic=rig.topic, name="C1", driver=rig.driver) as consumer:
+                    end = consumer.end()
+                    while not consumer.reached(end):
+                        consumer.poll(_LOOK_S)
+                    consumer.commit(consumer.position)
+                producer.multicast(b"x", to={"P1"}).ordered(_PATIENCE_S)
+        began_ns = time.monotonic_ns()
+        done = subprocess.run(
+            [sys.executable, "-P", __file__, "--consume", rig.bootstrap, rig.topic],
+            **_within(checkout),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_PATIENCE_S,
+        )
+        return _parts(kind, began_ns, json.loads(done.stdout))
+
+    @contextmanager
+    def _process(
+        self, checkout: Path, *options: str
+    ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str | None]]]:
+        """Run the collector as a process; gives a call that tells its page's address, once open."""
+        from bench.harness.hosts import end  # noqa: PLC0415
+
+        rig = self._rig
+        self._number += 1
+        log = rig.folder / f"{self._number}.log"
+        command = [sys.executable, "-m", "multicast", "collectors", "run", "-b", rig.bootstrap]
+        command += ["-t", rig.topic, "--node", rig.plan.collectors[0].name, *options]
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, **_within(checkout), stdout=out, stderr=out)
+
+        def page() -> str | None:
+            words = log.read_text(errors="replace").split()
+            return next((word for word in words if word.startswith("http://")), None)
+
+        try:
+            yield process, page
+        finally:
+            process.terminate()
+            end(process)
+
+    def _collector(self, kind: str, checkout: Path) -> dict[str, float]:
+        with self._process(checkout, "--web-port", "0") as (first, page):
+            _until(lambda: page() is not None, "a collector's page")
+            if kind == "return":
+                return self._killed(first, lambda: self._process(checkout, "--web-port", "0"), kind)
+            with self._process(checkout, "--standby", "--web-port", "0") as second:
+                _until(lambda: second[1]() is not None, "a standby's page")
+
+                @contextmanager
+                def running() -> Iterator[tuple[Any, Callable[[], str | None]]]:
+                    yield second
+
+                return self._killed(first, running, kind)
+
+    def _killed(
+        self, victim: subprocess.Popen[bytes], successor: Callable[[], Any], kind: str
+    ) -> dict[str, float]:
+        """Kill a collector's process, run its successor, and watch until the first delivery."""
+        with ExitStack() as opened, _sending(self._rig):
+            watch = _Watch(self._rig, opened)
+            watch.get_steady()
+            victim.send_signal(signal.SIGKILL)
+            began_ns = time.monotonic_ns()
+            with successor() as (_, page):
+                stamps = watch.until_delivered(began_ns, page)
+        return _parts(kind, began_ns, stamps)
+
+
+class _Watch:
+    """Sees the order stream, the control topic and the deliveries of one consumer."""
+
+    def __init__(self, rig: Any, opened: ExitStack) -> None:
+        from multicast.consumer import Consumer  # noqa: PLC0415 - not in the measured process
+        from multicast.control import ControlReader, stream_partition  # noqa: PLC0415
+
+        stream = stream_partition(rig.plan, rig.plan.collectors[0].name)
+        start = rig.driver.last_stable_offsets([stream])[stream]
+        self._control = ControlReader(rig.driver, rig.topic)
+        opened.callback(self._control.close)
+        self._orders = rig.driver.reader({stream: start})
+        opened.callback(self._orders.close)
+        self._consumer = opened.enter_context(
+            Consumer(topic=rig.topic, name="C1", driver=rig.driver, start="latest", committed=False)
+        )
+        self._writers: set[int] = set()
+
+    def get_steady(self) -> None:
+        """Deliver for `_STEADY_S`, until the collector has written something."""
+        steady = time.monotonic() + _STEADY_S
+        deadline = steady + _PATIENCE_S
+        while time.monotonic() < steady or not self._writers:
+            assert time.monotonic() < deadline, "the collector ordered nothing"
+            self._consumer.poll(_LOOK_S)
+            self._writers |= self._new_writers()
+
+    def until_delivered(self, began_ns: int, page: Callable[[], str | None]) -> Mapping[str, int]:
+        """Watch until a message that was sent after `began_ns` is delivered; give the times."""
+        stamps: dict[str, int] = {}
+        addresses = dict(self._control.refresh().addresses)
+        deadline = time.monotonic() + _PATIENCE_S
+        while "deliver" not in stamps:
+            assert time.monotonic() < deadline, "nothing was delivered after the kill"
+            seen = {
+                "deliver": self._delivers_after(began_ns),
+                "order": bool(self._new_writers()),
+                "advertise": self._control.follow(0.0).addresses != addresses,
+                "connect": "connect" in stamps or page() is not None,
+            }
+            for part in [part for part, is_seen in seen.items() if is_seen]:
+                stamps.setdefault(part, time.monotonic_ns())
+        # What was not seen by then came before the delivery, within one look.
+        return defaultdict(partial(int, stamps["deliver"]), stamps)
+
+    def _delivers_after(self, began_ns: int) -> bool:
+        batches = self._consumer.poll(_LOOK_S)
+        return any(int(record.value or 0) > began_ns for each in batches for record in each.records)
+
+    def _new_writers(self) -> set[int]:
+        from multicast.order import decode  # noqa: PLC0415 - not in the measured process
+
+        fetched = self._orders.poll(0.0)
+        writers = {decode(record.value).writer for each in fetched for record in each.records}
+        return writers - self._writers
+
+
+@contextmanager
+def _sending(rig: Any) -> Iterator[None]:
+    """Multicast the time, every `_SEND_EVERY_S`, during the context."""
+    from multicast import Producer  # noqa: PLC0415 - not in the measured process
+
+    stop = threading.Event()
+
+    def send() -> None:
+        with Producer(topic=rig.topic, driver=rig.driver) as producer:
+            while not stop.wait(_SEND_EVERY_S):
+                producer.multicast(b"%d" % time.monotonic_ns(), to={"P1"})
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _within(checkout: Path) -> dict[str, Any]:
+    """Give the options of a process that imports our packages from a checkout."""
+    return {"cwd": checkout, "env": {**os.environ, "PYTHONPATH": str(checkout)}}
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline, pause = time.monotonic() + _PATIENCE_S, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        pause.wait(_LOOK_S)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure all durations in turns, and print their medians and maxima."""
+    from bench.harness import figures  # noqa: PLC0415 - not in the measured process
+    from bench.harness.rig import standing  # noqa: PLC0415
+
+    parser = figures.parser("durations", __doc__)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=tuple(_PARTS))
+    parser.add_argument("--beside", type=Path, help="a folder with another checkout")
+    options = parser.parse_args(arguments)
+    here = Path(__file__).parents[2]
+    checkouts = {"": here}
+    if options.beside is not None:
+        checkouts = {"here.": here, "beside.": options.beside.resolve()}
+    samples: dict[str, list[float]] = defaultdict(list)
+    with standing(2, [("P1", "P2")]) as rig:
+        bench = Bench(rig)
+        for number in range(options.repetitions + 1):
+            for kind in options.only or _PARTS:
+                for name, checkout in checkouts.items():
+                    figures.progress(f"{kind}, {number} of {options.repetitions}")
+                    parts = bench.measure(kind, checkout)
+                    for part, value in parts.items() if number else ():  # the first warms up
+                        samples[f"{kind}.{name}{part}"].append(value)
+        kafka = rig.kafka
+    measured: dict[str, float] = {}
+    for name, values in samples.items():
+        measured[f"{name}_ms"] = round(statistics.median(values), 1)
+        measured[f"{name}_max_ms"] = round(max(values), 1)
+    document = figures.document("durations", measured, kafka=kafka, arguments=arguments)
+    figures.show(document, options.output)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--consume"]:
+        consume(*sys.argv[2:4])
+    else:
+        main(sys.argv[1:])

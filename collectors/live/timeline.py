@@ -1,0 +1,250 @@
+"""The merged timeline: the last messages of an interest in their one order, as a consumer has them.
+
+A thread reads as a consumer without a group and keeps a window. It reads a bounded number of
+messages a second; where more come, it skips to the end and shows the gap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.live.observer import LOOKBACK_RECORDS, Observer
+from multicast.consumer import Consumer
+from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
+from multicast.cursor import Cursor
+from multicast.delivery import Batch
+from multicast.drivers.protocol import Record
+from multicast.errors import AmcastError
+from multicast.subscription import SubscriptionRequest
+
+WINDOW_ROWS = 2_000  # what is kept and searched: some 5 MB at most
+_ROWS_PER_S = 2_000  # nobody reads more; a busy topic would take a processor
+_ROWS_AT_ONCE = 200  # of one poll, so that the bound above is kept
+_TEXT_SEARCHED = 2_000  # characters of a payload that are kept
+_TEXT_SHOWN = 300  # of them on the page: a row is a line
+_KEY_SHOWN = 200  # characters
+# A row is held back so long at most until the stream of the log's top has been read, too.
+_ORDERED_S = 2.0
+_POLL_S = 0.25  # one wait for messages; `close` takes so long
+_JOIN_S = 15.0  # the thread may be in a request to a cluster that does not answer
+
+
+@dataclass(slots=True)
+class TimelineRow:
+    """One delivered message; `number` counts from the start of the window."""
+
+    number: int
+    log: str
+    offset: int
+    to: str
+    key: str
+    text: str
+    size: int
+    stored_ms: int
+    epoch: int
+    read_from: str
+    record: int
+    decision: str
+    taken: float
+
+    def matches(self, words: str) -> bool:
+        """Whether its ID, destination set, key or text has these words, in any case."""
+        where = f"{self.log}:{self.offset}\n{self.to}\n{self.key}\n{self.text}"
+        return words in where.casefold()
+
+
+class Timeline:
+    """Reads one interest until it is closed."""
+
+    def __init__(self, observer: Observer, interest: str, *, payloads: bool) -> None:
+        self.interest = interest
+        self.error = ""
+        self._driver = observer.driver
+        self._observer = observer
+        self._payloads = payloads
+        self._rows: deque[TimelineRow] = deque(maxlen=WINDOW_ROWS)
+        self._gap = 0  # the number of the first row after the last gap
+        self._count = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._listeners: dict[Callable[[], None], None] = {}
+        self._thread = threading.Thread(target=self._run, name="amcast-timeline", daemon=True)
+        self._thread.start()
+
+    def listen(self, moved: Callable[[], None]) -> None:
+        """Have `moved` called when rows have come, in the timeline's thread."""
+        self._listeners[moved] = None
+
+    def ignore(self, moved: Callable[[], None]) -> None:
+        """Call it no more; the timeline may be closed if nobody listens."""
+        self._listeners.pop(moved, None)
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners)
+
+    def since(self, number: int, words: str, rows_max: int) -> tuple[list[dict[str, Any]], int]:
+        """Give the newest rows with these words from a number on, and the number to go on with.
+
+        It ends before a row of which is not known yet who ordered it.
+        """
+        with self._lock:
+            rows = [row for row in self._rows if row.number >= number]
+        now, words = time.monotonic(), words.casefold()
+        for place, row in enumerate(rows):
+            if now - row.taken < _ORDERED_S and self._is_awaited(row):
+                rows = rows[:place]
+                break
+        following = rows[-1].number + 1 if rows else number
+        chosen = [row for row in rows if not words or row.matches(words)]
+        return [self._shown(row) for row in chosen[-rows_max:]], following
+
+    def _is_awaited(self, row: TimelineRow) -> bool:
+        is_log = row.read_from.startswith(SINGLE_LOG)
+        return not is_log and self._observer.runs.of(row.log, row.offset) is None
+
+    @property
+    def count(self) -> int:
+        """The number of the next row."""
+        return self._count
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+
+    def _shown(self, row: TimelineRow) -> dict[str, Any]:
+        run = self._observer.runs.of(row.log, row.offset)
+        return {
+            "n": row.number,
+            "id": f"{row.log}:{row.offset}",
+            "to": row.to,
+            "key": row.key,
+            "text": row.text[:_TEXT_SHOWN],
+            "size": row.size,
+            "stored": row.stored_ms,
+            "epoch": row.epoch,
+            "from": row.read_from,
+            "record": row.record,
+            "by": run.collector if run else "",
+            "ordered": run.time_ms if run else None,
+            "decision": row.decision,
+            "gap": row.number == self._gap and row.number > 0,
+        }
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            state = self._observer.state
+            assert state is not None
+            name, interest = _requested(state, self.interest)
+            with Consumer(
+                topic=state.topic,
+                name=name,
+                interest=interest,
+                start=self._start(state, name, interest),
+                committed=False,
+                void="mark",
+                driver=self._driver,
+            ) as consumer:
+                while not self._stop.is_set():
+                    self._read_second(consumer, name, interest)
+        except AmcastError as error:
+            self.error = str(error)
+        except Exception as error:  # noqa: BLE001 - a defect here must be seen on the page
+            self.error = f"the timeline has failed: {error!r}"
+        self._tell()
+
+    def _read_second(
+        self, consumer: Consumer, name: str | None, interest: tuple[str, ...] | None
+    ) -> None:
+        """Read for a second, or until the bound; then skip what has come meanwhile."""
+        until, left = time.monotonic() + 1.0, _ROWS_PER_S
+        while (wait := until - time.monotonic()) > 0 and not self._stop.is_set():
+            if left <= 0:
+                self._stop.wait(wait)
+                state = self._observer.state
+                assert state is not None
+                consumer.seek(self._start(state, name, interest))
+                self._gap = self._count
+                return
+            batches = consumer.poll(min(wait, _POLL_S), messages_max=min(left, _ROWS_AT_ONCE))
+            for batch in batches:
+                left -= len(batch.records)
+                self._take(batch)
+            if batches:
+                self._tell()
+
+    def _start(
+        self, state: ControlState, name: str | None, interest: tuple[str, ...] | None
+    ) -> Cursor:
+        """Give the cursor some records before the present end of the interest's source."""
+        begun = state.plan(state.begun_epoch)
+        _, source = SubscriptionRequest.of(name, interest).resolve(begun)
+        epoch = state.first_epoch(begun.epoch, source)
+        plan = state.plan(epoch)
+        if source.startswith(SINGLE_LOG):
+            log = plan.log(source.removeprefix(SINGLE_LOG))
+            first = max(self._first(log_partition(log), WINDOW_ROWS // 2), log.first)
+            return Cursor(epoch, source, 0, 0, first)
+        record = self._first(stream_partition(plan, source), LOOKBACK_RECORDS)
+        return Cursor(epoch, source, max(record, plan.collector(source).stream_first), 0, 0)
+
+    def _first(self, partition: Any, back: int) -> int:
+        end: int = self._driver.last_stable_offsets([partition])[partition]
+        begin: int = self._driver.log_start_offsets([partition])[partition]
+        return max(begin, end - back)
+
+    def _take(self, batch: Batch) -> None:
+        with self._lock:
+            for record in batch.records:
+                self._rows.append(self._row(batch, record))
+                self._count += 1
+
+    def _row(self, batch: Batch, record: Record) -> TimelineRow:
+        value, key = record.value or b"", record.key or b""
+        return TimelineRow(
+            number=self._count,
+            log=batch.log.name,
+            offset=record.offset,
+            to="+".join(batch.to),
+            key=_text(key, _KEY_SHOWN) if self._payloads else "",
+            text=_text(value, _TEXT_SEARCHED) if self._payloads else "",
+            size=len(value),
+            stored_ms=record.timestamp_ms,
+            epoch=batch.epoch,
+            read_from=batch.source,
+            record=batch.record,
+            decision="" if batch.decision.takes_effect else str(batch.decision),
+            taken=time.monotonic(),
+        )
+
+    def _tell(self) -> None:
+        for moved in list(self._listeners):
+            moved()
+
+
+def _requested(state: ControlState, interest: str) -> tuple[str | None, tuple[str, ...] | None]:
+    """Read a consumer's name, or a set of partitions as "P1+P3"."""
+    plan = state.plan(state.begun_epoch)
+    if plan.subscription(interest) is not None:
+        return interest, None
+    return None, tuple(sorted(set(interest.split("+"))))
+
+
+def _text(raw: bytes, characters_max: int) -> str:
+    """Show bytes: as text if they are UTF-8, else in hexadecimal."""
+    part = raw[: 4 * characters_max]  # a character of UTF-8 has 4 bytes at most
+    for cut in range(4 if len(part) < len(raw) else 1):  # the last character may be in two
+        try:
+            return part[: len(part) - cut].decode()[:characters_max]
+        except UnicodeDecodeError:
+            continue
+    return "0x" + part[: characters_max // 2].hex()

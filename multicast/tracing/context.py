@@ -1,0 +1,53 @@
+"""The W3C trace context of a message, in its headers `traceparent` and `tracestate`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from multicast.drivers.protocol import Headers
+from topology import extra
+
+with extra("tracing"):
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Tracer, get_tracer
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+TRACEPARENT = "traceparent"
+_NAMES = (TRACEPARENT, "tracestate")
+PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class Headed(Protocol):
+    """A delivered message, as far as its trace is concerned."""
+
+    @property
+    def headers(self) -> Headers:
+        """The producer's headers."""
+
+
+def context_of(message: Headed) -> Context:
+    """Give the context to start a span in, as a child of the multicast of a delivered message.
+
+    It is empty if the message is not traced: a span that starts in it begins a trace of its own.
+    """
+    return carried(message.headers)
+
+
+def carried(headers: Headers) -> Context:
+    """Give the context that headers carry; an empty one if they carry none that is valid."""
+    carrier = {
+        name: value.decode("ascii", "replace")
+        for name, value in headers
+        if name in _NAMES and value is not None
+    }
+    return PROPAGATOR.extract(carrier, Context())
+
+
+def first_header(headers: Headers) -> bytes | None:
+    """Give the value of `traceparent`; None if there is no such header."""
+    return next((value for name, value in headers if name == TRACEPARENT), None)
+
+
+def tracer() -> Tracer:
+    """Give the tracer of this package, from the provider that the application has set."""
+    return get_tracer("amcast")

@@ -1,0 +1,130 @@
+"""The always-on check on a real broker: silent while all is right, loud once it is not."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from bench.micro.many_collectors import hosting
+from collectors.reconfiguration.apply import apply
+from multicast import Producer
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
+from multicast.order import OrderRecord, ParentNext, RecordKind, Run, encode
+from multicast.verification.running_check import RunningCheck
+from tests.collectors.test_replanning import planned
+from tests.helpers.forged import forge
+from tests.helpers.plans import poster, priced
+from tests.helpers.system import PATIENCE_S, System, until
+from topology.tree import CollectorSpec, Subscription
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
+ENOUGH = 500  # deliveries: some turns of the check
+
+
+class Load:
+    """A thread that sends to all sets until it is stopped, and waits for each round of them."""
+
+    def __init__(self, system):
+        self._system = system
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+
+    def _send(self):
+        with Producer(topic=self._system.topic, driver=self._system.driver) as producer:
+            while not self._stop.wait(0.02):
+                for receipt in [producer.multicast(b"x", to=to) for to in SETS]:
+                    receipt.accepted(PATIENCE_S)
+
+
+def test_a_busy_system_whose_plan_changes_passes_the_check(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        place = (system.bootstrap, system.topic, system.driver_name, tmp_path)
+        with hosting(*place, options=["--check"]) as host:
+            until(lambda: host.status().get("check", {}).get("state") == "ok", "the check")
+            with Load(system):
+                until(lambda: host.status()["check"]["messages"] > ENOUGH, "deliveries")
+                with Admin(system.bootstrap) as admin:
+                    apply(system.driver, admin, planned(system.plan), add_partitions=True)
+                until(lambda: {node["epoch"] for node in host.status()["nodes"]} == {2}, "epoch 2")
+                before = host.status()["check"]["messages"]
+                until(lambda: host.status()["check"]["messages"] > before + ENOUGH, "more")
+            check = host.status()["check"]
+    assert (check["state"], check["violations"], check["witness"]) == ("ok", 0, None)
+    assert check["error"] is None
+
+
+def two_levels():
+    """K1 orders P1 and P2 for C1; K2 relays both to C2, and adds P3."""
+    return priced(
+        replace(
+            poster(destinations=()),
+            partitions=("P1", "P2", "P3"),
+            logs=poster().logs[:3],
+            collectors=(
+                CollectorSpec("K1", ("P1", "P2"), None, 0),
+                CollectorSpec("K2", ("P1", "P2", "P3"), "K1", 1),
+            ),
+            consumers=(
+                Subscription("C1", ("P1", "P2"), "K1"),
+                Subscription("C2", ("P1", "P2", "P3"), "K2"),
+            ),
+            rates={},
+            limits={},
+        )
+    )
+
+
+def relay_turned_round(stream):
+    """K2's record that relays the first message of P2 before that of P1."""
+    runs = tuple(Run(stream.plan.number(log), 0, 1) for log in ("P2", "P1"))
+    relayed = ParentNext(2, 2)
+    record = OrderRecord(RecordKind.PARENT, stream.state.digest, relayed, runs, writer=666)
+    return encode(record)
+
+
+def test_a_relay_that_turns_two_messages_round_is_found_logged_and_told(
+    kafka_cluster, tmp_path, caplog
+):
+    with System(kafka_cluster.bootstrap, two_levels(), tmp_path) as system:
+        place = (system.bootstrap, system.topic, system.driver_name, tmp_path)
+        check = RunningCheck(lambda: open_driver("librdkafka", system.bootstrap), system.topic)
+        with hosting(*place, nodes=["K1"]):
+            try:
+                check.start()
+                assert check.status()["witness"] is None
+                until(lambda: check.status()["state"] == "ok", "the first turn")
+                with Producer(topic=system.topic, driver=system.driver) as producer:
+                    for to in ({"P1"}, {"P2"}):
+                        producer.multicast(b"x", to=to).ordered(PATIENCE_S)
+                forge(system, "K2", relay_turned_round)
+                until(lambda: check.status()["state"] == "violated", "the violation")
+            finally:
+                check.stop()
+                check.join(PATIENCE_S)
+    status = check.status()
+    assert status["violations"] == 1
+    assert all(name in status["witness"] for name in ("C1", "C2", "P1:0", "P2:0"))
+    errors = [record for record in caplog.records if record.name == "amcast.check"]
+    assert [record.levelname for record in errors] == ["ERROR"]
+    assert status["witness"] in errors[0].getMessage()
+
+
+def test_a_check_without_a_broker_says_why_and_ends_when_it_is_told():
+    check = RunningCheck(lambda: open_driver("librdkafka", "127.0.0.1:1"), "A")
+    check.start()
+    until(lambda: check.status()["error"] is not None, "the error")
+    assert check.status()["state"] == "starting"
+    check.stop()
+    check.join(PATIENCE_S)
+    assert [each for each in threading.enumerate() if each.name == "amcast-check"] == []

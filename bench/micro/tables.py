@@ -293,7 +293,8 @@ def main(arguments: Sequence[str]) -> None:
         master, processes = stack.enter_context(_cluster(options.workers, folder))
         session = stack.enter_context(spark(master=master, progress=figures.progress))
         register(session)
-        java = session.sparkContext._gateway.proc.pid  # noqa: SLF001 - pyspark has no other way
+        gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way
+        java = gateway.proc.pid
         arms = _Arms(session, rig, [java, *processes], folder)
         for arm in _ARMS:
             counted = arms.frame(arm).count()

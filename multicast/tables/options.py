@@ -1,8 +1,9 @@
 """What a user asks of a table, as text options; named as Spark's Kafka source names them.
 
 Where the meaning is the same the name is the same: `kafka.*`, `startingOffsets`,
-`startingTimestamp`, `endingOffsets`, `maxOffsetsPerTrigger`, `maxRecordsPerPartition`,
-`failOnDataLoss`, `kafkaConsumer.pollTimeoutMs`. docs/spark.md lists all of them.
+`startingTimestamp`, `endingOffsets`, `endingTimestamp`, `maxOffsetsPerTrigger`,
+`maxRecordsPerPartition`, `failOnDataLoss`, `kafkaConsumer.pollTimeoutMs`. docs/spark.md lists all
+of them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ NAMES = (
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
+    "endingTimestamp",
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "kafkaConsumer.pollTimeoutMs",
 )
-_BATCH_ONLY = ("endingOffsets",)
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger",)
 # A task's worth: enough that opening its clients does not count, few enough for a retry to be
 # cheap and for two tasks to share a log of ordinary size.
@@ -47,7 +49,7 @@ class TableOptions:
     topic: str
     request: SubscriptionRequest
     start: Where
-    until: Cursor | None
+    until: Cursor | datetime | None
     offsets_max: int  # of a micro-batch
     slice_offsets: int
     timeout_s: float
@@ -90,7 +92,7 @@ def table_options(given: Mapping[str, str], *, stream: bool) -> TableOptions:
             values.get("consumer"), None if interest is None else interest.split(",")
         ),
         start=_start(values, stream=stream),
-        until=_until(values.get("endingOffsets", "latest")),
+        until=_until(values),
         offsets_max=_whole(values, "maxOffsetsPerTrigger", OFFSET_MAX),
         slice_offsets=_whole(values, "maxRecordsPerPartition", _SLICE_OFFSETS),
         timeout_s=_whole(values, "kafkaConsumer.pollTimeoutMs", _TIMEOUT_MS) / 1000,
@@ -99,14 +101,9 @@ def table_options(given: Mapping[str, str], *, stream: bool) -> TableOptions:
 
 
 def _start(values: Mapping[str, str], *, stream: bool) -> Where:
-    if "startingTimestamp" in values:
-        if "startingOffsets" in values:
-            raise UsageError("give startingOffsets or startingTimestamp, not both")
-        moment = _whole(values, "startingTimestamp", 0)
-        try:
-            return datetime.fromtimestamp(moment / 1000, UTC)
-        except (ValueError, OverflowError, OSError) as error:
-            raise UsageError(f"startingTimestamp {moment} is no time in ms since 1970") from error
+    moment = _moment(values, "starting")
+    if moment is not None:
+        return moment
     text = values.get("startingOffsets", "latest" if stream else "earliest")
     if text == "earliest":
         return "earliest"
@@ -115,8 +112,26 @@ def _start(values: Mapping[str, str], *, stream: bool) -> Where:
     return _cursor("startingOffsets", text, "earliest, latest or a cursor")
 
 
-def _until(text: str) -> Cursor | None:
+def _until(values: Mapping[str, str]) -> Cursor | datetime | None:
+    moment = _moment(values, "ending")
+    if moment is not None:
+        return moment
+    text = values.get("endingOffsets", "latest")
     return None if text == "latest" else _cursor("endingOffsets", text, "latest or a cursor")
+
+
+def _moment(values: Mapping[str, str], end: str) -> datetime | None:
+    """Read the time option of one end; None if it is not given."""
+    name = f"{end}Timestamp"
+    if name not in values:
+        return None
+    if f"{end}Offsets" in values:
+        raise UsageError(f"give {end}Offsets or {name}, not both")
+    moment = _whole(values, name, 0)
+    try:
+        return datetime.fromtimestamp(moment / 1000, UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"{name} {moment} is no time in ms since 1970") from error
 
 
 def _cursor(name: str, text: str, allowed: str) -> Cursor:

@@ -97,7 +97,7 @@ class OrderWalk:
         self._log_over = False  # a single log's epoch is queued to its end
         self._ordered = 0  # offsets that the stream orders in the records read so far
         try:
-            self._open(self._cursor_of(start))
+            self._open(self.cursor_of(start))
         except BaseException:
             self.close()
             raise
@@ -169,13 +169,8 @@ class OrderWalk:
         """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
         return end_now(self._driver, self._control, self._request)
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the control topic says more, at most `timeout_s` seconds."""
-        self._control.follow(timeout_s)
-
-    # -- inside -----------------------------------------------------------------------------
-
-    def _cursor_of(self, start: Where) -> Cursor:
+    def cursor_of(self, start: Where) -> Cursor:
+        """Give the cursor of a place; a time means what it means to `Consumer.seek`."""
         control = self._control.refresh()
         if isinstance(start, Cursor):
             return start
@@ -186,6 +181,12 @@ class OrderWalk:
         # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
         self._control.refresh()
         return cursor
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the control topic says more, at most `timeout_s` seconds."""
+        self._control.follow(timeout_s)
+
+    # -- inside -----------------------------------------------------------------------------
 
     def _open(self, cursor: Cursor) -> None:
         """Go on at a cursor, in its epoch."""
@@ -355,16 +356,18 @@ def between(
     topic: str,
     request: SubscriptionRequest,
     start: Where,
-    until: Cursor | None,
+    until: Cursor | datetime | None,
     *,
     timeout_s: float,
 ) -> list[Piece]:
-    """Give the order from `start` up to a cursor, or (None) all that the logs contain now.
+    """Give the order from `start` up to a cursor, a time, or (None) all that the logs hold now.
 
     Messages that come meanwhile may be in it. Waits until they are ordered; raises `TimedOut` if
     the order has not gone on for `timeout_s` seconds, and what `OrderWalk` raises.
     """
     with OrderWalk(driver, topic, request, start) as walk:
+        if isinstance(until, datetime):
+            until = walk.cursor_of(until)
         end = walk.end() if until is None else None
         if until is not None:
             _refuse_reversed(walk.position, until)

@@ -8,8 +8,10 @@ void messages (docs/conditional.md).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from multicast.conditional.judges import LogJudges
@@ -23,6 +25,7 @@ from multicast.tables.order_walk import Piece
 from topology.tree import Log
 
 _POLL_S = 1.0  # one wait for records that exist; more polls follow
+_OFFSET, _HEADERS = attrgetter("offset"), attrgetter("headers")
 
 
 class Place(NamedTuple):
@@ -46,13 +49,16 @@ class Slice:
     places: tuple[Place, ...]
 
 
-class Row(NamedTuple):
-    """One message: its record in the log, its destination set and its place in the order."""
+class Rows(NamedTuple):
+    """Messages of one log, in offset order.
 
-    record: Record
-    to: tuple[str, ...]
-    position: int
-    place: Place
+    `spans` says how many of them, one after the other, have their positions by which place; `to` is
+    the destination set of each, or None if all were sent to the log's own set.
+    """
+
+    records: Sequence[Record]
+    spans: Sequence[tuple[Place, int]]
+    to: Sequence[tuple[str, ...]] | None
 
 
 def slices(pieces: Sequence[Piece], offsets_max: int) -> list[Slice]:
@@ -84,8 +90,8 @@ def slices(pieces: Sequence[Piece], offsets_max: int) -> list[Slice]:
     return made
 
 
-def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[list[Row]]:
-    """Read a slice's messages, in offset order, in lists as they come.
+def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[Rows]:
+    """Read a slice's messages, in offset order, in portions as they come.
 
     Raises `Trimmed` if retention has removed some, `TimedOut` if no record came for `timeout_s`
     seconds, and what `Reader.poll` raises.
@@ -110,7 +116,7 @@ def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[list[Row]
             for fetched in answers:
                 position = fetched.position
                 rows, index = _rows(part, judges.effective(fetched.records), index)
-                if rows:
+                if rows.records:
                     yield rows
     finally:
         judges.close()
@@ -132,6 +138,8 @@ class _SliceJudges:
 
         Raises `Trimmed` if retention has removed what decides, and `TimedOut`.
         """
+        if not self._judges.active(0) and not any(map(_HEADERS, records)):
+            return list(records)  # the common case, without a call for each record
         return [
             record
             for record in records
@@ -156,25 +164,36 @@ class _SliceJudges:
         self._lookback.close()
 
 
-def _rows(part: Slice, records: Sequence[Record], index: int) -> tuple[list[Row], int]:
+def _rows(part: Slice, records: list[Record], index: int) -> tuple[Rows, int]:
     """Give these records' rows, and the index of the place that the next record is in or after."""
-    rows: list[Row] = []
-    places, log, to = part.places, part.log, part.log.to
-    place = places[index]
-    for record in records:
-        while record.offset >= place.next:
+    to: list[tuple[str, ...]] | None = None
+    if any(map(_HEADERS, records)):
+        pairs = list(_messages(part, records))
+        records = [record for record, _ in pairs]
+        to = [addressed for _, addressed in pairs]
+    spans: list[tuple[Place, int]] = []
+    places, count, low = part.places, len(records), 0
+    while low < count:
+        offset = records[low].offset
+        while index < len(places) and offset >= places[index].next:
             index += 1
-            if index == len(places):
-                return rows, index - 1
-            place = places[index]
-        addressed = to
-        if record.headers:
-            meaning = special(log.name, record.headers)
-            if isinstance(meaning, Covered):
-                if set(meaning.to).isdisjoint(part.interest):
-                    continue
-                addressed = meaning.to
-            elif meaning is not None:
-                continue
-        rows.append(Row(record, addressed, place.position + record.offset - place.first, place))
-    return rows, index
+        if index == len(places):  # after the slice
+            return Rows(records[:low], spans, None if to is None else to[:low]), index - 1
+        place = places[index]
+        high = min(count, low + place.next - offset)  # exact if no offset is missing
+        if records[high - 1].offset >= place.next:
+            high = bisect_left(records, place.next, low, high, key=_OFFSET)
+        spans.append((place, high - low))
+        low = high
+    return Rows(records, spans, to), index
+
+
+def _messages(part: Slice, records: Sequence[Record]) -> Iterator[tuple[Record, tuple[str, ...]]]:
+    """Give the records that are messages for the reader, each with its destination set."""
+    name, to = part.log.name, part.log.to
+    for record in records:
+        meaning = special(name, record.headers) if record.headers else None
+        if meaning is None:
+            yield record, to
+        elif isinstance(meaning, Covered) and not set(meaning.to).isdisjoint(part.interest):
+            yield record, meaning.to

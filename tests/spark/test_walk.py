@@ -1,5 +1,7 @@
 """The walk along an order, and reading its slices, on a real broker; no Spark is started."""
 
+from datetime import UTC, datetime
+
 import confluent_kafka
 import pytest
 
@@ -24,9 +26,12 @@ def rows_of(topic, pieces, *, slice_offsets=40):
     rows = []
     for part in slices(pieces, slice_offsets):
         for some in read(topic.driver, part, timeout_s=PATIENCE_S):
-            for row in some:
-                place = f"{row.place.record}/{row.place.run}/{row.record.offset + 1}"
-                rows.append((part.epoch, row.position, f"{part.epoch}/{part.source}/{place}"))
+            places = [place for place, length in some.spans for _ in range(length)]
+            for place, record in zip(places, some.records, strict=True):
+                cursor = (
+                    f"{part.epoch}/{part.source}/{place.record}/{place.run}/{record.offset + 1}"
+                )
+                rows.append((part.epoch, place.position + record.offset - place.first, cursor))
     return sorted(rows)
 
 
@@ -79,6 +84,22 @@ def test_small_steps_and_any_start_give_the_same_rows_at_the_same_positions(amca
     for index in range(0, len(whole), max(1, len(whole) // 6)):
         start = Cursor.parse(whole[index][2])
         assert rows_of(topic, all_now(topic, request_, start)) == whole[index + 1 :]
+
+
+@kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("request_", [C1, C5], ids=["C1", "C5"])
+def test_up_to_a_time_and_from_this_time_on_each_message_is_read_once(amcast_topic, request_):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 100)
+    before = len(delivered(topic, request_.name))
+    moment = datetime.now(UTC)
+    send(topic, 100, seed=2)
+    whole = rows_of(topic, all_now(topic, request_))
+    head = rows_of(topic, all_now(topic, request_, until=moment))
+    tail = rows_of(topic, all_now(topic, request_, moment))
+    assert head + tail == whole
+    assert len(head) == before < len(whole)
 
 
 @kafka
@@ -158,6 +179,8 @@ def test_what_cannot_be_read_is_a_named_error(amcast_topic):
         ({"consumer": "C1", "maxRecordsPerPartition": "0"}, "give a whole number from 1"),
         ({"consumer": "C1", "kafka.acks": "0"}, "acks is refused"),
         ({"consumer": "C1", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
+        ({"consumer": "C1", "endingTimestamp": "1", "endingOffsets": "latest"}, "not both"),
+        ({"consumer": "C1", "endingTimestamp": str(10**18)}, "no time in ms"),
         ({"topic": "A"}, "needs a name from the plan, or an interest"),
     ],
 )

@@ -36,7 +36,7 @@ from typing import Any
 
 from bench.harness import figures
 from bench.harness.rig import Rig, pause, standing, ticks
-from bench.pipeline.session import LOCAL, spark
+from bench.pipeline.session import LOCAL, spark, spark_class
 from multicast.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.broker import free_ports
@@ -235,9 +235,6 @@ def _cluster(workers: int, folder: Path) -> Iterator[tuple[str, list[int]]]:
     if not workers:
         yield LOCAL, []
         return
-    import pyspark  # noqa: PLC0415 - only a cluster needs its folder
-
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"
     common = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -248,7 +245,7 @@ def _cluster(workers: int, folder: Path) -> Iterator[tuple[str, list[int]]]:
         processes = []
         for command in commands:
             process = subprocess.Popen(
-                [str(spark_class), f"org.apache.spark.deploy.{command[0]}", *command[1:]],
+                [str(spark_class()), f"org.apache.spark.deploy.{command[0]}", *command[1:]],
                 env={**os.environ, "SPARK_WORKER_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"},
                 stdout=log,
                 stderr=log,

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from multicast.errors import AmcastError, UsageError
@@ -93,6 +94,11 @@ def spark(
         yield session
     finally:
         _end(session)
+
+
+def spark_class() -> Path:
+    """Give the program that runs a class of Spark, such as a standalone cluster's master."""
+    return Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 def _end(session: SparkSession) -> None:

@@ -308,6 +308,8 @@ def announcer(system):
     control = ControlReader(system.driver, system.topic)
     told = Announcer(system.driver, system.topic, control.refresh())
     control.close()
+    for name in HOLES:
+        told.log(name).settled(1)  # before that, a producer announces nothing
 
     def announce():
         for name in HOLES:

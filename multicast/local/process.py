@@ -15,6 +15,7 @@ Linux only: it uses `/proc` and file descriptors for processes (`pidfd_open`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -113,9 +114,8 @@ def kill_carriers(token: str) -> int:
 
 def send(process: ProcessId, number: signal.Signals, *, token: str) -> bool:
     """Send a signal; return False if the process has ended."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
+    descriptor = _opened(process.pid)
+    if descriptor is None:
         return False
     try:
         # The open descriptor refers to one process, even if its number is reused after the check.
@@ -127,6 +127,20 @@ def send(process: ProcessId, number: signal.Signals, *, token: str) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _opened(pid: int) -> int | None:
+    """Open a file descriptor of a process; None if no process has this number.
+
+    The number of an ended process may belong to a thread of another one. Linux then says EINVAL,
+    or ENOENT since 6.15.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            return None
+        raise
 
 
 def wait_ended(
@@ -142,9 +156,8 @@ def wait_ended(
     deadline = time.monotonic() + timeout_s
     try:
         for process in processes:
-            try:
-                descriptor = os.pidfd_open(process.pid)
-            except ProcessLookupError:
+            descriptor = _opened(process.pid)
+            if descriptor is None:
                 ended.append(process)
                 continue
             waiting[descriptor] = process
@@ -250,10 +263,7 @@ class Guard:
 
 def guard(owner: int, token: str, remove: str | None) -> None:
     """Wait for the owner's end, then kill all carriers of the token and remove the directory."""
-    try:
-        descriptor = os.pidfd_open(owner)
-    except ProcessLookupError:
-        descriptor = None
+    descriptor = _opened(owner)
     # If the owner has already ended, its number may be reused; but then it is no longer our parent.
     if descriptor is not None and os.getppid() == owner:
         poll = select.poll()

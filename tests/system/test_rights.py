@@ -46,9 +46,8 @@ INTERESTS = {
 PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
-MESSAGES = "".join(
-    json.dumps({"to": to, "payload": "x"}) + "\n" for to in (["P1"], ["P2"], ["P1", "P3"])
-)
+SETS = (["P1"], ["P2"], ["P1", "P3"])
+MESSAGES = "".join(json.dumps({"to": to, "payload": "x"}) + "\n" for to in SETS)
 
 
 def table():
@@ -305,15 +304,14 @@ HOLES = ("P1", "P1+P3")
 @contextmanager
 def announcer(system):
     """Give what announces messages that never come: collectors are to fill their places."""
-    control = ControlReader(system.driver, system.topic)
-    told = Announcer(system.driver, system.topic, control.refresh())
-    control.close()
-    for name in HOLES:
-        told.log(name).settled(1)  # before that, a producer announces nothing
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        told = Announcer(system.driver, system.topic, control.refresh())
+    for log in (logs := [told.log(name) for name in HOLES]):
+        log.settled(1)  # before that, a producer announces nothing
 
     def announce():
-        for name in HOLES:
-            told.log(name).sent(1)
+        for log in logs:
+            log.sent(1)
 
     try:
         yield announce

@@ -59,8 +59,7 @@ def schema() -> Any:
 def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     """Make one record batch of a slice's rows, of which there is at least one.
 
-    `columns` is what `schema` gives. Columns are computed as a whole: a row costs a third of what
-    Python values of its own would cost.
+    `columns` is what `schema` gives. Columns are computed as a whole, not row by row.
     """
     pa, pc = pyarrow(), pyarrow("pyarrow.compute")
     name, count = part.log.name, len(rows.records)

@@ -21,6 +21,9 @@ in a second, instead of as many as can be.
     ratio      of that to `off` in the same round: the median over the rounds
     low, high  the median lies between them with a probability of 95 %
     spans      that were exported, in all
+    call_      the least time of single calls in a loop, microseconds: `call_draw_us` for a message
+               that is not sampled, `call_sampler_us` of the SDK's sampler that says no to it,
+               `call_span_us` of a span without parent, link or attribute
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import math
 import statistics
 import sys
 import time
+import timeit
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -39,12 +43,16 @@ from typing import Any
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from bench.harness import figures
 from bench.harness.rig import Rig, standing, ticks
 from multicast import Consumer, Producer
+from multicast.drivers.protocol import AppendOutcome
+from multicast.tracing.sent import ProducerSpans
 
 _SPANS = 3  # of a message with one consumer: multicast, order, deliver
+_CALLS = 2_000  # in a row: the batch processor's queue has room for 2,048 spans
 _BESIDE = "P5"  # the log that all arms read, and nobody writes
 _BYTES = 100
 _IN_FLIGHT = 1000
@@ -142,6 +150,27 @@ def measure(arms: dict[str, Arm], rounds: int, once: Callable[[Arm], float]) -> 
     return summary
 
 
+def calls(flush: Flush) -> Figures:
+    """Return the least time of single calls."""
+    route: Any = None  # a message that is not sampled needs none
+    draw = ProducerSpans(0.0)
+    never = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.0))).get_tracer(__name__)
+    always = trace.get_tracer(__name__)
+    timed: dict[str, Callable[[], object]] = {
+        "draw": lambda: draw.message(route, (), _ignore),
+        "sampler": lambda: never.start_span("none"),
+        "span": lambda: always.start_span("one").end(),
+    }
+    return {
+        f"call_{name}_us": round(min(timeit.repeat(call, flush, number=_CALLS)) / _CALLS * 1e6, 2)
+        for name, call in timed.items()
+    }
+
+
+def _ignore(_: AppendOutcome) -> None:
+    """Ignore an outcome."""
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure once, and print the figures."""
     parser = figures.parser("tracing", __doc__)
@@ -174,6 +203,7 @@ def main(arguments: Sequence[str]) -> None:
             lambda arm: arm.cpu_us(options.messages, options.rate, provider.force_flush),
         )
         measured["spans"] = sink.spans
+        measured |= calls(provider.force_flush)
         document = figures.document("tracing", measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 

@@ -81,7 +81,7 @@ class Sink(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-class Arm:
+class ClientPair:
     """A producer and a consumer of one log."""
 
     def __init__(self, rig: Rig, number: int, *, tracing: float, beside: float) -> None:
@@ -126,7 +126,9 @@ class Arm:
         return (time.process_time() - began) / messages * 1e6
 
 
-def measure(arms: dict[str, Arm], rounds: int, once: Callable[[Arm], float]) -> Figures:
+def measure(
+    arms: dict[str, ClientPair], rounds: int, once: Callable[[ClientPair], float]
+) -> Figures:
     """Return the medians of the rounds, and of the ratios within each."""
     made: list[Figures] = []
     names = list(arms)
@@ -186,7 +188,7 @@ def main(arguments: Sequence[str]) -> None:
     trace.set_tracer_provider(provider)
     with standing(5) as rig, rig.collectors() as processes, ExitStack() as stack:
         processes.wait_healthy()
-        arms: dict[str, Arm] = {}
+        arms: dict[str, ClientPair] = {}
         share = options.share
         shares = {
             "off": (0.0, 0.0),
@@ -195,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
             "traced": (share, 0.0),
         }
         for number, (name, (tracing, beside)) in enumerate(shares.items(), start=1):
-            arms[name] = Arm(rig, number, tracing=tracing, beside=beside)
+            arms[name] = ClientPair(rig, number, tracing=tracing, beside=beside)
             stack.callback(arms[name].close)
         measured = measure(
             arms,

@@ -14,7 +14,8 @@ both arms read the same rows in turns, all columns, into Spark's sink "noop":
     live      `readStream` while a producer sends; the median time of the micro-batches with rows
 
 CPU is that of Spark: Java, Python workers, and the processes of a standalone cluster; not
-the broker, the collector or the producer. A first round, which compiles everything, does not count.
+the broker, the collector or the producer. A first round, which compiles everything, does not count (with
+`--rounds 0` it does, for tables so large that compiling is a small part).
 Printed are the medians of the rounds, and of the rounds' ratios amcast / kafka. With `--workers N`
 a standalone master with N workers of one core each runs on this machine, else `local[2]`.
 """
@@ -158,7 +159,7 @@ def measure(
             figures.progress(f"{kind}, round {number} of {rounds}")
             for arm in _ARMS if number % 2 else reversed(_ARMS):
                 took = arms.measured(lambda arm=arm, work=work: work(arm))  # type: ignore[misc]
-                if number:
+                if number or not rounds:
                     taken[arm].append(took)
         pairs = list(zip(taken["amcast"], taken["kafka"], strict=True))
         for arm in _ARMS:
@@ -185,7 +186,7 @@ def _live(arms: _Arms, rounds: int, live_s: float) -> dict[str, float]:
             batches = arms.live(arm, live_s)
             if not batches:
                 raise AmcastError(f"no micro-batch of {arm} ended within {live_s:g} s")
-            if number:
+            if number or not rounds:
                 medians[arm].append(statistics.median(batches))
     ratios = [a / b for a, b in zip(medians["amcast"], medians["kafka"], strict=True)]
     shown = {f"live_{arm}_p50_ms": round(statistics.median(medians[arm]), 1) for arm in _ARMS}
@@ -305,7 +306,7 @@ def main(arguments: Sequence[str]) -> None:
     """Measure, and print the figures."""
     parser = figures.parser("tables", __doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="messages that are read")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count; 0: the first one")
     parser.add_argument("--kinds", default="batch,stream,live", help="what is measured")
     parser.add_argument("--live-s", type=float, default=15.0, help="seconds of a live round")
     parser.add_argument("--workers", type=int, default=0, help="of a standalone cluster; 0: local")

@@ -1,9 +1,10 @@
 """A worker with one agent, which writes each payload and a table's count to a file.
 
-    AGENT    the agent: plain, take, yields, pair (concurrency 2)
-    FAIL_AT  payloads at which the agent fails, once each
+AGENT    the agent: plain, slow, take, yields, pair (concurrency 2)
+FAIL_AT  payloads at which the agent fails, once each
 """
 
+import asyncio
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -37,13 +38,21 @@ def note(message):
         if not mark.exists():
             mark.touch()
             raise RuntimeError("planted")
-    counts["all"] += 1
+    if AGENT != "take":  # Faust's tables need the stream's event, which a list has not
+        counts["all"] += 1
     with SEEN.open("a") as file:
-        file.write(f"{payload} {counts['all'].current()}\n")
+        file.write(f"{payload} {0 if AGENT == 'take' else counts['all'].current()}\n")
 
 
 async def plain(stream):
     async for message in stream:
+        note(message)
+
+
+async def slow(stream):
+    async for message in stream:
+        SEEN.with_name("began").touch()
+        await asyncio.sleep(3)  # the worker is asked to end meanwhile
         note(message)
 
 
@@ -58,11 +67,16 @@ async def yields(stream):
         yield message
 
 
-stream = ordered(app, consumer=os.environ.get("CONSUMER", "C1"), commit_every_s=0.2)
+stream = ordered(
+    app,
+    consumer=os.environ.get("CONSUMER", "C1"),
+    group=os.environ["APP_ID"],
+    commit_every_s=0.2,
+)
 options = {"concurrency": 2} if AGENT == "pair" else {}
 if AGENT == "yields":
     options["sink"] = [note]
-app.agent(stream, **options)({"take": take, "yields": yields}.get(AGENT, plain))
+app.agent(stream, **options)({"slow": slow, "take": take, "yields": yields}.get(AGENT, plain))
 
 if __name__ == "__main__":
     app.main()

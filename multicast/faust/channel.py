@@ -25,7 +25,7 @@ from typing import Any, Self, cast
 from multicast.aio import AsyncConsumer
 from multicast.delivery import Message
 from multicast.faust.progress import Given
-from multicast.faust.reader import Reader
+from multicast.faust.reader import OrderedReader
 from multicast.settings import settings
 from topology import extra
 
@@ -47,12 +47,13 @@ class OrderedChannel(Channel[Message]):
     It is read only: an agent's `send`, `cast` and `ask` raise `ImproperlyConfigured`.
     """
 
-    def __init__(self, app: faust.App, reader: Reader) -> None:
+    def __init__(self, app: faust.App, reader: OrderedReader) -> None:
         super().__init__(app)
         self._reader = reader
         self._running = asyncio.Event()
-        self._failures = 0  # in turn
-        self._failed_first: str | None = None  # where it failed; None: it has not, or has gone on
+        self._run = 0  # counts the agent's starts
+        self._failures = 0  # in turn, at the same message
+        self._failed_last = ""  # the cursor before it
         self._again_from: float | None = None  # `time.monotonic`; None: there is nothing to repeat
         self._held: Message | None = None  # read, and not given, as the worker may not process
         self._thrown: deque[BaseException] = deque()
@@ -125,49 +126,51 @@ class OrderedChannel(Channel[Message]):
 
         @functools.wraps(fun)
         def run(stream: Any) -> Any:
+            self._forget()  # of a run whose sink failed: Faust ends it after it has begun the next
+            self._run += 1
             self._running.set()
             result = fun(stream)
             if isinstance(result, AsyncIterable):
-                return self._each(result)
-            return self._whole(result)
+                return self._each(result, self._run)
+            return self._whole(result, self._run)
 
         run.__dict__["__amcast__"] = True
         return run
 
-    async def _whole(self, result: Awaitable[Any]) -> Any:
+    async def _whole(self, result: Awaitable[Any], run: int) -> Any:
         try:
             return await result
         except BaseException as error:
-            self._fail(error)
+            self._fail(error, run)
             raise
 
-    async def _each(self, results: AsyncIterable[Any]) -> Any:
+    async def _each(self, results: AsyncIterable[Any], run: int) -> Any:
         try:
             async for result in results:
                 yield result
-        except BaseException as error:  # a sink's failure comes as `GeneratorExit`
-            self._fail(error)
+        except BaseException as error:
+            self._fail(error, run)
             raise
 
-    def _fail(self, error: BaseException) -> None:
-        """Give nothing until the agent starts again, and then again what is not processed."""
-        self._running.clear()
-        self._held = None
-        if self._reader.progress is None:
+    def _fail(self, error: BaseException, run: int) -> None:
+        """Give nothing until the agent starts again."""
+        if run == self._run:
+            self._running.clear()
+            self._forget()
+            _log.info("the agent of %s ended: %r", self, error)
+
+    def _forget(self) -> None:
+        """Give again what was given and is not processed, after a pause."""
+        progress = self._reader.progress
+        if progress is None or (progress.idle and self._held is None):
             return
-        place = str(self._reader.progress.fail())
-        self._failures = self._failures + 1 if place == self._failed_first else 1
-        self._failed_first = place
+        self._held = None
+        place = str(progress.forget())
+        self._failures = self._failures + 1 if place == self._failed_last else 1
+        self._failed_last = place
         pause_s = _AGAIN_S[min(self._failures, len(_AGAIN_S)) - 1]
         self._again_from = time.monotonic() + pause_s
-        if isinstance(error, Exception):
-            _log.warning(
-                "the agent of %s failed (%r); the messages after %s are given again in %g s",
-                self,
-                error,
-                place,
-                pause_s,
-            )
+        _log.warning("%s: the messages after %s are given again in %g s", self, place, pause_s)
 
     # -- the next message -------------------------------------------------------------------
 
@@ -235,8 +238,10 @@ def ordered(
             **{"client": chosen.client, **options},
         )
 
-    reader = Reader(app, f"{chosen.topic}.{consumer}", make, commit_every_s)
+    reader = OrderedReader(app, f"{chosen.topic}.{consumer}", make, commit_every_s)
     channel = OrderedChannel(app, reader)
     reader.on_end = lambda: channel._throw(StopAsyncIteration())  # noqa: SLF001 - Faust's own name
-    app.service(cast("type[Reader]", reader))  # takes a service, too, and then starts that one
+    app.service(
+        cast("type[OrderedReader]", reader)
+    )  # takes a service, too, and then starts that one
     return channel

@@ -48,7 +48,7 @@ class Given(FaustMessage):
         self.cursor = message.cursor
 
 
-class Progress:
+class AgentProgress:
     """The messages that an agent was given and has not processed, and the cursor before them."""
 
     def __init__(self, start: Cursor) -> None:
@@ -72,7 +72,7 @@ class Progress:
         self._settle()
         return not self._given
 
-    def fail(self) -> Cursor:
+    def forget(self) -> Cursor:
         """Forget what is not processed; give the cursor from which to give messages again."""
         self._settle()
         self._given.clear()

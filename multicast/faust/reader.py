@@ -1,4 +1,4 @@
-"""`Reader`: the consumer behind an ordered stream, as a service of Faust's worker.
+"""`OrderedReader`: the consumer behind an ordered stream, as a service of Faust's worker.
 
     start    after the tables are recovered: connects, and continues at the committed cursor
     commit   what the agent has processed, after all that it has sent is stored by Kafka
@@ -20,7 +20,7 @@ from multicast.aio import AsyncConsumer
 from multicast.cursor import Cursor
 from multicast.delivery import Message
 from multicast.errors import AmcastError
-from multicast.faust.progress import Progress
+from multicast.faust.progress import AgentProgress
 from topology import extra
 
 with extra("collectors"):
@@ -37,7 +37,7 @@ _LOOK_S = 0.02  # how late it is noticed that the message in work is done
 _COMMIT_S = 10.0  # the last commit, at the end; without it messages come again
 
 
-class Reader(Service):
+class OrderedReader(Service):
     """Reads for one channel, and commits what its agent has processed."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Reader(Service):
         super().__init__()
         self.stream = stream
         self.opened = asyncio.Event()
-        self.progress: Progress | None = None  # None until the consumer is open
+        self.progress: AgentProgress | None = None  # None until the consumer is open
         self.on_end: Callable[[], None]  # has the agent's stream end
         self._app = app
         self._make = make
@@ -95,7 +95,7 @@ class Reader(Service):
         await consumer.open()
         self._consumer = consumer
         self._committed = consumer.position
-        self.progress = Progress(consumer.position)
+        self.progress = AgentProgress(consumer.position)
         self.opened.set()
 
     @Service.task

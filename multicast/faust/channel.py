@@ -162,7 +162,7 @@ class OrderedChannel(Channel[Message]):
     def _forget(self) -> None:
         """Give again what was given and is not processed, after a pause."""
         progress = self._reader.progress
-        if progress is None or (progress.idle and self._held is None):
+        if progress is None or progress.idle:
             return
         self._held = None
         place = str(progress.forget())

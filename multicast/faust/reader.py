@@ -57,6 +57,7 @@ class OrderedReader(Service):
         self._commit_every_s = commit_every_s
         self._consumer: AsyncConsumer | None = None
         self._committed: Cursor | None = None
+        self._committing = asyncio.Lock()
 
     # -- for the channel --------------------------------------------------------------------
 
@@ -133,11 +134,12 @@ class OrderedReader(Service):
     async def _commit(self) -> None:
         assert self._consumer is not None
         assert self.progress is not None
-        processed = self.progress.processed
-        if processed != self._committed:
-            await self._sent()
-            await self._consumer.commit(processed)
-            self._committed = processed
+        async with self._committing:  # the last commit may meet a regular one, and must be the last
+            processed = self.progress.processed
+            if processed != self._committed:
+                await self._sent()
+                await self._consumer.commit(processed)
+                self._committed = processed
 
     async def _sent(self) -> None:
         """Wait until Kafka has stored what the agent has sent, tables' updates among it.

@@ -186,7 +186,7 @@ class OrderedChannel(Channel[Message]):
             if self._again_from is not None:
                 await asyncio.sleep(self._again_from - time.monotonic())
                 await self._reader.go_back()
-                self._again_from = None
+                self._again_from = self._held = None  # what was read meanwhile comes later again
             elif self._held is None:
                 self._held = await self._reader.read()
             # No wait from here to the agent: Faust drops a message if its worker may not process.

@@ -91,8 +91,11 @@ class Operator:
 @pytest.fixture
 def operator(kafka_cluster, tmp_path):
     someone = Operator(tmp_path, kafka_cluster.bootstrap)
+    # A background job of a shell ignores Ctrl-C, and so would all that it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with someone.stack:
         yield someone
+    signal.signal(signal.SIGINT, before)
 
 
 def follows(page, *expected):

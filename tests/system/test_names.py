@@ -167,6 +167,7 @@ def test_a_users_own_multicast_is_named_too(tmp_path):
         ("pulp", "multicast.testing", "planner"),
         ("networkx", "topology.draw", "planner"),
         ("faust", "collectors.app", "collectors"),
+        ("faust", "amcast.faust", "collectors"),
         ("cryptography", "ordering_osn.identity.certificates", "osn"),
         ("fabric_protos", "ordering_osn.protos", "osn"),
     ],

@@ -1,0 +1,1 @@
+"""Tests of the agents of Faust over ordered streams."""

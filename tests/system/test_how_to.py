@@ -1,0 +1,190 @@
+"""The commands of the how-to pages deploy, monitor, re-plan and fail over, run as they stand.
+
+Each page has a list here with all of its commands in its order, so a command that a page gains or
+changes must be run here, too.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.system import PATIENCE_S, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1200)]
+
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+COMMAND = re.compile(
+    r"`((?:echo \w+ \| )?amcast [^`\n]+)`|^ *((?:echo \w+ \| )?amcast .+)$", re.MULTILINE
+)
+INTERESTS = """
+topic = "{topic}"
+partitions = ["P1", "P2", "P3"]
+destinations = [["P1", "P2"]]
+
+[[consumer]]
+name = "C1"
+interest = ["P1", "P2"]
+
+[[consumer]]
+name = "C2"
+interest = {interest}
+"""
+
+
+def commands(page):
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    return [block or inline for inline, block in COMMAND.findall(text)]
+
+
+class Operator:
+    """Somebody with a shell in a folder of its own."""
+
+    def __init__(self, folder, bootstrap):
+        self.folder = folder
+        self.topic = f"A-{uuid.uuid4().hex[:8]}"
+        self.stack = ExitStack()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.env = {**os.environ, "PATH": path, "AMCAST_WEB_PORT": "0"}
+        self.edit(["P2", "P3"])
+        settings = f'bootstrap = "{bootstrap}"\ntopic = "{self.topic}"\n'
+        (folder / "amcast.toml").write_text(settings)
+
+    def edit(self, interest):
+        text = INTERESTS.format(topic=self.topic, interest=str(interest).replace("'", '"'))
+        (self.folder / "interests.toml").write_text(text)
+
+    def runs(self, command, *codes):
+        """Run a command to its end; it must end with one of the codes (0); give what it wrote."""
+        done = subprocess.run(
+            command, shell=True, cwd=self.folder, env=self.env, text=True, timeout=PATIENCE_S,
+            capture_output=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode in (codes or (0,)), f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def running(self, command):
+        """Run a command until the block ends; it must end in order when it is asked to."""
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command.split(), cwd=self.folder, env=self.env, stdout=log, stderr=log
+            )
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)
+
+    def starts(self, command):
+        return self.stack.enter_context(self.running(command))
+
+
+@pytest.fixture
+def operator(kafka_cluster, tmp_path):
+    someone = Operator(tmp_path, kafka_cluster.bootstrap)
+    # A background job of a shell ignores Ctrl-C, and so would all that it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with someone.stack:
+        yield someone
+    signal.signal(signal.SIGINT, before)
+
+
+def follows(page, *expected):
+    assert commands(page) == list(expected), "the page has other commands: run them here, too"
+    return iter(expected)
+
+
+def deploys(operator):
+    step = follows(
+        "deploy",
+        "amcast topology plan interests.toml --out plan.json",
+        "amcast topology apply plan.json",
+        "amcast collectors run",
+        "amcast topology verify",
+        "amcast doctor",
+        "echo hello | amcast send --to P1 --ordered",
+    )
+    operator.runs(next(step))
+    operator.runs(next(step))
+    run = next(step)
+    first, second = operator.starts(run), operator.starts(run)
+    operator.runs("amcast collectors status --wait healthy --timeout 60s")
+    for command in step:
+        operator.runs(command)
+    return run, first, second
+
+
+def monitors(operator):
+    step = follows(
+        "monitor",
+        "amcast doctor",
+        "amcast collectors lag",
+        "amcast collectors status",
+        "amcast doctor",
+        "amcast explain P1:17",
+        "amcast receive --name C1 --history c1.jsonl",
+        "amcast verify c1.jsonl",
+    )
+    operator.runs("seq 20 | amcast send --to P1 --ordered")
+    for _ in range(4):
+        operator.runs(next(step))
+    assert "P1:17" in operator.runs(next(step))
+    history = operator.folder / "c1.jsonl"
+    with operator.running(next(step)):
+        until(lambda: history.exists() and history.read_text().count("\n") > 20, "a history")
+    operator.runs(next(step))
+
+
+def replans(operator):
+    step = follows(
+        "re-plan",
+        "amcast topology show --from-cluster -o json",
+        "amcast topology plan interests.toml --from-cluster --out next.json",
+        "amcast topology apply next.json",
+        "amcast topology history",
+        "amcast doctor",
+        "amcast topology apply next.json.rollback",
+        "amcast topology rollback --to 1 --out back.json",
+        "amcast topology apply back.json",
+    )
+    operator.runs(next(step))
+    operator.edit(["P1", "P2", "P3"])
+    for command in step:
+        operator.runs(command)
+    operator.runs("echo again | amcast send --to P1,P2 --ordered")
+
+
+def fails_over(operator, run, first):
+    step = follows(
+        "fail-over",
+        "amcast collectors run",
+        "echo hello | amcast send --to P1 --ordered",
+        "amcast collectors status",
+        "amcast doctor",
+        "amcast doctor",
+        "amcast explain MESSAGE_ID",
+        "amcast topology recover",
+    )
+    assert next(step) == run
+    first.kill()
+    for command in step:
+        operator.runs(command.replace("MESSAGE_ID", "P1:17"))
+
+
+def test_the_commands_of_four_pages_do_what_the_pages_say_one_after_the_other(operator):
+    run, first, _ = deploys(operator)
+    monitors(operator)
+    replans(operator)
+    fails_over(operator, run, first)
+    # Nothing is lost on the way, and the order is right.
+    operator.runs("amcast receive --name C1 --until-end --history all.jsonl")
+    operator.runs("amcast verify all.jsonl")

@@ -54,7 +54,8 @@ def run(
     events: Annotated[
         bool,
         typer.Option(
-            "--events", help="Clients write events for 'bench pipeline'; the topics are kept."
+            "--events",
+            help="Clients write events for 'bench pipeline'; topics without payload are kept.",
         ),
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the JSON document here.")] = None,

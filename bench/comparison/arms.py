@@ -29,11 +29,13 @@ from bench.harness.hosts import (
 from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
-from multicast.control import control_partition
+from multicast.control import control_partition, order_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 
+# The ends of the names of the topics that `amcast bench pipeline` reads: a plan's, and the order's.
+_JUDGED_TOPICS = (control_partition("").topic, order_topic(""))
 _OPEN_S = 60.0  # for a client to connect, or for the first collector to start
 _START_S = 4.0  # for each further collector: they share the cores
 _EVENTS_S = 120.0  # to write the events of a round
@@ -49,7 +51,7 @@ class MeasuredCluster:
     """Where to measure: addresses, an open driver, and the process IDs of local brokers.
 
     With a name for the `run`, the clients write events (`bench.comparison.events`), and the topics
-    are kept.
+    of plan and order are kept.
     """
 
     bootstrap: str
@@ -273,6 +275,9 @@ class Arm:
             client.answer(_OPEN_S)
 
     def _remove_topics(self) -> None:
-        if self._topics and self._cluster.run is None:
+        """Delete the topics; of a run with events, those of payloads, which nobody reads again."""
+        kept = () if self._cluster.run is None else _JUDGED_TOPICS
+        removed = [topic for topic in self._topics if not topic.endswith(kept)]
+        if removed:
             with suppress(AmcastError), Admin(self._cluster.bootstrap) as admin:
-                admin.delete_topics(self._topics)
+                admin.delete_topics(removed)

@@ -63,7 +63,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure a workload on a cluster, by default a new broker; return the document.
 
-    With a name for its `events`, clients write events after each round, and the topics are kept.
+    With a name for its `events`, clients write events after each round; order topics are kept.
     Raises `AmcastError` if a message was lost or a process ended.
     """
     if bootstrap is not None:

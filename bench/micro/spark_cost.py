@@ -10,12 +10,9 @@ of 1, 7, 32 and 40 messages, the logs in turns, twelve runs to a record.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +21,7 @@ import typer
 from bench.comparison.events import PARTITIONS, describe, events_topic, write_statement
 from bench.comparison.layouts import Layout, lay_out
 from bench.comparison.workload import Workload, from_document
+from bench.harness.cost import Cost, run_measured
 from collectors.reconfiguration.apply import apply
 from multicast.control import order_topic
 from multicast.drivers import open_driver
@@ -42,16 +40,6 @@ _INTENDED_EVERY_NS = 10_000  # between two generated messages: 100,000 messages/
 _RETENTION = {"retention.ms": "-1"}
 
 
-@dataclass(frozen=True, slots=True)
-class SparkCost:
-    """The cost of one number of events."""
-
-    events: int
-    seconds: float
-    cpu_s: float
-    resident_mib: float
-
-
 def main(
     sizes: Annotated[list[int] | None, typer.Argument(help="Numbers of events.")] = None,
     *,
@@ -67,10 +55,10 @@ def main(
         for events in sizes or [10**5, 10**6, 10**7]:
             run = f"cost-{events}"
             topics = _fill(broker.bootstrap, driver, run, events // 2 // _PERIOD * _PERIOD)
-            cost = _measure(broker.bootstrap, run, events, folder, stream=stream)
+            cost = _measure(broker.bootstrap, run, folder, stream=stream)
             typer.echo(
-                f"{cost.events:>10} {cost.seconds:>8.1f} {cost.cpu_s:>8.1f} "
-                f"{1e6 * cost.cpu_s / cost.events:>13.2f} {cost.resident_mib:>6.0f}"
+                f"{events:>10} {cost.seconds:>8.1f} {cost.cpu_s:>8.1f} "
+                f"{1e6 * cost.cpu_s / events:>13.2f} {cost.resident_mib:>6.0f}"
             )
             with Admin(broker.bootstrap) as admin:
                 admin.delete_topics(topics)
@@ -157,20 +145,10 @@ def _events(bootstrap: str, run: str, workload: Workload, layout: Layout, messag
         )
 
 
-def _measure(bootstrap: str, run: str, events: int, folder: Path, *, stream: bool) -> SparkCost:
+def _measure(bootstrap: str, run: str, folder: Path, *, stream: bool) -> Cost:
     command = [sys.executable, "-m", "multicast", "bench", "pipeline", run, "-b", bootstrap]
     command += ["--out", str(folder / run), "-o", "json", *(["--stream"] if stream else [])]
-    began = time.monotonic()
-    log_file = os.open(folder / f"{run}.log", os.O_WRONLY | os.O_CREAT)
-    actions = [(os.POSIX_SPAWN_DUP2, log_file, 1), (os.POSIX_SPAWN_DUP2, log_file, 2)]
-    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
-    _, status, used = os.wait4(pid, 0)
-    seconds = time.monotonic() - began
-    os.close(log_file)
-    if status != 0:
-        log = (folder / f"{run}.log").read_text(errors="replace")
-        raise AmcastError(f"the pipeline failed; its log ends: {log[-1000:]}")
-    return SparkCost(events, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return run_measured(command, folder / f"{run}.log")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,10 @@ ARM_NAMES = {
     "single-root": "ordered, single root",
     "one-partition": "one partition",
     "algorithm1": "Algorithm 1, kafka-python",
+    "tree": "ordered, tree height",
+    "bottleneck": "ordered, bottleneck size",
+    "small": "smallest messages",
+    "large": "largest messages",
 }
 ROLES = ("producers", "consumers", "collectors", "brokers")
 # The share of all cores above which a point is drawn hollow. Below it the cores were idle for a
@@ -47,13 +51,24 @@ class PlotLine:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     hollow: list[bool] = field(default_factory=list)
-    rate: str = ""  # only in plots that hold several rates
+    rate: str = ""  # only in plots that hold several rates, or several sizes of messages
 
     @property
     def label(self) -> str:
         """Name the line in the legend."""
         name = ARM_NAMES.get(self.arm, self.arm)
         return f"{name}, {self.rate}" if self.rate else name
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What others reported for x from `first` to `last`: y from `low` to `high`, or one y."""
+
+    label: str
+    first: float
+    last: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,7 @@ class Plot:
     y_log: bool = True
     ticks: Sequence[str] = ()
     bars: bool = False
+    reported: Sequence[Reported] = ()
 
 
 def collect(paths: Sequence[Path]) -> dict[str, Document]:
@@ -189,7 +205,7 @@ def _cdfs(documents: Mapping[str, Document]) -> Iterator[Plot]:
         workload = document["workload"]
         yield Plot(
             f"cdf-{name}",
-            f"Latency, {_bytes(workload['message_bytes'])} at {workload['load']:,.0f}/s",
+            f"Latency, {bytes_text(workload['message_bytes'])} at {workload['load']:,.0f}/s",
             "percentile",
             "end to end, ms",
             lines,
@@ -265,7 +281,8 @@ def _poster(documents: Mapping[str, Document], name: str, title: str, figure: st
         "Sent as fast as possible, as in the poster: most of the latency is time in the queue. "
         "Bars: least and greatest round.",
         ticks=[
-            f"{entry['workload']['messages']:,} x {_bytes(entry['workload']['message_bytes'])}\n"
+            f"{entry['workload']['messages']:,} x "
+            f"{bytes_text(entry['workload']['message_bytes'])}\n"
             f"r = {entry['r']:.2f}"
             for entry in given
         ],
@@ -392,7 +409,8 @@ def _busy(document: Document, figures: Mapping[str, Any]) -> bool:
     return float(figures.get("aggregatedBusyCores", 0.0)) > _BUSY_SHARE * cores
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: int) -> str:
+    """Write a number of bytes in the greatest unit below it."""
     for unit, size in (("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:g} {unit}"

@@ -20,7 +20,7 @@ _SIGNS = {
     TargetVerdict.TOO_FEW: ("open", "? too few pairs"),
     TargetVerdict.NOT_MEASURED: ("open", "- not measured"),
 }
-_STYLE = """
+STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; margin: 0 auto;
        max-width: 62rem; padding: 1rem }
@@ -47,15 +47,15 @@ def page(
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>Ordered multicast and plain Kafka: measurements</title><style>{_STYLE}</style>",
+        f"<title>Ordered multicast and plain Kafka: measurements</title><style>{STYLE}</style>",
         "</head><body><main><h1>Ordered multicast and plain Kafka: measurements</h1>",
         _summary(judged),
         "<h2>Machine and versions</h2>",
-        _environment(documents),
+        environment(documents),
         "<h2>Targets</h2>",
         _targets(judged),
         "<h2>Plots</h2>",
-        *(_figure(plot, drawing) for plot, drawing in drawn),
+        *(figure(plot, drawing) for plot, drawing in drawn),
         "<h2>Workloads</h2>",
         _runs(documents),
         "</main></body></html>\n",
@@ -76,7 +76,7 @@ def _summary(judged: Sequence[Judged]) -> str:
     )
 
 
-def _environment(documents: Mapping[str, Document]) -> str:
+def environment(documents: Mapping[str, Document]) -> str:
     """List machine, versions, commit and seeds; if documents differ, every distinct value."""
     facts: dict[str, dict[str, None]] = {}
     for document in documents.values():
@@ -126,10 +126,11 @@ def _targets(judged: Sequence[Judged]) -> str:
                 f"<td><code>{escape(entry.command)}</code></td></tr>"
             )
         rows.append("</tbody>")
-    return _table(("target", "required", "measured", "verdict", "command"), rows)
+    return table(("target", "required", "measured", "verdict", "command"), rows)
 
 
-def _figure(plot: Plot, drawing: str) -> str:
+def figure(plot: Plot, drawing: str) -> str:
+    """Return a plot with its drawing, its note, and its numbers as a table."""
     about = f"{plot.title}: {plot.y_label} against {plot.x_label or 'arm'}; numbers below"
     return (
         f'<figure id="{escape(plot.name)}"><div role="img" aria-label="{escape(about)}">{drawing}'
@@ -150,7 +151,7 @@ def _numbers(plot: Plot) -> str:
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
     first = ("arm" if plot.bars else "data set") if plot.ticks else plot.x_label
     head = (first, *(line.label for line in plot.lines))
-    return _table(head, [*rows, "</tbody>"])
+    return table(head, [*rows, "</tbody>"])
 
 
 def _point(line: PlotLine, place: float) -> str:
@@ -179,7 +180,7 @@ def _runs(documents: Mapping[str, Document]) -> str:
             f"{'' if seconds is None else f'{seconds:g}'}</td>"
             f"<td><code>{escape(str(document.get('command') or ''))}</code></td></tr>"
         )
-    return _table(("document", "what", "seconds", "command"), [*rows, "</tbody>"])
+    return table(("document", "what", "seconds", "command"), [*rows, "</tbody>"])
 
 
 def _workload(workload: Mapping[str, Any], document: Document) -> str:
@@ -197,7 +198,8 @@ def _workload(workload: Mapping[str, Any], document: Document) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
+def table(head: Sequence[str], rows: Sequence[str]) -> str:
+    """Return a table; its rows are HTML, its head is text."""
     columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(rows)
     return f'<div class="wide"><table><thead><tr>{columns}</tr></thead>{body}</table></div>'

@@ -32,7 +32,8 @@ _QUICK = ("pairs=2", "messages=100", "warm_up=20")  # two pairs: the fewest that
 # Settings of entries that only the plots need: 3 pairs show a spread, and no target judges them.
 _PLOTTED = ("pairs=3", "messages=300", "warm_up=50")
 _TOPOLOGY_SIZES = (1, 2, 4, 8, 16, 32)
-_POSTER = (
+# The poster's data sets that this project measures: a name, messages, bytes of a message.
+POSTER = (
     ("100x10kB", 100, 10_000),
     ("1000x10kB", 1000, 10_000),
     ("10000x10kB", 10_000, 10_000),
@@ -174,7 +175,7 @@ def _poster() -> list[Entry]:
             (f"messages={messages}", f"message_bytes={size}", f"warm_up={messages // 10}"),
             ("pairs=2",) if name == "100x10kB" else None,
         )
-        for name, messages, size in _POSTER
+        for name, messages, size in POSTER
     ]
 
 

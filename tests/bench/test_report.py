@@ -1,7 +1,6 @@
 """The report: the plots of a run, and a page that needs no other file."""
 
 import json
-from html.parser import HTMLParser
 
 import pytest
 
@@ -16,6 +15,7 @@ from bench.report.report import write_report
 from bench.report.suite import ENTRIES
 from bench.report.targets import P50, PER_CPU, RATE, judge
 from multicast.errors import UsageError
+from tests.helpers.pages import Page
 from topology.output import Output
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
@@ -121,41 +121,6 @@ def test_what_a_role_spends_is_told_by_the_message():
 
 
 # -- the page -----------------------------------------------------------------------------------
-
-
-class Page(HTMLParser):
-    """Fails on unbalanced elements; collects ids, references and texts."""
-
-    VOID = ("meta", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.ids, self.refers, self.tags, self.texts = [], [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self._note(attrs)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self._note(attrs)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    def _note(self, attrs):
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("href", "xlink:href", "src", "data", "action"):
-                self.refers.append(value)
 
 
 @pytest.mark.slow

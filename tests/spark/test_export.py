@@ -80,6 +80,32 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
     assert not list(folder.glob("*.part"))
 
 
+@pytest.mark.campaign
+def test_an_export_that_is_killed_at_random_moments_has_each_of_many_rows_once(topic, tmp_path):
+    # Init: a hundred times as many messages as above, in files of 100 offsets.
+    send(topic, 30_000, seed=3)
+    folder, rng, kills = tmp_path / "out", random.Random(4), 0
+    words = [sys.executable, "-m", "multicast", *command(topic, folder, "--rows", "100")]
+
+    # Test: kill each export a random moment after it began to write; the last one ends by itself.
+    while True:
+        before = set(folder.glob("E*"))
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+            until(lambda: set(folder.glob("E*")) - before or process.poll() is not None, "a file")  # noqa: B023
+            try:
+                process.wait(rng.uniform(0, 0.2))
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if process.returncode != -signal.SIGKILL:
+            break
+        kills += 1
+
+    # Check.
+    assert process.returncode == 0
+    assert kills
+    assert [row["cursor"] for row in exported(folder)] == [row[-1] for row in whole(topic)]
+
+
 def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0

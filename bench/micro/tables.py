@@ -14,8 +14,8 @@ both arms read the same rows in turns, all columns, into Spark's sink "noop":
     live      `readStream` while a producer sends; the median time of the micro-batches with rows
 
 CPU is that of Spark: Java, Python workers, and the processes of a standalone cluster; not
-the broker, the collector or the producer. A first round, which compiles everything, does not count
-(with `--rounds 0` it does, for tables so large that compiling is a small part).
+the broker, the collector or the producer. A first round, which compiles everything, does not count;
+with `--rounds 0` it is the only one and counts, for tables so large that this is a small part.
 Printed are the medians of the rounds, and of the rounds' ratios amcast / kafka. With `--workers N`
 a standalone master with N workers of one core each runs on this machine, else `local[2]`.
 """

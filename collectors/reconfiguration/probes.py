@@ -52,6 +52,7 @@ class Seen:
     deliveries: int
     violations: tuple[str, ...]
     delay_p99_ms: float | None
+    delay_max_ms: float | None
     delay_p99_ms_of: Mapping[str, float | None]
     consumers: int  # of the plan; `delay_p99_ms_of` names those that were probed
     unread: tuple[str, ...]
@@ -145,12 +146,14 @@ class Probes:
             probe.name: [delay for stamp, delay in probe.delays if stamp >= self._begun_ms]
             for probe in self._probes
         }
+        delays = list(chain.from_iterable(during.values()))
         report = check_all(_history(self._probes))
         return Seen(
             messages=report.messages,
             deliveries=report.deliveries,
             violations=tuple(str(violation.witness) for violation in report.violations),
-            delay_p99_ms=_p99(list(chain.from_iterable(during.values()))),
+            delay_p99_ms=_p99(delays),
+            delay_max_ms=max(delays, default=None),
             delay_p99_ms_of={name: _p99(delays) for name, delays in during.items()},
             consumers=len(self._plan.consumers),
             unread=tuple(f"{probe.name}: {probe.error}" for probe in self._probes if probe.error),

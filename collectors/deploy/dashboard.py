@@ -1,7 +1,7 @@
 """The Grafana dashboard that `amcast generate grafana` writes, as JSON for an import.
 
 A panel is a row of `PANELS`: its title, Grafana's unit, and its queries with the legend of each.
-The variable `topic` selects topics. The data source is asked for at the import.
+The variable `collector` selects collectors. The data source is asked for at the import.
 """
 
 from __future__ import annotations
@@ -26,97 +26,52 @@ class Panel:
     queries: tuple[tuple[str, str], ...]
 
 
-def _rate(name: str, by: str) -> str:
-    return f'sum by ({by}) (rate({name}{{topic=~"$topic"}}[$__rate_interval]))'
+def _rate(kind: str, by: str) -> str:
+    return (
+        f"sum by ({by}) (rate(amcast_collectors_entries_{kind}"
+        '{job="JOB", collector=~"$collector"}[$__rate_interval]))'
+    )
 
 
-def _most(name: str, by: str) -> str:
-    return f'max by ({by}) ({name}{{topic=~"$topic"}})'
-
-
-def _quantile(share: float, name: str, by: str) -> str:
-    return f"histogram_quantile({share}, {_rate(f'{name}_bucket', f'{by}, le')})"
-
-
+_ACTING = 'amcast_collectors_acting{job="JOB", collector=~"$collector"}'
 PANELS = (
-    Panel("Processes that answer", "short", (('sum(up{job="JOB"})', "up"),)),
+    Panel("Processes that answer", "short", (('sum(up{job="JOB"})', "processes"),)),
     Panel(
-        "Ordered",
-        "ops",
-        ((_rate("amcast_collector_ordered_total", "collector"), "{{collector}}"),),
-    ),
-    Panel(
-        "Delivered",
-        "ops",
-        ((_rate("amcast_consumer_deliveries_total", "client"), "{{client}}"),),
-    ),
-    Panel(
-        "Order lag",
-        "s",
-        ((_most("amcast_collector_lag_seconds", "collector, log"), "{{collector}} {{log}}"),),
-    ),
-    Panel(
-        "Not yet ordered",
+        "Instances of each collector",
         "short",
-        ((_most("amcast_collector_lag_messages", "collector, log"), "{{collector}} {{log}}"),),
-    ),
-    Panel(
-        "Consumers behind the order",
-        "s",
-        ((_most("amcast_consumer_order_lag_seconds", "client"), "{{client}}"),),
-    ),
-    Panel(
-        "Instances that act",
-        "short",
-        (('sum by (collector) (amcast_collector_acting{topic=~"$topic"})', "{{collector}}"),),
-    ),
-    Panel("Epoch", "short", ((_most("amcast_collector_epoch", "collector"), "{{collector}}"),)),
-    Panel(
-        "Oldest open transaction",
-        "s",
-        ((_most("amcast_log_oldest_transaction_seconds", "log"), "{{log}}"),),
-    ),
-    Panel(
-        "Appends to order streams",
-        "s",
         (
-            (_quantile(0.5, "amcast_collector_append_seconds", "collector"), "{{collector}} p50"),
-            (_quantile(0.99, "amcast_collector_append_seconds", "collector"), "{{collector}} p99"),
+            (f"sum by (collector) ({_ACTING})", "{{collector}} acting"),
+            (f"count by (collector) ({_ACTING})", "{{collector}} with standbys"),
         ),
     ),
     Panel(
-        "Holes",
+        "Collectors of each epoch", "short", ((f"count by (epoch) ({_ACTING})", "epoch {{epoch}}"),)
+    ),
+    Panel(
+        "Order entries appended by each collector",
         "ops",
-        (
-            (_rate("amcast_collector_holes_waited_total", "collector"), "{{collector}} waited for"),
-            (_rate("amcast_collector_holes_filled_total", "collector"), "{{collector}} filled"),
-        ),
+        ((_rate("appended", "collector"), "{{collector}}"),),
     ),
+    Panel("Order entries appended of each log", "ops", ((_rate("appended", "log"), "{{log}}"),)),
     Panel(
-        "Entries appended, and passed on for others",
+        "Appended, but wanted by no consumer of the collector",
         "ops",
-        (
-            (_rate("amcast_collector_entries_appended_total", "collector"), "{{collector}}"),
-            (
-                _rate("amcast_collector_entries_passed_on_total", "collector"),
-                "{{collector}} passed on",
-            ),
-        ),
+        ((_rate("passed_on", "collector"), "{{collector}}"),),
     ),
     Panel(
-        "Buffered by consumers",
-        "bytes",
-        ((_most("amcast_consumer_buffered_bytes", "client"), "{{client}}"),),
+        "Order entries read from the parent",
+        "ops",
+        ((_rate("read", "collector"), "{{collector}}"),),
     ),
     Panel(
-        "Waiting for one message",
+        "Read from the parent, and dropped",
+        "ops",
+        ((_rate("dropped", "collector"), "{{collector}}"),),
+    ),
+    Panel(
+        "Time to answer a scrape",
         "s",
-        ((_most("amcast_consumer_waiting_seconds", "client"), "{{client}}"),),
-    ),
-    Panel(
-        "CPU of each process",
-        "percentunit",
-        (('rate(process_cpu_seconds_total{job="JOB"}[$__rate_interval])', "{{instance}}"),),
+        (('scrape_duration_seconds{job="JOB"}', "{{instance}}"),),
     ),
 )
 
@@ -126,7 +81,7 @@ def dashboard(*, job: str) -> str:
     document: dict[str, Any] = {
         "uid": "amcast",
         "title": "amcast",
-        "description": "Collectors, producers and consumers of atomic multicast on Apache Kafka",
+        "description": "Collectors of atomic multicast on Apache Kafka",
         "tags": ["amcast", "kafka"],
         "schemaVersion": _SCHEMA_VERSION,
         "version": 1,
@@ -134,24 +89,24 @@ def dashboard(*, job: str) -> str:
         "refresh": "5s",
         "time": {"from": "now-15m", "to": "now"},
         "timezone": "browser",
-        "templating": {"list": _variables()},
+        "templating": {"list": _variables(job)},
         "annotations": {"list": []},
         "panels": [_panel(number, panel, job) for number, panel in enumerate(PANELS)],
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _variables() -> list[dict[str, Any]]:
-    query = "label_values(amcast_collector_acting, topic)"
+def _variables(job: str) -> list[dict[str, Any]]:
+    query = f'label_values(amcast_collectors_acting{{job="{job}"}}, collector)'
     return [
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
         {
-            "name": "topic",
-            "label": "Topic",
+            "name": "collector",
+            "label": "Collector",
             "type": "query",
             "datasource": _SOURCE,
             "definition": query,
-            "query": {"query": query, "refId": "topic"},
+            "query": {"query": query, "refId": "collector"},
             "refresh": 2,
             "multi": True,
             "includeAll": True,

@@ -6,6 +6,7 @@
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -143,6 +144,55 @@ def test_the_charts_values_fit_its_schema(chart):
     assert (values["bootstrap"], values["topic"]) == (BROKERS, "A")
     with pytest.raises(jsonschema.ValidationError):
         validator.validate({**values, "topic": "A/B"})
+
+
+@pytest.fixture(scope="module")
+def helm():
+    program = shutil.which("helm", path=f"{ROOT / '.helm'}:{os.environ['PATH']}")
+    assert program, "make .helm/helm builds it"
+    return program
+
+
+@pytest.mark.campaign
+def test_helm_lints_the_chart_and_renders_what_kubernetes_reads(chart, helm):
+    assert "0 chart(s) failed" in run(helm, "lint", "--strict", chart)
+    rendered = list(yaml.safe_load_all(run(helm, "template", "r", chart)))
+    assert {document["kind"] for document in rendered} == {"Deployment", "PodDisruptionBudget"}
+    (deployment,) = [each for each in rendered if each["kind"] == "Deployment"]
+    template = deployment["spec"]["template"]
+    selected = deployment["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    told = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert (told["AMCAST_BOOTSTRAP"], told["AMCAST_TOPIC"]) == (BROKERS, "A")
+    assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.campaign
+def test_helm_renders_every_option_of_the_chart(chart, helm):
+    options = [
+        "configSecret=login", "podMonitor.enabled=true", "prometheusRule.enabled=true",
+        "podAnnotations.a=b", "nodeSelector.disk=ssd", "imagePullSecrets[0].name=key",
+        "tolerations[0].key=only",
+    ]  # fmt: skip
+    words = [word for option in options for word in ("--set", option)]
+    rendered = list(yaml.safe_load_all(run(helm, "template", "r", chart, *words)))
+    by_kind = {document["kind"]: document for document in rendered}
+    rules = yaml.safe_load((chart / "files" / "amcast-rules.yaml").read_text())
+    assert by_kind["PrometheusRule"]["spec"] == rules
+    assert by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["secret"]["secretName"] == "login"
+
+
+@pytest.mark.campaign
+def test_helm_refuses_values_that_the_schema_forbids(chart, helm):
+    done = subprocess.run(
+        [helm, "template", "r", str(chart), "--set", "topic=A/B"],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "topic" in done.stderr
 
 
 def test_promtool_accepts_the_rules(tmp_path):

@@ -21,7 +21,7 @@ from bench.harness.hosts import end
 from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import Deployment, generate
 from multicast import Producer
-from tests.helpers.plans import poster
+from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -114,7 +114,7 @@ def live(kafka_cluster, tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
     bootstrap = kafka_cluster.bootstrap
     with (
-        System(bootstrap, poster(), folder) as system,
+        System(bootstrap, with_foreign_work(), folder) as system,
         SharedCollectors(bootstrap, system.topic, folder, processes=2) as shared,
         sending(system),
     ):

@@ -135,12 +135,14 @@ def measure(
         figures.progress(f"round {number + 1} of {rounds}")
         with Probes(driver, plan) as probes:
             pause(quiet_s)
+            probes.wait_for_new(_PATIENCE_S)
             usual.append(probes.judged(plan))
         for process in range(shared.count):
             with Probes(driver, plan) as probes:
                 stops.append(shared.stop(process))
                 starts.append(shared.start(process))
                 pause(_AFTER_S)
+                probes.wait_for_new(_PATIENCE_S)
                 during.append(probes.judged(plan))
     for seen in (*usual, *during):
         refuse_blind(seen)

@@ -130,6 +130,18 @@ class Probes:
             probe.error = error
             probe.caught_up.set()
 
+    def wait_for_new(self, timeout_s: float) -> bool:
+        """Wait until each probe has delivered a message that was sent after this call.
+
+        Returns whether that was so within `timeout_s` seconds.
+        """
+        deadline, called_ms = time.monotonic() + timeout_s, time.time() * 1000
+        while not all(probe.delays and probe.delays[-1][0] >= called_ms for probe in self._probes):
+            if time.monotonic() > deadline:
+                return False
+            self._stop.wait(_POLL_S)
+        return True
+
     def judged(self, after: Plan, *, timeout_s: float = 10.0) -> Seen:
         """Read until all probes are in the epoch of `after` or quiet; then check what they saw.
 

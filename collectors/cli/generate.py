@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from collectors.deploy.files import KINDS, Deployment, generate
+from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.cli.options import Bootstrap, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
@@ -16,7 +16,7 @@ from topology.output import ForceOption
 app = typer.Typer(
     no_args_is_help=True, help="Write files for deployment and monitoring; ask no cluster."
 )
-_DEFAULTS = Deployment(bootstrap="127.0.0.1:9092", topic="A")
+_DEFAULTS = DeploymentSettings(bootstrap="127.0.0.1:9092", topic="A")
 Out = Annotated[
     Path | None, typer.Option("--out", help="A folder, or the file if there is one; else stdout.")
 ]
@@ -42,7 +42,7 @@ def systemd(
 ) -> None:
     """Write a systemd unit that runs collectors; the same unit serves every machine."""
     chosen = settings(bootstrap=bootstrap, topic=topic)
-    deployment = Deployment(
+    deployment = DeploymentSettings(
         bootstrap=chosen.bootstrap, topic=chosen.topic, command=command, web_port=web_port
     )
     _write("systemd", deployment, out, force=force)
@@ -62,7 +62,7 @@ def compose(
 ) -> None:
     """Write a Containerfile and a compose file with one Kafka broker, the plan, and collectors."""
     repository, tag = _parts(image)
-    deployment = Deployment(
+    deployment = DeploymentSettings(
         bootstrap=_BROKER,
         topic=settings(bootstrap=_BROKER, topic=topic).topic,
         repository=repository,
@@ -87,7 +87,7 @@ def helm(
     """Write a Helm chart that runs collectors; the options become its default values."""
     chosen = settings(bootstrap=bootstrap, topic=topic)
     repository, tag = _parts(image)
-    deployment = Deployment(
+    deployment = DeploymentSettings(
         bootstrap=chosen.bootstrap,
         topic=chosen.topic,
         repository=repository,
@@ -112,8 +112,8 @@ def grafana(*, job: Job = _DEFAULTS.job, out: Out = None, force: ForceOption = F
     _write("grafana", _monitored(job), out, force=force)
 
 
-def _monitored(job: str) -> Deployment:
-    return Deployment(bootstrap=_DEFAULTS.bootstrap, topic=_DEFAULTS.topic, job=job)
+def _monitored(job: str) -> DeploymentSettings:
+    return DeploymentSettings(bootstrap=_DEFAULTS.bootstrap, topic=_DEFAULTS.topic, job=job)
 
 
 def _parts(image: str) -> tuple[str, str]:
@@ -122,7 +122,7 @@ def _parts(image: str) -> tuple[str, str]:
     return (name, tag) if colon and "/" not in tag else (image, "latest")
 
 
-def _write(kind: str, deployment: Deployment, out: Path | None, *, force: bool) -> None:
+def _write(kind: str, deployment: DeploymentSettings, out: Path | None, *, force: bool) -> None:
     """Write the files of a kind to stdout, to a folder, or, if there is one only, to a file."""
     assert kind in KINDS, "a command's name is a kind"
     texts = generate(kind, deployment)

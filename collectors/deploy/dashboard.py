@@ -18,7 +18,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class DashboardPanel:
     """A graph; each query is an expression and the legend of its series."""
 
     title: str
@@ -35,8 +35,8 @@ def _rate(kind: str, by: str) -> str:
 
 _ACTING = 'amcast_collectors_acting{job="JOB", collector=~"$collector"}'
 PANELS = (
-    Panel("Processes that answer", "short", (('sum(up{job="JOB"})', "processes"),)),
-    Panel(
+    DashboardPanel("Processes that answer", "short", (('sum(up{job="JOB"})', "processes"),)),
+    DashboardPanel(
         "Instances of each collector",
         "short",
         (
@@ -44,31 +44,33 @@ PANELS = (
             (f"count by (collector) ({_ACTING})", "{{collector}} with standbys"),
         ),
     ),
-    Panel(
+    DashboardPanel(
         "Collectors of each epoch", "short", ((f"count by (epoch) ({_ACTING})", "epoch {{epoch}}"),)
     ),
-    Panel(
+    DashboardPanel(
         "Order entries appended by each collector",
         "ops",
         ((_rate("appended", "collector"), "{{collector}}"),),
     ),
-    Panel("Order entries appended of each log", "ops", ((_rate("appended", "log"), "{{log}}"),)),
-    Panel(
+    DashboardPanel(
+        "Order entries appended of each log", "ops", ((_rate("appended", "log"), "{{log}}"),)
+    ),
+    DashboardPanel(
         "Appended, but wanted by no consumer of the collector",
         "ops",
         ((_rate("passed_on", "collector"), "{{collector}}"),),
     ),
-    Panel(
+    DashboardPanel(
         "Order entries read from the parent",
         "ops",
         ((_rate("read", "collector"), "{{collector}}"),),
     ),
-    Panel(
+    DashboardPanel(
         "Read from the parent, and dropped",
         "ops",
         ((_rate("dropped", "collector"), "{{collector}}"),),
     ),
-    Panel(
+    DashboardPanel(
         "Time to answer a scrape",
         "s",
         (('scrape_duration_seconds{job="JOB"}', "{{instance}}"),),
@@ -116,7 +118,7 @@ def _variables(job: str) -> list[dict[str, Any]]:
     ]
 
 
-def _panel(number: int, panel: Panel, job: str) -> dict[str, Any]:
+def _panel(number: int, panel: DashboardPanel, job: str) -> dict[str, Any]:
     across = _COLUMNS // _WIDTH
     return {
         "id": number + 1,

@@ -37,7 +37,7 @@ KINDS = ("compose", "grafana", "helm", "prometheus-rules", "systemd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class DeploymentSettings:
     """What the files name: brokers "host:port,…", topic, image, and how many processes run."""
 
     bootstrap: str
@@ -72,7 +72,7 @@ class _Text(string.Template):
     delimiter = "@"
 
 
-def generate(kind: str, deployment: Deployment) -> dict[str, str]:
+def generate(kind: str, deployment: DeploymentSettings) -> dict[str, str]:
     """Return the files of a kind of `KINDS`: their paths below one folder, and their texts."""
     if kind == "grafana":
         return {"amcast-dashboard.json": dashboard(job=deployment.job)}

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from collectors.cli.generate import app
 from collectors.deploy.dashboard import PANELS
-from collectors.deploy.files import KINDS, Deployment, generate
+from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.errors import UsageError
 from tests.helpers.system import amcast
 
@@ -38,7 +38,7 @@ def run(*words, cwd=None):
 
 
 def written(folder, kind, **options):
-    deployment = Deployment(**{"bootstrap": BROKERS, "topic": "A", **options})
+    deployment = DeploymentSettings(**{"bootstrap": BROKERS, "topic": "A", **options})
     for name, text in generate(kind, deployment).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -85,7 +85,7 @@ def test_a_file_that_exists_is_overwritten_only_by_force(tmp_path):
 )
 def test_a_value_that_would_break_a_file_is_refused(wrong):
     with pytest.raises(UsageError):
-        Deployment(**{"bootstrap": BROKERS, "topic": "A", **wrong})
+        DeploymentSettings(**{"bootstrap": BROKERS, "topic": "A", **wrong})
 
 
 def test_systemd_accepts_the_unit_and_the_unit_stops_what_it_starts(tmp_path):
@@ -211,7 +211,7 @@ def test_each_alert_fires_when_it_should_and_none_does_on_a_quiet_system(tmp_pat
 
 
 def test_each_alert_says_what_it_means_and_has_its_section_in_the_runbook():
-    text = generate("prometheus-rules", Deployment(bootstrap=BROKERS, topic="A"))
+    text = generate("prometheus-rules", DeploymentSettings(bootstrap=BROKERS, topic="A"))
     (group,) = yaml.safe_load(text["amcast-rules.yaml"])["groups"]
     headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert [rule["alert"] for rule in group["rules"]] == headings
@@ -222,7 +222,7 @@ def test_each_alert_says_what_it_means_and_has_its_section_in_the_runbook():
 
 
 def test_the_dashboard_has_no_panels_that_overlap_and_none_without_a_query():
-    deployment = Deployment(bootstrap=BROKERS, topic="A", job="J")
+    deployment = DeploymentSettings(bootstrap=BROKERS, topic="A", job="J")
     document = json.loads(generate("grafana", deployment)["amcast-dashboard.json"])
     cells = [
         (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)

@@ -19,14 +19,14 @@ import yaml
 from bench.deployment.rolling import SharedCollectors
 from bench.harness.hosts import end
 from collectors.deploy.dashboard import PANELS
-from collectors.deploy.files import Deployment, generate
+from collectors.deploy.files import DeploymentSettings, generate
 from multicast import Producer
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
-DEPLOYMENT = Deployment(bootstrap="k1.example:9092", topic="A")
+DEPLOYMENT = DeploymentSettings(bootstrap="k1.example:9092", topic="A")
 METRIC = re.compile(r"\b(?:amcast|process|scrape)_\w+|\bup\b")
 
 

@@ -24,7 +24,7 @@ unit: .venv/ready
 
 # Tests of the tests (planted bugs that must be found, the faults of the nemesis one by one), and what
 # is long: Spark on a run, network namespaces, Fabric's clients of three languages.
-campaign: .venv/ready
+campaign: .venv/ready .helm/helm
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m campaign \
 	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m campaign
 
@@ -82,6 +82,10 @@ dist: .venv/ready
 	mkdir dist
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
 
+# Helm, by which the generated chart is checked: built from its source by Go, once.
+.helm/helm:
+	GOBIN=$(CURDIR)/.helm go install helm.sh/helm/v3/cmd/helm@v3.16.4
+
 # All that the lock installs, with versions and hashes, as CycloneDX 1.6. It is made when it is needed:
 # a file in the repository would be a second lock, and would go stale.
 sbom: .venv/ready
@@ -92,4 +96,4 @@ sbom: .venv/ready
 	  --output-reproducible -o dist/amcast.cdx.json
 
 clean:
-	rm -rf .venv .venv-docs dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-docs .helm dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -60,7 +60,12 @@ def show(document: Mapping[str, Any], output: str) -> None:
         typer.echo(json.dumps(document, indent=1))
         return
     for name, value in document["figures"].items():
-        typer.echo(f"{name:32} {value:,.4g}" if value < 1000 else f"{name:32} {value:,.0f}")
+        values = value if isinstance(value, list) else [value]
+        typer.echo(f"{name:32} {' '.join(_spelled(each) for each in values)}")
+
+
+def _spelled(value: float) -> str:
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def progress(what: str) -> None:

@@ -40,24 +40,24 @@ from topology.rollback import back
 from topology.tree import Plan
 
 _UNTOUCHED = "C4"
-_INTERESTS = {
+INTERESTS = {
     "C1": ["P1", "P2", "P3"],
     "C2": ["P2", "P3", "P4"],
     "C3": ["P3", "P4", "P5"],
     _UNTOUCHED: ["P6", "P7"],
 }
-_SETS = (("P1", "P3"), ("P2", "P3", "P4"))
+SETS = (("P1", "P3"), ("P2", "P3", "P4"))
 _TICK_S = 0.05  # all messages of a set in one batch: three brokers on two cores carry few requests
 _MESSAGE_BYTES = 100
 _WINDOW_S = 3.0  # 15,000 messages at the default rate, so that a p99 has 150 beyond it
-_WARM_S = 15.0  # new brokers compile their code for about ten seconds
+WARM_S = 15.0  # new brokers compile their code for about ten seconds
 _SEND_S = 3600.0  # the longest load; a measurement takes minutes
 
 
 def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[str, Any]:
     """Alternate between two trees; return percentiles, and the totals that the probes saw."""
     # Another tree for the same consumers: with one root that knows all logs.
-    other = solve(file_of(_INTERESTS, _SETS), prefer="latency", base_epoch=1)
+    other = solve(file_of(INTERESTS, SETS), prefer="latency", base_epoch=1)
     other = with_kept_names(plan, other)
     assert retained(plan, other).collectors, "the second tree must not change"
     layouts, running = [plan, other], plan
@@ -76,7 +76,7 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
             pause(_WINDOW_S / 2)
             seen = probes.judged(running)
         for window in (before, seen):
-            _refuse_blind(window)
+            refuse_blind(window)
             messages += window.messages
             violations += len(window.violations)
         usual.append(before.delay_p99_ms or 0.0)
@@ -96,13 +96,14 @@ def measure(driver: Driver, admin: Admin, plan: Plan, *, changes: int) -> dict[s
     }
 
 
-def _refuse_blind(seen: Seen) -> None:
+def refuse_blind(seen: Seen) -> None:
+    """Raise `AmcastError` if a probe read nothing, so that its silence is not taken for order."""
     if seen.unread or None in seen.delay_p99_ms_of.values():
         raise AmcastError(f"a probe read nothing: {seen.unread or 'no message came'}")
 
 
 @contextmanager
-def _load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
+def load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
     """Run a producer process during the context."""
     command = [
         sys.executable,
@@ -123,7 +124,7 @@ def _load(bootstrap: str, topic: str, rate: int) -> Iterator[None]:
 
 def _send(bootstrap: str, topic: str, rate: int) -> None:
     """Multicast at a rate to each set in turns, until SIGTERM."""
-    sets = [*([f"P{number}"] for number in range(1, 8)), *_SETS]
+    sets = [*([f"P{number}"] for number in range(1, 8)), *SETS]
     values = [bytes(_MESSAGE_BYTES)] * max(1, round(rate * _TICK_S / len(sets)))
     with Producer(bootstrap, topic=topic) as producer:
         for _ in ticks(_SEND_S, _TICK_S):
@@ -147,12 +148,12 @@ def main(arguments: Sequence[str]) -> None:
         driver = open_driver("librdkafka", cluster.bootstrap)
         stack.callback(driver.close)
         admin = stack.enter_context(Admin(cluster.bootstrap))
-        plan = apply(driver, admin, solve(file_of(_INTERESTS, _SETS))).plan
+        plan = apply(driver, admin, solve(file_of(INTERESTS, SETS))).plan
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         hosts = CollectorProcesses(cluster.bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(hosts).wait_healthy()
-        stack.enter_context(_load(cluster.bootstrap, plan.topic, options.rate))
-        pause(_WARM_S)
+        stack.enter_context(load(cluster.bootstrap, plan.topic, options.rate))
+        pause(WARM_S)
         measured = measure(driver, admin, plan, changes=options.changes)
         document = figures.document(
             "replanning", measured, kafka=cluster.version, arguments=arguments

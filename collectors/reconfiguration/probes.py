@@ -52,6 +52,7 @@ class Seen:
     deliveries: int
     violations: tuple[str, ...]
     delay_p99_ms: float | None
+    delay_max_ms: float | None
     delay_p99_ms_of: Mapping[str, float | None]
     consumers: int  # of the plan; `delay_p99_ms_of` names those that were probed
     unread: tuple[str, ...]
@@ -129,6 +130,18 @@ class Probes:
             probe.error = error
             probe.caught_up.set()
 
+    def wait_for_new(self, timeout_s: float) -> bool:
+        """Wait until each probe has delivered a message that was sent after this call.
+
+        Returns whether that was so within `timeout_s` seconds.
+        """
+        deadline, called_ms = time.monotonic() + timeout_s, time.time() * 1000
+        while not all(probe.delays and probe.delays[-1][0] >= called_ms for probe in self._probes):
+            if time.monotonic() > deadline:
+                return False
+            self._stop.wait(_POLL_S)
+        return True
+
     def judged(self, after: Plan, *, timeout_s: float = 10.0) -> Seen:
         """Read until all probes are in the epoch of `after` or quiet; then check what they saw.
 
@@ -145,12 +158,14 @@ class Probes:
             probe.name: [delay for stamp, delay in probe.delays if stamp >= self._begun_ms]
             for probe in self._probes
         }
+        delays = list(chain.from_iterable(during.values()))
         report = check_all(_history(self._probes))
         return Seen(
             messages=report.messages,
             deliveries=report.deliveries,
             violations=tuple(str(violation.witness) for violation in report.violations),
-            delay_p99_ms=_p99(list(chain.from_iterable(during.values()))),
+            delay_p99_ms=_p99(delays),
+            delay_max_ms=max(delays, default=None),
             delay_p99_ms_of={name: _p99(delays) for name, delays in during.items()},
             consumers=len(self._plan.consumers),
             unread=tuple(f"{probe.name}: {probe.error}" for probe in self._probes if probe.error),

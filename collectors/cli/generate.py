@@ -1,0 +1,142 @@
+"""`amcast generate`: writes files for systemd, containers, Kubernetes, Prometheus and Grafana."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collectors.deploy.files import KINDS, DeploymentSettings, generate
+from multicast.cli.options import Bootstrap, Topic
+from multicast.errors import UsageError
+from multicast.settings import settings
+from topology.output import ForceOption
+
+app = typer.Typer(
+    no_args_is_help=True, help="Write files for deployment and monitoring; ask no cluster."
+)
+_DEFAULTS = DeploymentSettings(bootstrap="127.0.0.1:9092", topic="A")
+Out = Annotated[
+    Path | None, typer.Option("--out", help="A folder, or the file if there is one; else stdout.")
+]
+Image = Annotated[str, typer.Option("--image", help="The image of amcast, as name:tag.")]
+Replicas = Annotated[int, typer.Option("--replicas", help="Processes of collectors.")]
+WebPort = Annotated[int, typer.Option("--web-port", help="Port of /healthz and /metrics.")]
+Job = Annotated[str, typer.Option("--job", help="The job in Prometheus' scrape configuration.")]
+_BROKER = "kafka:9092"  # the service in the compose file
+_IMAGE = f"{_DEFAULTS.repository}:{_DEFAULTS.tag}"
+
+
+@app.command()
+def systemd(
+    *,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    command: Annotated[
+        str, typer.Option("--command", help="The absolute path of the command amcast.")
+    ] = _DEFAULTS.command,
+    web_port: WebPort = _DEFAULTS.web_port,
+    out: Out = None,
+    force: ForceOption = False,
+) -> None:
+    """Write a systemd unit that runs collectors; the same unit serves every machine."""
+    chosen = settings(bootstrap=bootstrap, topic=topic)
+    deployment = DeploymentSettings(
+        bootstrap=chosen.bootstrap, topic=chosen.topic, command=command, web_port=web_port
+    )
+    _write("systemd", deployment, out, force=force)
+
+
+@app.command()
+def compose(
+    *,
+    topic: Topic = None,
+    image: Image = _IMAGE,
+    kafka_image: Annotated[
+        str, typer.Option("--kafka-image", help="The image of Kafka.")
+    ] = _DEFAULTS.kafka_image,
+    replicas: Replicas = _DEFAULTS.replicas,
+    out: Out = None,
+    force: ForceOption = False,
+) -> None:
+    """Write a Containerfile and a compose file with one Kafka broker, the plan, and collectors."""
+    repository, tag = _parts(image)
+    deployment = DeploymentSettings(
+        bootstrap=_BROKER,
+        topic=settings(bootstrap=_BROKER, topic=topic).topic,
+        repository=repository,
+        tag=tag,
+        kafka_image=kafka_image,
+        replicas=replicas,
+    )
+    _write("compose", deployment, out, force=force)
+
+
+@app.command()
+def helm(
+    *,
+    bootstrap: Bootstrap = None,
+    topic: Topic = None,
+    image: Image = _IMAGE,
+    replicas: Replicas = _DEFAULTS.replicas,
+    web_port: WebPort = _DEFAULTS.web_port,
+    out: Out = None,
+    force: ForceOption = False,
+) -> None:
+    """Write a Helm chart that runs collectors; the options become its default values."""
+    chosen = settings(bootstrap=bootstrap, topic=topic)
+    repository, tag = _parts(image)
+    deployment = DeploymentSettings(
+        bootstrap=chosen.bootstrap,
+        topic=chosen.topic,
+        repository=repository,
+        tag=tag,
+        replicas=replicas,
+        web_port=web_port,
+    )
+    _write("helm", deployment, out, force=force)
+
+
+@app.command("prometheus-rules")
+def prometheus_rules(
+    *, job: Job = _DEFAULTS.job, out: Out = None, force: ForceOption = False
+) -> None:
+    """Write Prometheus' alerts, each with what to do."""
+    _write("prometheus-rules", _monitored(job), out, force=force)
+
+
+@app.command()
+def grafana(*, job: Job = _DEFAULTS.job, out: Out = None, force: ForceOption = False) -> None:
+    """Write a Grafana dashboard."""
+    _write("grafana", _monitored(job), out, force=force)
+
+
+def _monitored(job: str) -> DeploymentSettings:
+    return DeploymentSettings(bootstrap=_DEFAULTS.bootstrap, topic=_DEFAULTS.topic, job=job)
+
+
+def _parts(image: str) -> tuple[str, str]:
+    """Split "name:tag"; without a tag it is "latest"."""
+    name, colon, tag = image.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (image, "latest")
+
+
+def _write(kind: str, deployment: DeploymentSettings, out: Path | None, *, force: bool) -> None:
+    """Write the files of a kind to stdout, to a folder, or, if there is one only, to a file."""
+    assert kind in KINDS, "a command's name is a kind"
+    texts = generate(kind, deployment)
+    if out is None:
+        for name, text in texts.items():
+            if len(texts) > 1:
+                typer.echo(f"# ==> {name} <==")
+            typer.echo(text, nl=False)
+        return
+    is_file = len(texts) == 1 and bool(out.suffix)
+    targets = {(out if is_file else out / name): text for name, text in texts.items()}
+    existing = sorted(str(path) for path in targets if path.exists())
+    if existing and not force:
+        raise UsageError(f"{existing[0]} exists; --force overwrites it")
+    for path, text in targets.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

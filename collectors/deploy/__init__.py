@@ -1,0 +1,1 @@
+"""What `amcast generate` writes: units, containers, a chart, alerts and a dashboard."""

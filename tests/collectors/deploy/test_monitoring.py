@@ -1,0 +1,172 @@
+"""A real Prometheus scrapes a live system by the documented configuration, rules and dashboard."""
+
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.deployment.rolling import SharedCollectors
+from bench.harness.hosts import end
+from collectors.deploy.dashboard import PANELS
+from collectors.deploy.files import DeploymentSettings, generate
+from multicast import Producer
+from tests.helpers.plans import with_foreign_work
+from tests.helpers.system import System, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+ROOT = Path(__file__).parents[3]
+DEPLOYMENT = DeploymentSettings(bootstrap="k1.example:9092", topic="A")
+METRIC = re.compile(r"\b(?:amcast|process|scrape)_\w+|\bup\b")
+
+
+def documented(targets):
+    """The configuration of the page, for these targets."""
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    config = yaml.safe_load(block)
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = targets
+    return config
+
+
+class Prometheus:
+    """A Prometheus on the loopback, with its data below a folder; a context manager."""
+
+    def __init__(self, folder, targets):
+        (folder / "prometheus.yaml").write_text(json.dumps(documented(targets)))
+        for name, text in generate("prometheus-rules", DEPLOYMENT).items():
+            (folder / name).write_text(text)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        program = shutil.which("prometheus")
+        assert program, "install Debian's package prometheus"
+        self._command = [
+            program, f"--config.file={folder / 'prometheus.yaml'}",
+            f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={self._address}",
+        ]  # fmt: skip
+        self._log = folder / "prometheus.log"
+
+    def __enter__(self):
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(self._command, stdout=out, stderr=out)
+        until(self._ready, "an answer of Prometheus")
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        end(self._process)
+
+    def _ready(self):
+        assert self._process.poll() is None, self._log.read_text()
+        with contextlib.suppress(OSError):
+            return bool(self.ask("label/__name__/values"))
+        return False
+
+    def ask(self, path, **query):
+        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            document = json.load(answer)
+        assert document["status"] == "success", document
+        return document["data"]
+
+    def series(self, expression):
+        return self.ask("query", query=expression)["result"]
+
+    def firing(self):
+        alerts = self.ask("alerts")["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+
+@contextlib.contextmanager
+def sending(system):
+    """Multicast to every set of the plan, in turns, during the context."""
+    sets = [log.to for log in system.plan.logs]
+    ended = threading.Event()
+
+    def send():
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+            while not ended.wait(0.05):
+                for to in sets:
+                    producer.multicast(b"x", to=to)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def live(kafka_cluster, tmp_path_factory):
+    """Two processes of collectors, load, and the Prometheus that scrapes both."""
+    folder = tmp_path_factory.mktemp("live")
+    bootstrap = kafka_cluster.bootstrap
+    with (
+        System(bootstrap, with_foreign_work(), folder) as system,
+        SharedCollectors(bootstrap, system.topic, folder, processes=2) as shared,
+        sending(system),
+    ):
+        pages = [shared.page(number).removeprefix("http://") for number in range(2)]
+        with Prometheus(folder, pages) as prometheus:
+            until(lambda: len(prometheus.series("up == 1")) == 2, "a scrape of both processes")
+            yield prometheus, shared
+
+
+def test_every_query_of_the_dashboard_has_a_result(live):
+    prometheus, _ = live
+    document = json.loads(generate("grafana", DEPLOYMENT)["amcast-dashboard.json"])
+    queries = [
+        target["expr"].replace("$__rate_interval", "30s").replace("$collector", ".*")
+        for panel in document["panels"]
+        for target in panel["targets"]
+    ]
+    assert len(queries) > len(PANELS)
+    assert not [query for query in queries if "$" in query]
+    for query in queries:  # a rate needs two scrapes
+        until(lambda query=query: prometheus.series(query), f"a result of {query}", 60)
+
+
+def test_every_metric_of_a_rule_exists_and_no_rule_fails(live):
+    prometheus, _ = live
+    known = set(prometheus.ask("label/__name__/values"))
+
+    def evaluated():
+        (group,) = prometheus.ask("rules")["groups"]
+        return all(rule["health"] != "unknown" for rule in group["rules"])
+
+    until(evaluated, "an evaluation of all rules")
+    (group,) = prometheus.ask("rules")["groups"]
+    assert len(group["rules"]) >= 8
+    for rule in group["rules"]:
+        assert rule["health"] == "ok", rule
+        named = set(METRIC.findall(rule["query"]))
+        assert named
+        assert named <= known
+
+
+def test_a_killed_process_raises_its_alert_until_it_is_back(live):
+    # Init.
+    prometheus, shared = live
+    assert "AmcastCollectorsDown" not in prometheus.firing()
+
+    # Test.
+    shared.kill(0)
+    began = time.monotonic()
+    until(lambda: "AmcastCollectorsDown" in prometheus.firing(), "the alert", pause=0.2)
+
+    # Check: the other process acts for all; nobody is told that nothing is ordered.
+    seconds = time.monotonic() - began
+    sys.stdout.write(f"AmcastCollectorsDown fires {seconds:.1f} s after the kill\n")
+    assert "AmcastNoCollectors" not in prometheus.firing()

@@ -12,75 +12,80 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from multicast.metrics.exposition import FamilyCollector, Page, Sample, Samples
-from multicast.metrics.families import Family, Kind, table
+from multicast.metrics.exposition import FamilyCollector, LabelledValue, MetricsPage, Samples
+from multicast.metrics.families import MetricFamily, MetricKind, table
 
 _COLLECTOR = ("topic", "collector")
 _LOG = (*_COLLECTOR, "log")
 
 # What a collector says of itself: a metric, and the key of its value in `nodes` of `/status`.
 _OF_COLLECTORS = (
-    (Family("amcast_collector_acting", Kind.GAUGE, _COLLECTOR,
+    (MetricFamily("amcast_collector_acting", MetricKind.GAUGE, _COLLECTOR,
             "1 if this process appends what is due, 0 if it stands by"), "acting"),
-    (Family("amcast_collector_frozen", Kind.GAUGE, _COLLECTOR,
+    (MetricFamily("amcast_collector_frozen", MetricKind.GAUGE, _COLLECTOR,
             "1 once its stream is frozen: its epoch is over"), "frozen"),
-    (Family("amcast_collector_epoch", Kind.GAUGE, _COLLECTOR, "Its epoch"), "epoch"),
-    (Family("amcast_collector_restarts_total", Kind.COUNTER, _COLLECTOR,
+    (MetricFamily("amcast_collector_epoch", MetricKind.GAUGE, _COLLECTOR, "Its epoch"), "epoch"),
+    (MetricFamily("amcast_collector_restarts_total", MetricKind.COUNTER, _COLLECTOR,
             "Restarts of its instance in this process after a failure"), "restarts"),
-    (Family("amcast_collector_takeovers_total", Kind.COUNTER, _COLLECTOR,
+    (MetricFamily("amcast_collector_takeovers_total", MetricKind.COUNTER, _COLLECTOR,
             "How often its instance began to act as a standby"), "takeovers"),
-    (Family("amcast_collector_early_total", Kind.COUNTER, _COLLECTOR,
+    (MetricFamily("amcast_collector_early_total", MetricKind.COUNTER, _COLLECTOR,
             "Offsets that were ordered before they were stored; right but for holes filled"),
      "ordered_early"),
-    (Family("amcast_collector_holes_waited_total", Kind.COUNTER, _COLLECTOR,
+    (MetricFamily("amcast_collector_holes_waited_total", MetricKind.COUNTER, _COLLECTOR,
             "Holes that stayed empty for two ticks, so that a fill was due"), "fills"),
-    (Family("amcast_collector_holes_filled_total", Kind.COUNTER, _COLLECTOR,
+    (MetricFamily("amcast_collector_holes_filled_total", MetricKind.COUNTER, _COLLECTOR,
             "Skips appended into holes: offsets ordered early and wrongly"), "skips"),
-    (Family("amcast_collector_appends_in_flight", Kind.GAUGE, _COLLECTOR,
+    (MetricFamily("amcast_collector_appends_in_flight", MetricKind.GAUGE, _COLLECTOR,
             "Order records appended and not read back yet"), "pending"),
-    (Family("amcast_collector_early_messages", Kind.GAUGE, _COLLECTOR,
+    (MetricFamily("amcast_collector_early_messages", MetricKind.GAUGE, _COLLECTOR,
             "Offsets ordered ahead of the ends of their logs"), "early"),
-    (Family("amcast_collector_void_total", Kind.COUNTER, (*_COLLECTOR, "reason"),
+    (MetricFamily("amcast_collector_void_total", MetricKind.COUNTER, (*_COLLECTOR, "reason"),
             "Order records in its stream that are void"), "void"),
-    (Family("amcast_collector_ordered_total", Kind.COUNTER, _LOG,
+    (MetricFamily("amcast_collector_ordered_total", MetricKind.COUNTER, _LOG,
             "Offsets ordered since the epoch's start, by whichever process"), "ordered"),
-    (Family("amcast_collector_lag_messages", Kind.GAUGE, _LOG,
+    (MetricFamily("amcast_collector_lag_messages", MetricKind.GAUGE, _LOG,
             "Offsets below the log's end that are not ordered yet"), "lags"),
-    (Family("amcast_collector_lag_seconds", Kind.GAUGE, _LOG,
+    (MetricFamily("amcast_collector_lag_seconds", MetricKind.GAUGE, _LOG,
             "For how long the oldest of these has waited, exact to a quarter of a second"),
      "lag_seconds"),
-    (Family("amcast_log_stable_lag_records", Kind.GAUGE, _LOG,
+    (MetricFamily("amcast_log_stable_lag_records", MetricKind.GAUGE, _LOG,
             "High watermark - last stable offset, where a transaction is open"), "stable_lag"),
-    (Family("amcast_log_oldest_transaction_seconds", Kind.GAUGE, _LOG,
+    (MetricFamily("amcast_log_oldest_transaction_seconds", MetricKind.GAUGE, _LOG,
             "For how long an open transaction has kept the last stable offset where it is"),
      "transaction_seconds"),
 )  # fmt: skip
 _ENTRIES = (
-    (Family("amcast_collector_entries_appended_total", Kind.COUNTER, _LOG,
+    (MetricFamily("amcast_collector_entries_appended_total", MetricKind.COUNTER, _LOG,
             "Order entries that this process appended to its stream"), "appended"),
-    (Family("amcast_collector_entries_passed_on_total", Kind.COUNTER, _LOG,
+    (MetricFamily("amcast_collector_entries_passed_on_total", MetricKind.COUNTER, _LOG,
             "Of these, entries that no consumer of the collector wants"), "passed_on"),
-    (Family("amcast_collector_entries_read_total", Kind.COUNTER, _LOG,
+    (MetricFamily("amcast_collector_entries_read_total", MetricKind.COUNTER, _LOG,
             "Order entries that this process read in its parent's stream"), "read"),
-    (Family("amcast_collector_entries_dropped_total", Kind.COUNTER, _LOG,
+    (MetricFamily("amcast_collector_entries_dropped_total", MetricKind.COUNTER, _LOG,
             "Of these, entries of logs outside the collector's bag"), "dropped"),
 )  # fmt: skip
-_HELD = Family(
-    "amcast_collector_held_logs", Kind.GAUGE, _COLLECTOR, "Logs that an open transaction holds"
+_HELD = MetricFamily(
+    "amcast_collector_held_logs",
+    MetricKind.GAUGE,
+    _COLLECTOR,
+    "Logs that an open transaction holds",
 )
-_APPENDS = Family(
-    "amcast_collector_append_seconds", Kind.HISTOGRAM, _COLLECTOR,
+_APPENDS = MetricFamily(
+    "amcast_collector_append_seconds", MetricKind.HISTOGRAM, _COLLECTOR,
     "From the append of an order record to its acknowledgement",
 )  # fmt: skip
 _CHECK = (
-    (Family("amcast_check_messages_total", Kind.COUNTER, ("topic",),
+    (MetricFamily("amcast_check_messages_total", MetricKind.COUNTER, ("topic",),
             "Deliveries that the order check has read; only with --check"), "messages"),
-    (Family("amcast_check_violations_total", Kind.COUNTER, ("topic",),
+    (MetricFamily("amcast_check_violations_total", MetricKind.COUNTER, ("topic",),
             "Turns of the check that found another violation"), "violations"),
-    (Family("amcast_check_timestamp_seconds", Kind.GAUGE, ("topic",),
+    (MetricFamily("amcast_check_timestamp_seconds", MetricKind.GAUGE, ("topic",),
             "When the check last judged, in seconds since 1970"), "checked_at"),
 )  # fmt: skip
-_BUILD = Family("amcast_build_info", Kind.GAUGE, ("version",), "1; the version of amcast")
+_BUILD = MetricFamily(
+    "amcast_build_info", MetricKind.GAUGE, ("version",), "1; the version of amcast"
+)
 FAMILIES = (
     *(family for family, _ in (*_OF_COLLECTORS, *_ENTRIES)),
     _HELD,
@@ -90,14 +95,14 @@ FAMILIES = (
 )
 
 
-def page_of(status: Callable[[], Mapping[str, Any]]) -> Page:
+def page_of(status: Callable[[], Mapping[str, Any]]) -> MetricsPage:
     """Make the page of a process that `status` describes as `/status` does."""
-    return Page(FamilyCollector(FAMILIES, lambda: samples_of(status())))
+    return MetricsPage(FamilyCollector(FAMILIES, lambda: samples_of(status())))
 
 
 def samples_of(status: Mapping[str, Any]) -> Samples:
     """Take the samples of all families from what `/status` shows."""
-    taken: dict[str, list[Sample]] = {family.name: [] for family in FAMILIES}
+    taken: dict[str, list[LabelledValue]] = {family.name: [] for family in FAMILIES}
     topic = status["topic"]
     for node in _newest(status["nodes"]):
         labels = (topic, node["node"])
@@ -105,10 +110,10 @@ def samples_of(status: Mapping[str, Any]) -> Samples:
             taken[family.name] += _samples(labels, value)
         if "append_seconds" in node:
             appends = node["append_seconds"]
-            taken[_APPENDS.name].append(Sample(labels, appends["sum"], appends["counts"]))
+            taken[_APPENDS.name].append(LabelledValue(labels, appends["sum"], appends["counts"]))
     for family, key in _CHECK if "check" in status else ():
-        taken[family.name].append(Sample((topic,), status["check"][key]))
-    taken[_BUILD.name].append(Sample((version("amcast"),), 1))
+        taken[family.name].append(LabelledValue((topic,), status["check"][key]))
+    taken[_BUILD.name].append(LabelledValue((version("amcast"),), 1))
     return taken
 
 
@@ -118,7 +123,7 @@ def _newest(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({node["node"]: node for node in ranked}.values())
 
 
-def _values(node: Mapping[str, Any]) -> Iterator[tuple[Family, Any]]:
+def _values(node: Mapping[str, Any]) -> Iterator[tuple[MetricFamily, Any]]:
     for family, key in _OF_COLLECTORS:
         yield family, node.get(key, 0 if len(family.labels) == len(_COLLECTOR) else {})
     for family, key in _ENTRIES:
@@ -126,11 +131,11 @@ def _values(node: Mapping[str, Any]) -> Iterator[tuple[Family, Any]]:
     yield _HELD, len(node.get("held", ()))
 
 
-def _samples(labels: tuple[str, ...], value: Any) -> list[Sample]:
+def _samples(labels: tuple[str, ...], value: Any) -> list[LabelledValue]:
     """Give one sample of a number, or one for each further label's value."""
     if isinstance(value, Mapping):
-        return [Sample((*labels, label), number) for label, number in value.items()]
-    return [Sample(labels, value)]
+        return [LabelledValue((*labels, label), number) for label, number in value.items()]
+    return [LabelledValue(labels, value)]
 
 
 if __name__ == "__main__":

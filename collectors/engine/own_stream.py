@@ -24,7 +24,7 @@ from collectors.engine.engine import Engine
 from collectors.engine.stream_loop import StreamBatch, StreamSink
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AccessDenied
-from multicast.metrics.families import Latencies
+from multicast.metrics.families import LatencyCounts
 
 # Safe with any value. With 640, an instance fetches ten times more of its own records before it
 # stops reading back; with 6, two that write at the same time would switch more often.
@@ -47,7 +47,7 @@ class OwnStream:
         sole_writer: Callable[[], None],
     ) -> None:
         self.appended = 0
-        self.latencies = Latencies()  # from the call of an append to its acknowledgement
+        self.latencies = LatencyCounts()  # from the call of an append to its acknowledgement
         self.is_read = True
         self._engine = engine
         self._partition = partition

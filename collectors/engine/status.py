@@ -15,7 +15,7 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.log_waits import LogWaits
 from collectors.entry_counts import CollectorEntries
 from collectors.standby import Standby
-from multicast.metrics.families import Latencies
+from multicast.metrics.families import LatencyCounts
 
 _log = logging.getLogger("amcast.collectors")
 
@@ -79,7 +79,7 @@ def progress_of(
     skips: int,
     fills: int,
     waits: LogWaits,
-    append_s: Latencies,
+    append_s: LatencyCounts,
     now: float,
 ) -> Progress:
     """Take what is shown of a core; `starts` are the first offsets of its logs in the epoch."""

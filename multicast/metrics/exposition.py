@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from multicast.metrics.families import BUCKETS_S, Family, Kind
+from multicast.metrics.families import BUCKETS_S, MetricFamily, MetricKind
 from topology import extra
 
-with extra("metrics"):
+with extra("collectors"):
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     from prometheus_client.metrics_core import (
         CounterMetricFamily,
@@ -24,7 +24,7 @@ with extra("metrics"):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LabelledValue:
     """One value under its labels, in the order of the family's; a histogram's by bucket, with sum.
 
     `counts` has one more entry than `BUCKETS_S`.
@@ -36,13 +36,13 @@ class Sample:
 
 
 # By the names of families; one without samples is exposed with its head only.
-Samples = Mapping[str, Sequence[Sample]]
+Samples = Mapping[str, Sequence[LabelledValue]]
 
 
 class FamilyCollector(Collector):
     """Gives the registry these families, each time with the samples that `take` gives then."""
 
-    def __init__(self, families: Sequence[Family], take: Callable[[], Samples]) -> None:
+    def __init__(self, families: Sequence[MetricFamily], take: Callable[[], Samples]) -> None:
         self._families = families
         self._take = take
 
@@ -58,7 +58,7 @@ class FamilyCollector(Collector):
             yield _metric(family, ())
 
 
-class Page:
+class MetricsPage:
     """The page `/metrics` of a process: these families, and `process_*` of the operating system."""
 
     def __init__(self, collector: Collector) -> None:
@@ -71,15 +71,15 @@ class Page:
         return generate_latest(self._registry).decode()
 
 
-def _metric(family: Family, samples: Sequence[Sample]) -> Metric:
-    if family.kind is Kind.HISTOGRAM:
+def _metric(family: MetricFamily, samples: Sequence[LabelledValue]) -> Metric:
+    if family.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(family.name, family.text, labels=family.labels)
         bounds = [*map(str, BUCKETS_S), "+Inf"]
         for sample in samples:
             buckets = list(zip(bounds, accumulate(sample.counts), strict=True))
             histogram.add_metric(sample.labels, buckets, sample.value)
         return histogram
-    make = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    make = CounterMetricFamily if family.kind is MetricKind.COUNTER else GaugeMetricFamily
     metric = make(family.name, family.text, labels=family.labels)
     for sample in samples:
         metric.add_metric(sample.labels, sample.value)

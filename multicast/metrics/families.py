@@ -1,6 +1,6 @@
 """What a metric is called and means, apart from any client library.
 
-A process's metrics are a tuple of `Family`; the table in docs/metrics.md is made from these. Names
+A process's metrics are a tuple of `MetricFamily`; the table in docs/metrics.md is made from these. Names
 follow Prometheus' rules: base units, `_total` at the end of counters.
 """
 
@@ -15,7 +15,7 @@ from enum import Enum
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """The type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
@@ -24,16 +24,16 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """One metric: its name, type, labels and meaning."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     text: str
 
 
-class Latencies:
+class LatencyCounts:
     """Counts durations by bucket. `observe` is called by one thread at a time, the rest by any."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Latencies:
         self.sum_s += seconds
 
 
-def table(families: Iterable[Family]) -> str:
+def table(families: Iterable[MetricFamily]) -> str:
     """Write the table of docs/metrics.md."""
     rows: list[Sequence[str]] = [("metric", "type", "labels", "meaning"), ("---",) * 4]
     rows += [

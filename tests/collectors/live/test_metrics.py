@@ -15,11 +15,11 @@ from collectors.metrics import FAMILIES, page_of
 from multicast import Producer
 from multicast.announcements import Announcement, Count, encode
 from multicast.control import ControlReader, log_partition, stream_partition
-from multicast.metrics.families import Kind
+from multicast.metrics.families import MetricKind
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 
-DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -45,7 +45,7 @@ def test_the_table_in_the_docs_is_made_from_the_code():
 
 def test_counters_alone_end_in_total_and_durations_are_in_seconds():
     for family in FAMILIES:
-        assert family.name.endswith("_total") is (family.kind is Kind.COUNTER), family.name
+        assert family.name.endswith("_total") is (family.kind is MetricKind.COUNTER), family.name
         assert not family.name.endswith(("_ms", "_s"))
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 

@@ -150,6 +150,8 @@ class Consumer:
         for batch in self._each(_MESSAGES_MAX):
             for record in batch.records:
                 self._handed_out = message = Message(batch, record)
+                if record.headers and self._spans is not None:
+                    self._spans.delivered(batch, record)
                 self._observed(batch, [record])
                 yield message
                 if self._sought:
@@ -350,8 +352,6 @@ class Consumer:
                 earliest=where == "earliest",
                 at_end=self._at_end,
             )
-            if self._spans is not None:
-                self._observed = self._spans.watching(self._observed)
 
     def commit(self, cursor: Cursor | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -373,6 +373,8 @@ class Consumer:
 
     def _hand_out(self, batch: Batch) -> None:
         self._handed_out = batch
+        if self._spans is not None:
+            self._spans.all_delivered(batch)
         self._observed(batch, batch.records)
 
     def _offsets(self, cursor: Cursor) -> dict[TopicPartition, int]:

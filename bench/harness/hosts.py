@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,11 +55,23 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 
 class CollectorProcesses:
-    """The plan's collectors, one process each; a context manager that ends them."""
+    """The plan's collectors, one process each; a context manager that ends them.
 
-    def __init__(self, bootstrap: str, topic: str, driver: str, plan: Plan, folder: Path) -> None:
+    `options` are further ones of `amcast collectors run`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        driver: str,
+        plan: Plan,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+    ) -> None:
         self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
-        self._command += ["-b", bootstrap, "-t", topic, "--driver", driver]
+        self._command += ["-b", bootstrap, "-t", topic, "--driver", driver, *options]
         self._folder = folder
         self.names = [node.name for node in plan.collectors]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -45,9 +45,10 @@ class Rig:
         """The topic of the plan."""
         return self.plan.topic
 
-    def collectors(self) -> CollectorProcesses:
+    def collectors(self, *options: str) -> CollectorProcesses:
         """Return the collectors, not yet started: enter them, then call `wait_healthy`."""
-        return CollectorProcesses(self.bootstrap, self.topic, "librdkafka", self.plan, self.folder)
+        place = (self.bootstrap, self.topic, "librdkafka")
+        return CollectorProcesses(*place, self.plan, self.folder, options=options)
 
     def fill(self, messages: int, message_bytes: int) -> None:
         """Append a number of messages, to all partitions in turns, as fast as possible."""

@@ -1,7 +1,7 @@
 """Prints the planner's lower bound of one input: `python -m bench.micro.bounds local1 4000000`.
 
-The input is `local1`, `scattered0`, `scattered1` or `large`; the number is the budget of steps. The
-bound depends on these only. The seconds are CPU time of this process and of the solvers.
+The input is `local1`, `scattered0`, `scattered1`, `large` or `hubs`; the number is the budget of
+steps. The bound depends on these only. The seconds are CPU time of this process and of the solvers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench.micro.planner import local, measures, scattered
+from bench.micro.planner import hubs, local, measures, scattered
 from topology.planner.bound import STEPS_MAX, bounded
 
 INPUTS = {
@@ -17,6 +17,7 @@ INPUTS = {
     "scattered0": lambda: scattered(0),
     "scattered1": lambda: scattered(1),
     "large": lambda: local(0, 1000, 1000),
+    "hubs": lambda: hubs(3, 4),
 }
 
 

@@ -1,13 +1,16 @@
 """Measures a collector's share of a core: at 100,000 messages/s of 100 B, and idle.
 
-    python -m bench.micro.collector_cpu [--rate 100000] [--seconds 10] [--idle-seconds 20]
+    python -m bench.micro.collector_cpu [--rate 100000] [--seconds 10] [--idle-seconds 20] [--check]
 
 The collector is a process, the broker is new; the figure is the CPU time of all its threads over
-the elapsed time. The load is an open loop of small bursts, one a millisecond.
+the elapsed time, and its resident memory at the end of the load. The load is an open loop of small
+bursts, one a millisecond.
 
     plain       the messages come from a plain Kafka producer
     announced   the messages come from this project's `Producer`
     idle        no messages come
+    check_      the same once more with `collectors run --check`, which reads what all consumers
+                read
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from bench.harness import figures
-from bench.harness.hosts import cpu_seconds
+from bench.harness.hosts import cpu_seconds, resident_bytes
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from multicast.producer import Producer
 
@@ -27,11 +30,13 @@ _TICK_S = 0.001  # between two bursts, so that the load is nearly even
 _SETTLE_S = 2.0  # before the idle measurement, for timers and checkpoints of the load to end
 
 
-def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, float]:
+def measure(
+    rig: Rig, options: Sequence[str], *, rate: int, seconds: float, idle_s: float
+) -> dict[str, float]:
     """Run the three loads one after the other; return the figures."""
     burst = [bytes(100)] * max(1, round(rate * _TICK_S))
     measured: dict[str, float] = {}
-    with rig.collectors() as collectors:
+    with rig.collectors(*options) as collectors:
         collectors.wait_healthy()
         pids = collectors.pids
         appender = rig.driver.appender()
@@ -60,6 +65,7 @@ def measure(rig: Rig, *, rate: int, seconds: float, idle_s: float) -> dict[str, 
                 share, reached = _share(pids, partial(load, seconds, send))
                 measured[f"share_at_100k_{name}"] = share
                 measured[f"rate_{name}"] = round(reached * len(burst))
+                measured[f"resident_mib_{name}"] = round(resident_bytes(pids) / 2**20, 1)
         appender.close()
         measured["share_at_100k"] = max(
             measured["share_at_100k_plain"], measured["share_at_100k_announced"]
@@ -89,11 +95,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rate", type=int, default=100_000, help="messages/s")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--idle-seconds", type=float, default=20.0)
+    parser.add_argument("--check", action="store_true", help="once more, with the always-on check")
     options = parser.parse_args(arguments)
     with standing(_PARTITIONS) as rig:
-        measured = measure(
-            rig, rate=options.rate, seconds=options.seconds, idle_s=options.idle_seconds
+        loads = partial(
+            measure, rig, rate=options.rate, seconds=options.seconds, idle_s=options.idle_seconds
         )
+        measured = loads(())
+        if options.check:
+            measured |= {f"check_{name}": figure for name, figure in loads(["--check"]).items()}
         document = figures.document("collector-cpu", measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 

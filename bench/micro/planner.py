@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from bench.baselines.trees import (
@@ -44,6 +45,20 @@ def star(count: int) -> InterestFile:
     """One interest shares a partition with each other one."""
     rays = {f"ray{n}": [f"s{n}", f"p{n}", f"q{n}"] for n in range(count)}
     return file_of({"centre": [f"s{n}" for n in range(count)], **rays})
+
+
+def hubs(count: int, members: int) -> InterestFile:
+    """All share `a`, and the members of a group its `x`; each has one of its own, and high weight.
+
+    If (count - 1) * (members - 2) > 2, each least tree has a collector that holds `a` and all `x`.
+    """
+    file = file_of(
+        {f"C{x}-{y}": ["a", f"x{x}", f"y{x}-{y}"] for x in range(count) for y in range(members)}
+    )
+    # A hop weighs more than all that such a collector passes on and its children drop, times phi.
+    foreign = count + 1 + members * count * (count - 1)
+    weight = PHI["genuine"] * foreign + 1
+    return replace(file, consumers=tuple(replace(c, weight=weight) for c in file.consumers))
 
 
 def acyclic(seed: int, partitions: int = 64, count: int = 50) -> InterestFile:
@@ -106,6 +121,7 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
     yield "star", star(6)
     yield "scattered, small", scattered(0, 12, 7)
     yield "local, small", local(0, 16, 7, 6)
+    yield "hubs", hubs(3, 4)
     yield "chain", chain(32)
     yield "sliding windows", windows(50)
     if not quick:
@@ -206,7 +222,8 @@ PREFACE = """\
 
 Made by `python -m bench.micro.planner > docs/planner.md`; only the seconds differ between runs
 (these: two cores with other load). Cost is hops + 10 * foreign work, at rate 1 for each log and
-weight 1 for each consumer; [Planning collectors](topology.md#the-tree) defines both. *Genuine* is
+weight 1 for each consumer (281 in hubs: so many consumers have the same interest);
+[Planning collectors](topology.md#the-tree) defines both. *Genuine* is
 the part of the entries handled that are handled for a consumer which wants them. A gap of 0 is a
 proof: no tree over any bags is cheaper. Otherwise it is (cost - bound) / cost for a proven lower
 bound; [Lower bounds](planner-bounds.md) says what was tried to raise it. The inputs acyclic0 to
@@ -218,8 +235,9 @@ The last columns price other systems' trees in the same way (`bench/baselines/tr
 * one root: a single collector that knows every log.
 * poster's tree: interests as collectors; neighbours in the tree share as much rate as can be.
 * join tree: the plain join tree of the interests, under the first one; only if they are acyclic.
-* FlexCast: its groups in a line, ordered by overlap. (FlexCast itself sends from the first
-  group to the others directly, and each message carries a history, which is not counted here.)
+* FlexCast: its groups (here the consumers) in a line, ordered by overlap. (FlexCast itself sends
+  from the first group to the others directly, and each message carries a history, which is not
+  counted here.)
 * ByzCast: consumers are groups. Of all rooted trees over up to seven groups, it is the best by
   ByzCast's objective, the sum of F(d) * (|d| + 2 * other groups passed); among equals, the cheapest
   by our cost. The last column gives its value by ByzCast's objective.

@@ -1,6 +1,7 @@
 """Measures ordered tables in Spark beside Spark's own Kafka source on the same topic.
 
-    python -m bench.micro.tables [--rows 1000000] [--rounds 5] [--live-s 15] [--workers 0]
+    python -m bench.micro.tables [--rows 1000000] [--rounds 5] [--kinds batch,stream,live]
+                                 [--live-s 15] [--workers 0]
 
 One broker; one collector orders the messages of 100 bytes in two partitions. In one Spark session,
 both arms read the same rows in turns, all columns, into Spark's sink "noop":
@@ -13,7 +14,8 @@ both arms read the same rows in turns, all columns, into Spark's sink "noop":
     live      `readStream` while a producer sends; the median time of the micro-batches with rows
 
 CPU is that of Spark: Java, Python workers, and the processes of a standalone cluster; not
-the broker, the collector or the producer. A first round, which compiles everything, does not count.
+the broker, the collector or the producer. A first round, which compiles everything, does not count (with
+`--rounds 0` it does, for tables so large that compiling is a small part).
 Printed are the medians of the rounds, and of the rounds' ratios amcast / kafka. With `--workers N`
 a standalone master with N workers of one core each runs on this machine, else `local[2]`.
 """
@@ -32,7 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.harness import figures
 from bench.harness.rig import Rig, pause, standing, ticks
@@ -47,6 +49,7 @@ _MESSAGE_BYTES = 100
 _SLOWEST_PER_S = 10_000  # rows/s; sets the time-outs, so a slower run fails
 _LIVE_PER_S = 2_000  # messages/s while micro-batches are measured
 _TICK_S = 0.05  # between two portions of these
+_PEAK_S = 1.0  # between two looks at the memory; a worker of a large table lives for many
 _START_S = 60.0  # for the processes of a standalone cluster, on a busy machine
 _ARMS = ("amcast", "kafka")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -138,21 +141,25 @@ class _Arms:
             thread.join()
 
 
-def measure(arms: _Arms, *, rows: int, rounds: int, live_s: float) -> dict[str, float]:
-    """Run the arms in turns; return the figures."""
+def measure(
+    arms: _Arms, kinds: Sequence[str], *, rows: int, rounds: int, live_s: float
+) -> dict[str, float]:
+    """Run the arms in turns; return the figures of these kinds."""
     timeout_s = _START_S + rows / _SLOWEST_PER_S
     measured: dict[str, float] = {}
-    kinds: dict[str, Callable[[str], None]] = {
+    works: dict[str, Callable[[str], None]] = {
         "batch": arms.batch,
         "stream": lambda arm: arms.stream(arm, timeout_s),
     }
-    for kind, work in kinds.items():
+    for kind, work in works.items():
+        if kind not in kinds:
+            continue
         taken: dict[str, list[_Work]] = {arm: [] for arm in _ARMS}
         for number in range(rounds + 1):
             figures.progress(f"{kind}, round {number} of {rounds}")
             for arm in _ARMS if number % 2 else reversed(_ARMS):
                 took = arms.measured(lambda arm=arm, work=work: work(arm))  # type: ignore[misc]
-                if number:
+                if number or not rounds:
                     taken[arm].append(took)
         pairs = list(zip(taken["amcast"], taken["kafka"], strict=True))
         for arm in _ARMS:
@@ -166,7 +173,7 @@ def measure(arms: _Arms, *, rows: int, rounds: int, live_s: float) -> dict[str, 
         measured[f"{kind}_rate_ratio_greatest"] = round(max(ratios), 3)
         cpu_ratios = [ours.cpu_s / theirs.cpu_s for ours, theirs in pairs]
         measured[f"{kind}_cpu_ratio"] = round(statistics.median(cpu_ratios), 3)
-    if live_s > 0:
+    if "live" in kinds:
         measured |= _live(arms, rounds, live_s)
     return measured
 
@@ -179,7 +186,7 @@ def _live(arms: _Arms, rounds: int, live_s: float) -> dict[str, float]:
             batches = arms.live(arm, live_s)
             if not batches:
                 raise AmcastError(f"no micro-batch of {arm} ended within {live_s:g} s")
-            if number:
+            if number or not rounds:
                 medians[arm].append(statistics.median(batches))
     ratios = [a / b for a, b in zip(medians["amcast"], medians["kafka"], strict=True)]
     shown = {f"live_{arm}_p50_ms": round(statistics.median(medians[arm]), 1) for arm in _ARMS}
@@ -198,17 +205,40 @@ def tree_cpu_seconds(roots: Sequence[int]) -> float:
     )  # utime, stime, and those of ended children
 
 
-def tree_peaks_mib(roots: Sequence[int]) -> dict[str, float]:
-    """Give the greatest peak of a Java and of a Python process among these, in MiB."""
-    peaks = {"java": 0.0, "python": 0.0}
-    for pid, _ in _tree(roots):
-        with suppress(OSError, ValueError):
-            name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
-            status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-            (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-            kind = "java" if name == "java" else "python"
-            peaks[kind] = max(peaks[kind], round(int(line.split()[1]) / 1024))
-    return peaks
+class _Peaks:
+    """The greatest peak of a Java and of a Python process among some trees, in MiB.
+
+    Python workers end with their work, so a thread looks at them while the block runs.
+    """
+
+    def __init__(self, roots: Sequence[int]) -> None:
+        self.mib = {"java": 0.0, "python": 0.0}
+        self._roots = roots
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            for pid, _ in _tree(self._roots):
+                with suppress(OSError, ValueError):
+                    self._look(pid)
+            if self._stop.wait(_PEAK_S):
+                return
+
+    def _look(self, pid: int) -> None:
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+        kind = "java" if name == "java" else "python"
+        self.mib[kind] = max(self.mib[kind], round(int(line.split()[1]) / 1024))
 
 
 def _tree(roots: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
@@ -276,8 +306,9 @@ def main(arguments: Sequence[str]) -> None:
     """Measure, and print the figures."""
     parser = figures.parser("tables", __doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="messages that are read")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--live-s", type=float, default=15.0, help="seconds of a live round; 0: no")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count; 0: the first one")
+    parser.add_argument("--kinds", default="batch,stream,live", help="what is measured")
+    parser.add_argument("--live-s", type=float, default=15.0, help="seconds of a live round")
     parser.add_argument("--workers", type=int, default=0, help="of a standalone cluster; 0: local")
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
@@ -297,8 +328,15 @@ def main(arguments: Sequence[str]) -> None:
             counted = arms.frame(arm).count()
             if counted != options.rows:
                 raise AmcastError(f"{arm} reads {counted} of {options.rows} rows")
-        measured = measure(arms, rows=options.rows, rounds=options.rounds, live_s=options.live_s)
-        for kind, peak in tree_peaks_mib([java, *processes]).items():
+        with _Peaks([java, *processes]) as peaks:
+            measured = measure(
+                arms,
+                options.kinds.split(","),
+                rows=options.rows,
+                rounds=options.rounds,
+                live_s=options.live_s,
+            )
+        for kind, peak in peaks.mib.items():
             measured[f"peak_{kind}_mib"] = peak
         document = figures.document("tables", measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)

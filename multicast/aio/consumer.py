@@ -3,7 +3,8 @@
 A thread reads ahead (`reader_thread.py`); the loop takes whole batches from it and hands messages
 out. What is at hand belongs to the consumer, not to an iterator: whoever reads next gets it.
 
-    at hand    taken from the thread, and not handed out; begins at `_index` of the first batch
+    at hand    taken from the thread, and not handed out; begins at `_index` of the first batch,
+               less what is in `_next`
     handed out returned by a read; `position` is right after the last one
 
 Invariant: a message leaves what is at hand only in the step that returns it. So a cancelled read
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from operator import length_hint
 from time import monotonic
 from typing import Self
 
@@ -30,13 +32,15 @@ from multicast.conditional.condition import LogPosition
 from multicast.consumer import Consumer, Start, VoidMessages
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
-from multicast.drivers.protocol import Driver
+from multicast.drivers.protocol import Driver, Record
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import TimedOut, UsageError
 from multicast.subscription import Bounds, End
 
 _POLL_S = 1.0  # as `Consumer.poll`
 _MESSAGES_MAX = 5000  # as `Consumer.poll`
+# So many messages are handed out between two looks at the clock, which costs as much as a message.
+_NEXT_MAX = 8
 _QUIET_S = 30.0  # as `Consumer.until_end`: a broker's failure must not end it
 # The thread may be in a request to the cluster, or in a few in turn; each is bounded (`REFRESH_S`).
 _JOIN_S = 30.0
@@ -90,6 +94,8 @@ class AsyncConsumer(LoopBound):
         self._commits: Threads
         self._hand: deque[Batch] = deque()
         self._index = 0
+        self._batch: Batch  # the first one at hand, while it is read message by message
+        self._next: Iterator[Record] = iter(())  # its records before `_index` not yet handed out
         self._generation = 0
         self._reached: End | None = None  # the end that is reached with what is at hand
         self._waiter: asyncio.Future[None] | None = None
@@ -103,16 +109,17 @@ class AsyncConsumer(LoopBound):
 
     async def __anext__(self) -> Message:
         """Give the next message; it is handed out in the step that returns it."""
+        for record in self._next:  # the way of most messages
+            self._handed_out = message = Message(self._batch, record)
+            return message
         self.check_loop()
-        if not self._hand or monotonic() >= self._turns.ends:
+        if not self._settled() or monotonic() >= self._turns.ends:
             await self._ready()
-        batch, index = self._hand[0], self._index
-        if index + 1 == len(batch.records):
-            self._hand.popleft()
-            self._index = 0
-        else:
-            self._index = index + 1
-        self._handed_out = message = Message(batch, batch.records[index])
+        self._batch, first = self._hand[0], self._index
+        records = self._batch.records[first : first + _NEXT_MAX]
+        self._index = first + len(records)
+        self._next = iter(records)
+        self._handed_out = message = Message(self._batch, next(self._next))
         return message
 
     async def batches(self, *, messages_max: int = _MESSAGES_MAX) -> AsyncGenerator[Batch]:
@@ -249,6 +256,7 @@ class AsyncConsumer(LoopBound):
         self._reader = ReaderThread(self._consumer, self._inbox, self._arrived)
 
     async def _close(self) -> None:
+        self._settled()
         self._arrived()  # whoever waits learns that this is closed
         await self._threads.run(self._commits.end)
         self._reader.stop()
@@ -258,7 +266,7 @@ class AsyncConsumer(LoopBound):
         """Wait until a message is at hand, or `end` is reached; give the loop its turns."""
         if self._turns.due():
             await asyncio.sleep(0)
-        while not self._hand:
+        while not self._settled():
             read = self._reader.take()
             if read is None:
                 if end is not None and self._reached is end:
@@ -292,6 +300,15 @@ class AsyncConsumer(LoopBound):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def _settled(self) -> bool:
+        """Put back what is in `_next`; return whether a message is at hand."""
+        self._index -= length_hint(self._next)
+        self._next = iter(())
+        if self._hand and self._index == len(self._hand[0].records):
+            self._hand.popleft()
+            self._index = 0
+        return bool(self._hand)
+
     def _cut(self, messages_max: int) -> Batch:
         """Hand out the rest of the batch at hand, or its first `messages_max` messages."""
         batch, first = self._hand[0], self._index
@@ -312,5 +329,6 @@ class AsyncConsumer(LoopBound):
             self._generation = generation
             self._hand.clear()
             self._index = 0
+            self._next = iter(())
             self._handed_out = None
             self._start = position

@@ -1,8 +1,9 @@
 """The producer's spans: from the call to Kafka's acknowledgement, with their context in a header.
 
 `share` of the messages get a span, beside those that are sent inside a sampled span or carry the
-context of one. To draw before OpenTelemetry's SDK is asked costs a fraction of a microsecond, and
-to ask it some three. What its sampler then says counts, too.
+context of one. The draw comes before anything else is made or asked: without headers and without a
+context around, a message that loses it costs that draw and one look at the thread's context. What
+the SDK's sampler then says of a winner counts, too.
 
 A message whose span is sampled carries the W3C header `traceparent` (and `tracestate`). It is an
 ordinary header, so every reader passes it on or ignores it. A message that is not sampled carries
@@ -26,12 +27,14 @@ from multicast.tracing.context import PROPAGATOR, carried, first_header, tracer
 from topology import extra
 
 with extra("tracing"):
+    from opentelemetry.context import get_current
     from opentelemetry.trace import (
         INVALID_SPAN,
         Span,
         SpanKind,
         Status,
         StatusCode,
+        Tracer,
         get_current_span,
         set_span_in_context,
     )
@@ -48,9 +51,12 @@ class ProducerSpans:
         self, route: Route, headers: Headers, done: Callable[[AppendOutcome], None]
     ) -> tuple[Headers, Callable[[AppendOutcome], None]]:
         """Begin the span of one message; give its headers, and what takes its outcome."""
-        if not self._chosen(headers):
+        # An empty context is false: most messages get no further than this line.
+        if random() >= self._share and not (  # noqa: S311 - a sample, no secret
+            (headers or get_current()) and _in_sampled(headers)
+        ):
             return headers, done
-        span = self._begin(route, headers)
+        span = _begin(self._tracer, route, headers)
         if not span.is_recording():
             return headers, done
 
@@ -70,9 +76,9 @@ class ProducerSpans:
         Gives the messages with the header, what takes an outcome, and what takes the number of
         messages whose append has started.
         """
-        if not self._chosen(()):
+        if random() >= self._share and not _in_sampled(()):  # noqa: S311 - a sample, no secret
             return messages, done, _ignore
-        span = self._begin(route, ())
+        span = _begin(self._tracer, route, ())
         if not span.is_recording():
             return messages, done, _ignore
         traced = _BatchSpan(span, done)
@@ -82,31 +88,6 @@ class ProducerSpans:
             each if first_header(each) is not None else [*each, *pairs] for each in own
         ]
         return messages._replace(headers=headed), traced.settled, traced.started
-
-    def _chosen(self, headers: Headers) -> bool:
-        if random() < self._share:  # noqa: S311 - a sample, no secret
-            return True
-        around = get_current_span(carried(headers)) if headers else get_current_span()
-        if around is INVALID_SPAN and headers:
-            around = get_current_span()
-        return around is not INVALID_SPAN and around.get_span_context().trace_flags.sampled
-
-    def _begin(self, route: Route, headers: Headers) -> Span:
-        parent = carried(headers) if headers and first_header(headers) is not None else None
-        # Its attributes come after the sampler's decision: most spans are not recorded.
-        span = self._tracer.start_span("multicast " + route.log.topic, parent, SpanKind.PRODUCER)
-        if span.is_recording():
-            span.set_attributes(
-                {
-                    "messaging.system": "kafka",
-                    "messaging.operation.type": "send",
-                    "messaging.destination.name": route.partition.topic,
-                    "messaging.destination.partition.id": str(route.partition.partition),
-                    "amcast.log": route.log.name,
-                    "amcast.to": route.exact,
-                }
-            )
-        return span
 
 
 class _BatchSpan:
@@ -140,6 +121,33 @@ class _BatchSpan:
 
 def _ignore(_: int) -> None:
     """Ignore how many appends have started."""
+
+
+def _in_sampled(headers: Headers) -> bool:
+    """Say whether a message is sent inside a sampled span, or carries the context of one."""
+    around: Span = INVALID_SPAN
+    if first_header(headers) is not None:
+        around = get_current_span(carried(headers))
+    if around is INVALID_SPAN:
+        around = get_current_span()
+    return around.get_span_context().trace_flags.sampled
+
+
+def _begin(tracer: Tracer, route: Route, headers: Headers) -> Span:
+    parent = carried(headers) if first_header(headers) is not None else None
+    return tracer.start_span(
+        "multicast " + route.log.topic,
+        parent,
+        SpanKind.PRODUCER,
+        {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": route.partition.topic,
+            "messaging.destination.partition.id": str(route.partition.partition),
+            "amcast.log": route.log.name,
+            "amcast.to": route.exact,
+        },
+    )
 
 
 def _injected(span: Span, headers: Headers) -> list[tuple[str, bytes]]:

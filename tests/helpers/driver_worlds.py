@@ -120,9 +120,10 @@ class RealWorld:
 
 
 @contextmanager
-def cluster_with_listener(name, protocol, settings):
-    """Start a broker that listens at one more place; give its address there."""
-    plain, controller, other = free_ports(3)
+def cluster_with_listener(name, protocol, settings, *, plain=None):
+    """Start a broker that listens at one more place than port `plain`; give its address there."""
+    chosen, controller, other = free_ports(3)
+    plain = plain or chosen
     listeners = {"PLAINTEXT": plain, "CONTROLLER": controller, name: other}
     ours = {
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",

@@ -106,7 +106,7 @@ def test_one_trace_leads_from_the_caller_over_the_order_to_each_delivery(topic, 
         assert order.context.trace_id == delivery.context.trace_id == sent.context.trace_id
         assert order.parent.span_id == delivery.parent.span_id == sent.context.span_id
         assert links(order) == [sent.context.span_id]
-        assert links(delivery) == [sent.context.span_id, order.context.span_id]
+        assert links(delivery) == [order.context.span_id]
         assert order.start_time <= order.end_time == delivery.start_time <= delivery.end_time
         assert order.attributes["amcast.order.stream"] in {c.name for c in topic.plan.collectors}
         assert order.attributes["amcast.order.record"] >= 0
@@ -152,6 +152,19 @@ def test_a_traceparent_of_the_application_stays_and_is_the_parent(topic, spans):
         assert list(one_of(received(topic, name, 1)).headers) == headers
     assert one_of(spans("multicast")).parent.span_id == 0xB7AD6B7169203331
     assert spans("deliver")[0].parent.span_id == 0xB7AD6B7169203331
+
+
+def test_a_traceparent_that_is_not_sampled_costs_its_readers_no_span(topic, spans):
+    own = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+    headers = [("traceparent", own), ("other", b"1")]
+    with (
+        topic.producer(tracing=1e-9) as producer,
+        trace.get_tracer("test").start_as_current_span("caller"),
+    ):
+        producer.multicast(b"x", to={"P1", "P2"}, headers=headers).accepted(PATIENCE_S)
+    for name in ("C1", "C2"):
+        assert list(one_of(received(topic, name, 1)).headers) == headers
+    assert [*spans("multicast"), *spans("order"), *spans("deliver")] == []
 
 
 def test_the_messages_of_one_call_share_a_span_and_each_has_its_delivery(topic, spans):

@@ -47,11 +47,15 @@ class Load:
                     receipt.accepted(PATIENCE_S)
 
 
+def state_of(host):
+    return host.status().get("check", {}).get("state")
+
+
 def test_a_busy_system_whose_plan_changes_passes_the_check(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         place = (system.bootstrap, system.topic, system.driver_name, tmp_path)
         with hosting(*place, options=["--check"]) as host:
-            until(lambda: host.status().get("check", {}).get("state") == "ok", "the check")
+            until(lambda: state_of(host) == "ok", "the check")
             with Load(system):
                 until(lambda: host.status()["check"]["messages"] > ENOUGH, "deliveries")
                 with Admin(system.bootstrap) as admin:
@@ -97,23 +101,32 @@ def test_a_relay_that_turns_two_messages_round_is_found_logged_and_told(
     kafka_cluster, tmp_path, caplog
 ):
     with System(kafka_cluster.bootstrap, two_levels(), tmp_path) as system:
-        place = (system.bootstrap, system.topic, system.driver_name, tmp_path)
+        place = (system.bootstrap, system.topic, system.driver_name)
         check = RunningCheck(lambda: open_driver("librdkafka", system.bootstrap), system.topic)
-        with hosting(*place, nodes=["K1"]):
+        alone = tmp_path / "alone"
+        alone.mkdir()
+        with (
+            hosting(*place, tmp_path, nodes=["K1"]),
+            hosting(*place, alone, nodes=["K1"], options=["--standby", "--check"]) as standby,
+        ):
             try:
                 check.start()
                 assert check.status()["witness"] is None
                 until(lambda: check.status()["state"] == "ok", "the first turn")
+                until(lambda: state_of(standby) == "ok", "the standby's first turn")
                 with Producer(topic=system.topic, driver=system.driver) as producer:
                     for to in ({"P1"}, {"P2"}):
                         producer.multicast(b"x", to=to).ordered(PATIENCE_S)
                 forge(system, "K2", relay_turned_round)
                 until(lambda: check.status()["state"] == "violated", "the violation")
+                until(lambda: state_of(standby) == "violated", "the standby's violation")
+                told = standby.status()["check"]["witness"]
             finally:
                 check.stop()
                 check.join(PATIENCE_S)
     status = check.status()
     assert status["violations"] == 1
+    assert told == status["witness"]
     assert all(name in status["witness"] for name in ("C1", "C2", "P1:0", "P2:0"))
     errors = [record for record in caplog.records if record.name == "amcast.check"]
     assert [record.levelname for record in errors] == ["ERROR"]

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from bench.baselines.trees import rooted
-from bench.micro.planner import acyclic, chain
+from bench.micro.planner import acyclic, chain, hubs
 from tests.topology.test_plan import interests
 from topology.check import check
 from topology.planner import integer_program
@@ -115,6 +115,16 @@ def test_a_root_that_serves_nobody_makes_a_chain_cheaper():
     tree = least_join_tree(measure)
     assert tree.served == 0
     assert measure.cost(measure.priced(tree)) == 738
+
+
+def test_acyclic_interests_whose_least_tree_has_a_bag_in_no_interest_are_planned_with_it():
+    solution = solve(hubs(2, 5), effort=0.5)
+    check(solution.plan)
+    assert solution.plan.objective.gap == 0
+    root = next(spec for spec in solution.plan.collectors if spec.parent is None)
+    assert set(root.bag) == {"a", "x0", "x1"}
+    (measure,) = measures(hubs(2, 5))
+    assert solution.plan.objective.cost < measure.cost(measure.priced(least_join_tree(measure)))
 
 
 def test_cyclic_interests_have_no_join_tree():

@@ -25,8 +25,9 @@ MOVES_PER_DEMAND = 8_000  # some 45 microseconds each: 18 s for fifty demands
 MOVES_MAX = 1_600_000  # a minute in windows, where a move takes less
 WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, too
 WINDOW_ITEMS, WINDOW_MOVES = 25, 1_500  # windows of 40 and 60 items give the same cost, slower
-# Temperatures, in hundredths of what an entry too many costs at the mean rate. From HOT a tree
-# forgets how it began; from MILD it keeps its outline; at COLD it stands still.
+# Temperatures, in hundredths of what an entry too many costs at the mean rate, or a hop for a
+# consumer of the mean weight if that is more. From HOT a tree forgets how it began; from MILD it
+# keeps its outline; at COLD it stands still.
 HOT, MILD, COLD = 200, 100, 20
 ROOTS_TRIED_MAX = 12  # of the spanning tree
 
@@ -54,7 +55,8 @@ class Annealing:
             )
         ]
         shared = [r for r, m in zip(measure.rate, measure.readers, strict=True) if m & (m - 1)]
-        self.mean = max(far, near) * scale.weights * sum(shared), 100 * len(shared)
+        dear = max(far * scale.weights, near * sum(measure.weight) // len(measure.weight))
+        self.mean = dear * sum(shared), 100 * len(shared)
         self.tree = PricedTree(self.items, self._pricing(range(len(measure.rate)), 0))
         self.seed = 1
 

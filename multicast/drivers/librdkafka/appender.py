@@ -35,7 +35,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.librdkafka import ending
+from multicast.drivers.librdkafka.client import EndedClient, end_producer, open_client
 from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
@@ -208,7 +208,7 @@ class LibrdkafkaAppender:
         return True
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Flush, then settle the remaining appends as unknown."""
+        """Flush, settle the remaining appends as unknown, and end the producer or let it end."""
         with self._lock:
             if self._closing:
                 return
@@ -224,7 +224,10 @@ class LibrdkafkaAppender:
                 self._started.last,
                 lambda partition: not_sent(partition, "the appender was closed"),
             )
-        self._held, self._successor = {}, None
+            self._close_later(self._producer)
+            self._producer, self._successor = EndedClient(UsageError(_CLOSED)), None
+            self._held = {}
+        self._ending[-1].join(_PURGE_S)
 
     # -- under the lock that starts appends ---------------------------------------------------
 
@@ -313,7 +316,7 @@ class LibrdkafkaAppender:
     def _poll(self, timeout_s: float) -> int:
         """Have the package call back with outcomes; return how many there were."""
         try:
-            return int(self._producer.poll(timeout_s))
+            return int(self._producer.poll(timeout_s) or 0)
         except KafkaException as error:
             # The package raises this once, when librdkafka's producer has failed for good.
             if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
@@ -373,10 +376,7 @@ class LibrdkafkaAppender:
     # -- on the serving thread ----------------------------------------------------------------
 
     def _open(self) -> Any:
-        try:
-            return confluent_kafka.Producer(self._settings, logger=LOG)
-        except (KafkaException, ValueError) as error:
-            raise UsageError(f"librdkafka refuses the client settings: {error}.") from error
+        return open_client(confluent_kafka.Producer, self._settings)
 
     def _serve(self) -> None:
         seen = 0
@@ -494,7 +494,7 @@ class LibrdkafkaAppender:
         """Close a producer on a thread: it may take as long as a DNS look-up of a broker."""
         held = [producer]
         thread = threading.Thread(
-            target=ending.end, args=(held,), name="amcast-appender-end", daemon=True
+            target=end_producer, args=(held,), name="amcast-appender-end", daemon=True
         )
         self._ending.append(thread)
         thread.start()

@@ -29,6 +29,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
 from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
+from multicast.drivers.librdkafka.client import EndedClient, open_client
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.protocol import (
     POLL_RECORDS_MAX,
@@ -69,6 +70,9 @@ _UNKNOWN_TOPIC = frozenset(
 )
 
 
+_CLOSED = "This reader is closed; open another one."
+
+
 class LibrdkafkaReader:
     """A reader with its own consumer, which joins no group."""
 
@@ -106,12 +110,7 @@ class LibrdkafkaReader:
         self.add(starts)
 
     def _open(self) -> Any:
-        try:
-            return confluent_kafka.Consumer(
-                {**self._settings, "error_cb": self._troubled}, logger=LOG
-            )
-        except (KafkaException, ValueError) as error:
-            raise UsageError(f"librdkafka refuses the client settings: {error}.") from error
+        return open_client(confluent_kafka.Consumer, {**self._settings, "error_cb": self._troubled})
 
     def add(self, starts: Mapping[TopicPartition, int]) -> None:
         """Start to read these, or start again, each from the given offset.
@@ -170,7 +169,7 @@ class LibrdkafkaReader:
     def poll(self, timeout_s: float, records_max: int = POLL_RECORDS_MAX) -> list[Fetched]:
         """Wait up to `timeout_s` for records; a `wake` takes effect within a slice."""
         if self._closed:
-            raise UsageError("This reader is closed; open another one.")
+            raise UsageError(_CLOSED)
         deadline = time.monotonic() + timeout_s
         resumed = self._hand_out_kept(records_max)
         if resumed:
@@ -202,6 +201,7 @@ class LibrdkafkaReader:
         if not self._closed:
             self._closed = True
             self._consumer.close()
+            self._consumer = EndedClient(UsageError(_CLOSED))
 
     def _decode(self, messages: list[Any]) -> list[Fetched]:
         """Decode messages and group them by Kafka partition, one C call for each field."""

@@ -1,14 +1,8 @@
 """Client settings reach both clients: a broker that requires certificates, and one that refuses."""
 
-import datetime as dt
-import ipaddress
 import uuid
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
@@ -16,43 +10,11 @@ from multicast.drivers.kafka_python.connection import kafka_python_settings
 from multicast.drivers.librdkafka.settings import librdkafka_settings
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
+from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import REAL, append_all, cluster_with_listener, read, values, watch
 from tests.helpers.small import until
 
 PASSWORD = "open sesame"
-DAY = dt.timedelta(days=1)
-
-
-def certificate(name, issuer=None, *, password=None):
-    """Return a key and a certificate for 127.0.0.1 as PEM; without an issuer, an authority's."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signer, issuer_name = issuer or (key, subject)
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer_name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - DAY)
-        .not_valid_after(now + DAY)
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .sign(signer, hashes.SHA256())
-    )
-    encryption = (
-        serialization.BestAvailableEncryption(password.encode())
-        if password
-        else serialization.NoEncryption()
-    )
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    )
-    return (key, subject), key_pem, made.public_bytes(serialization.Encoding.PEM)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-BUNDLES = ROOT / "tests" / "ordering_osn" / "bundles"
 COPIED = ("multicast", "topology", "ordering_osn", "bench", "tests", "pyproject.toml")
 FINDERS = (
     "test_rule",
@@ -42,8 +41,8 @@ class PlantedBug:
 
 
 def planted_bugs(patches):
-    """Give the bugs of a file of patches, beside the tests of bundles."""
-    entries = tomllib.loads((BUNDLES / patches).read_text())["bug"]
+    """Give the bugs of a file of patches."""
+    entries = tomllib.loads((Path(__file__).parent / patches).read_text())["bug"]
     return [PlantedBug(**entry) for entry in entries]
 
 
@@ -93,5 +92,6 @@ def hunt(bug, copy):
     sys.stdout.write(f"{bug.name}: {found[0]}\n")
 
 
-OF_THE_RULE = planted_bugs("planted.toml")
-AT_NODES = planted_bugs("planted_at_nodes.toml")
+OF_THE_RULE = planted_bugs("rule.toml")
+AT_NODES = planted_bugs("nodes.toml")
+AT_READERS = planted_bugs("readers.toml")

@@ -2,9 +2,16 @@
 
 import pytest
 
-from tests.ordering_osn.helpers.planted_bugs import AT_NODES, OF_THE_RULE, ROOT, bug_id, hunt
+from tests.ordering_osn.planted.planted_bugs import (
+    AT_NODES,
+    AT_READERS,
+    OF_THE_RULE,
+    ROOT,
+    bug_id,
+    hunt,
+)
 
-EVERY_BUG = [*OF_THE_RULE, *AT_NODES]
+EVERY_BUG = [*OF_THE_RULE, *AT_NODES, *AT_READERS]
 
 
 @pytest.mark.campaign

@@ -1,11 +1,11 @@
 """Bugs planted into what a node does with bundles: the tests find all.
 
-Apart from `test_planted`, so that two workers hunt at the same time.
+A file of its own, as `test_rule` and `test_readers`, so that three workers hunt at the same time.
 """
 
 import pytest
 
-from tests.ordering_osn.helpers.planted_bugs import AT_NODES, bug_id, hunt
+from tests.ordering_osn.planted.planted_bugs import AT_NODES, bug_id, hunt
 
 
 @pytest.mark.campaign

@@ -1,0 +1,39 @@
+"""A closed reader or appender of librdkafka's driver holds nothing, even if it is kept."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from multicast.drivers import open_driver
+
+# A process has 1,024 keys for thread-specific data (PTHREAD_KEYS_MAX), and a client holds one.
+MORE_THAN_A_PROCESS_HOLDS = 1100
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def driver(kafka_cluster):
+    with contextlib.closing(open_driver("librdkafka", kafka_cluster.bootstrap)) as opened:
+        yield opened
+
+
+@pytest.mark.kafka
+def test_more_closed_readers_than_a_process_could_hold_are_kept(driver):
+    kept = []
+    for _ in range(MORE_THAN_A_PROCESS_HOLDS):
+        kept.append(driver.reader({}))
+        kept[-1].close()
+
+
+@pytest.mark.kafka
+def test_closed_appenders_that_are_kept_hold_no_file(driver):
+    before = open_files()
+    kept = []
+    for _ in range(20):
+        kept.append(driver.appender())
+        kept[-1].close()
+    assert open_files() < before + len(kept)

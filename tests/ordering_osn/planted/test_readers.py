@@ -1,0 +1,15 @@
+"""Bugs planted into what readers of bundles get from a node: the tests find all.
+
+A file of its own, as `test_rule` and `test_nodes`, so that three workers hunt at the same time.
+"""
+
+import pytest
+
+from tests.ordering_osn.planted.planted_bugs import AT_READERS, bug_id, hunt
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", AT_READERS, ids=bug_id)
+def test_a_planted_bug_is_found(bug, copy):
+    hunt(bug, copy)

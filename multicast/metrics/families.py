@@ -1,7 +1,7 @@
 """What a metric is called and means, apart from any client library.
 
-A process's metrics are a tuple of `MetricFamily`; the table in docs/metrics.md is made from these. Names
-follow Prometheus' rules: base units, `_total` at the end of counters.
+A process's metrics are a tuple of `MetricFamily`; the table in docs/metrics.md is made from these.
+Names follow Prometheus' rules: base units, `_total` at the end of counters.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint unit campaign simulate nemesis fuzz model docs lock dist sbom clean
+.PHONY: demo test lint unit campaign helm simulate nemesis fuzz model docs lock dist sbom clean
 
 demo: .venv/ready
 	$(BIN)/amcast demo
@@ -19,12 +19,12 @@ lint: .venv/ready
 # What fails is run once more, alone: a test that starved on a busy machine passes then, a broken one
 # does not. Both runs stand in the log. Many tests wait for brokers, so four run on two cores.
 unit: .venv/ready
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not campaign" \
-	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not campaign"
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not campaign and not helm" \
+	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not campaign and not helm"
 
 # Tests of the tests (planted bugs that must be found, the faults of the nemesis one by one), and what
 # is long: Spark on a run, network namespaces, Fabric's clients of three languages.
-campaign: .venv/ready .helm/helm
+campaign: .venv/ready
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m campaign \
 	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m campaign
 
@@ -82,7 +82,10 @@ dist: .venv/ready
 	mkdir dist
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
 
-# Helm, by which the generated chart is checked: built from its source by Go, once.
+# The generated chart, checked by Helm, which Go builds from its source, once.
+helm: .venv/ready .helm/helm
+	$(BIN)/python -m pytest -m helm tests/collectors/deploy
+
 .helm/helm:
 	GOBIN=$(CURDIR)/.helm go install helm.sh/helm/v3/cmd/helm@v3.16.4
 

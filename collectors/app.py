@@ -47,7 +47,7 @@ from collectors.engine.listener import address_towards
 from collectors.entry_counts import EntryCounts
 from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
-from collectors.metrics import exposition
+from collectors.metrics import page_of
 from collectors.placement import share_out
 from collectors.web import WebServer, address_of, listen_at
 from multicast.control import PROCESS_BYTES, ControlState, StatusPage
@@ -444,12 +444,13 @@ class Web(Service):
     """Serves the pages instead of Faust's own server, which bounds neither time nor connections."""
 
     def __post_init__(self) -> None:
+        metrics = page_of(_status)
         self._live = LivePages(_settings, _web_host)
         self._server = WebServer(
             {
                 "/healthz": _healthz,
                 "/status": lambda: (HTTPStatus.OK, _status()),
-                "/metrics": lambda: (HTTPStatus.OK, exposition(_status()["nodes"])),
+                "/metrics": lambda: (HTTPStatus.OK, metrics.text()),
             },
             self._live.routes(),
         )

@@ -326,8 +326,13 @@ class Collector:
     @property
     def lag(self) -> int:
         """The number of offsets below the ends of our own logs that are not ordered yet."""
+        return sum(max(0, -count) for count in self.ahead.values())
+
+    @property
+    def ahead(self) -> dict[int, int]:
+        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
         positions = self.own.state.positions
-        return sum(max(0, end - positions[log]) for log, end in self._ends.items())
+        return {log: positions[log] - end for log, end in self._ends.items()}
 
     def unordered(self, log: int, end: int) -> int:
         """Count the offsets of a log below `end` that are in no record handed out so far."""
@@ -336,15 +341,12 @@ class Collector:
     @property
     def too_far(self) -> dict[int, int]:
         """By how much own logs are ordered beyond their ends, if by more than `fill_max`."""
-        positions = self.own.state.positions
-        beyond = {log: positions[log] - end for log, end in self._ends.items()}
-        return {log: count for log, count in beyond.items() if count > self.limits.fill_max}
+        return {log: count for log, count in self.ahead.items() if count > self.limits.fill_max}
 
     @property
     def early(self) -> int:
         """The number of offsets of our own logs that are ordered ahead of their log's end."""
-        positions = self.own.state.positions
-        return sum(max(0, positions[log] - end) for log, end in self._ends.items())
+        return sum(max(0, count) for count in self.ahead.values())
 
     @property
     def due(self) -> bool:

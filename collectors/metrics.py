@@ -1,50 +1,142 @@
-"""The page `/metrics` of a collectors' process, in Prometheus' text format 0.0.4.
+"""The page `/metrics` of a collectors' process, for Prometheus. It shows what `/status` shows.
 
-It shows what `/status` shows, so nothing is counted twice. All names begin with
-`amcast_collectors_`, and as those of the ordering service they get no suffix `_total`. The counters
-are of this process since its start.
+`python -m collectors.metrics` prints the table of docs/metrics.md. Counters are of this process. Of
+two epochs of one collector, the newest that has begun is shown, so its counters begin at 0 with an
+epoch that does not retain it; Prometheus takes that for a restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
-_ENTRIES = {
-    "appended": "Order entries appended by this process to the collector's stream",
-    "passed_on": "Of the entries appended, those that no consumer of the collector wants",
-    "read": "Order entries read by this process in the stream of the collector's parent",
-    "dropped": "Of the entries read, those of logs outside the collector's bag",
-}
+from multicast.metrics.exposition import FamilyCollector, LabelledValue, MetricsPage, Samples
+from multicast.metrics.families import MetricFamily, MetricKind, table
+
+_COLLECTOR = ("topic", "collector")
+_LOG = (*_COLLECTOR, "log")
+
+# What a collector says of itself: a metric, and the key of its value in `nodes` of `/status`.
+_OF_COLLECTORS = (
+    (MetricFamily("amcast_collector_acting", MetricKind.GAUGE, _COLLECTOR,
+            "1 if this process appends what is due, 0 if it stands by"), "acting"),
+    (MetricFamily("amcast_collector_frozen", MetricKind.GAUGE, _COLLECTOR,
+            "1 once its stream is frozen: its epoch is over"), "frozen"),
+    (MetricFamily("amcast_collector_epoch", MetricKind.GAUGE, _COLLECTOR, "Its epoch"), "epoch"),
+    (MetricFamily("amcast_collector_restarts_total", MetricKind.COUNTER, _COLLECTOR,
+            "Restarts of its instance in this process after a failure"), "restarts"),
+    (MetricFamily("amcast_collector_takeovers_total", MetricKind.COUNTER, _COLLECTOR,
+            "How often its instance began to act as a standby"), "takeovers"),
+    (MetricFamily("amcast_collector_early_total", MetricKind.COUNTER, _COLLECTOR,
+            "Offsets that were ordered before they were stored; right but for holes filled"),
+     "ordered_early"),
+    (MetricFamily("amcast_collector_holes_waited_total", MetricKind.COUNTER, _COLLECTOR,
+            "Holes that stayed empty for two ticks, so that a fill was due"), "fills"),
+    (MetricFamily("amcast_collector_holes_filled_total", MetricKind.COUNTER, _COLLECTOR,
+            "Skips appended into holes: offsets ordered early and wrongly"), "skips"),
+    (MetricFamily("amcast_collector_appends_in_flight", MetricKind.GAUGE, _COLLECTOR,
+            "Order records appended and not read back yet"), "pending"),
+    (MetricFamily("amcast_collector_early_messages", MetricKind.GAUGE, _COLLECTOR,
+            "Offsets ordered ahead of the ends of their logs"), "early"),
+    (MetricFamily("amcast_collector_void_total", MetricKind.COUNTER, (*_COLLECTOR, "reason"),
+            "Order records in its stream that are void"), "void"),
+    (MetricFamily("amcast_collector_ordered_total", MetricKind.COUNTER, _LOG,
+            "Offsets ordered since the epoch's start, by whichever process"), "ordered"),
+    (MetricFamily("amcast_collector_lag_messages", MetricKind.GAUGE, _LOG,
+            "Offsets below the log's end that are not ordered yet"), "lags"),
+    (MetricFamily("amcast_collector_lag_seconds", MetricKind.GAUGE, _LOG,
+            "For how long the oldest of these has waited, exact to a quarter of a second"),
+     "lag_seconds"),
+    (MetricFamily("amcast_log_stable_lag_records", MetricKind.GAUGE, _LOG,
+            "High watermark - last stable offset, where a transaction is open"), "stable_lag"),
+    (MetricFamily("amcast_log_oldest_transaction_seconds", MetricKind.GAUGE, _LOG,
+            "For how long an open transaction has kept the last stable offset where it is"),
+     "transaction_seconds"),
+)  # fmt: skip
+_ENTRIES = (
+    (MetricFamily("amcast_collector_entries_appended_total", MetricKind.COUNTER, _LOG,
+            "Order entries that this process appended to its stream"), "appended"),
+    (MetricFamily("amcast_collector_entries_passed_on_total", MetricKind.COUNTER, _LOG,
+            "Of these, entries that no consumer of the collector wants"), "passed_on"),
+    (MetricFamily("amcast_collector_entries_read_total", MetricKind.COUNTER, _LOG,
+            "Order entries that this process read in its parent's stream"), "read"),
+    (MetricFamily("amcast_collector_entries_dropped_total", MetricKind.COUNTER, _LOG,
+            "Of these, entries of logs outside the collector's bag"), "dropped"),
+)  # fmt: skip
+_HELD = MetricFamily(
+    "amcast_collector_held_logs",
+    MetricKind.GAUGE,
+    _COLLECTOR,
+    "Logs that an open transaction holds",
+)
+_APPENDS = MetricFamily(
+    "amcast_collector_append_seconds", MetricKind.HISTOGRAM, _COLLECTOR,
+    "From the append of an order record to its acknowledgement",
+)  # fmt: skip
+_CHECK = (
+    (MetricFamily("amcast_check_messages_total", MetricKind.COUNTER, ("topic",),
+            "Deliveries that the order check has read; only with --check"), "messages"),
+    (MetricFamily("amcast_check_violations_total", MetricKind.COUNTER, ("topic",),
+            "Turns of the check that found another violation"), "violations"),
+    (MetricFamily("amcast_check_timestamp_seconds", MetricKind.GAUGE, ("topic",),
+            "When the check last judged, in seconds since 1970"), "checked_at"),
+)  # fmt: skip
+_BUILD = MetricFamily(
+    "amcast_build_info", MetricKind.GAUGE, ("version",), "1; the version of amcast"
+)
+FAMILIES = (
+    *(family for family, _ in (*_OF_COLLECTORS, *_ENTRIES)),
+    _HELD,
+    _APPENDS,
+    *(family for family, _ in _CHECK),
+    _BUILD,
+)
 
 
-def exposition(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """Write the metrics of these collectors; each is described as in `nodes` of `/status`."""
-    return "".join(f"{line}\n" for line in _lines(nodes))
+def page_of(status: Callable[[], Mapping[str, Any]]) -> MetricsPage:
+    """Make the page of a process that `status` describes as `/status` does."""
+    return MetricsPage(FamilyCollector(FAMILIES, lambda: samples_of(status())))
 
 
-def _lines(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield from _head("acting", "1 if this process appends what is due, else 0", "gauge")
-    for node in nodes:
-        yield _sample("acting", {}, node, int(bool(node.get("acting"))))
-    for kind, text in _ENTRIES.items():
-        yield from _head(f"entries_{kind}", text, "counter")
-        for node in nodes:
-            for log, count in node.get("entries", {}).get(kind, {}).items():
-                yield _sample(f"entries_{kind}", {"log": log}, node, count)
+def samples_of(status: Mapping[str, Any]) -> Samples:
+    """Take the samples of all families from what `/status` shows."""
+    taken: dict[str, list[LabelledValue]] = {family.name: [] for family in FAMILIES}
+    topic = status["topic"]
+    for node in _newest(status["nodes"]):
+        labels = (topic, node["node"])
+        for family, value in _values(node):
+            taken[family.name] += _samples(labels, value)
+        if "append_seconds" in node:
+            appends = node["append_seconds"]
+            taken[_APPENDS.name].append(LabelledValue(labels, appends["sum"], appends["counts"]))
+    for family, key in _CHECK if "check" in status else ():
+        taken[family.name].append(LabelledValue((topic,), status["check"][key]))
+    taken[_BUILD.name].append(LabelledValue((version("amcast"),), 1))
+    return taken
 
 
-def _head(name: str, text: str, kind: str) -> Iterator[str]:
-    yield f"# HELP amcast_collectors_{name} {text}"
-    yield f"# TYPE amcast_collectors_{name} {kind}"
+def _newest(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Take one description of each collector: of its newest epoch, if possible one that begun."""
+    ranked = sorted(nodes, key=lambda node: (bool(node.get("begun")), node["epoch"]))
+    return list({node["node"]: node for node in ranked}.values())
 
 
-def _sample(name: str, labels: Mapping[str, str], node: Mapping[str, Any], value: int) -> str:
-    all_labels = {"collector": node["node"], "epoch": str(node["epoch"]), **labels}
-    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in all_labels.items())
-    return f"amcast_collectors_{name}{{{inside}}} {value}"
+def _values(node: Mapping[str, Any]) -> Iterator[tuple[MetricFamily, Any]]:
+    for family, key in _OF_COLLECTORS:
+        yield family, node.get(key, 0 if len(family.labels) == len(_COLLECTOR) else {})
+    for family, key in _ENTRIES:
+        yield family, node.get("entries", {}).get(key, {})
+    yield _HELD, len(node.get("held", ()))
 
 
-def _escaped(text: str) -> str:
-    """Escape a label's value as Prometheus' format asks."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _samples(labels: tuple[str, ...], value: Any) -> list[LabelledValue]:
+    """Give one sample of a number, or one for each further label's value."""
+    if isinstance(value, Mapping):
+        return [LabelledValue((*labels, label), number) for label, number in value.items()]
+    return [LabelledValue(labels, value)]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(FAMILIES))

@@ -82,7 +82,7 @@ DOORS = {
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
     "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
-    "prometheus_client": ("ordering_osn/api/metrics.py",),
+    "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": ("bench/pipeline/", "multicast/spark/"),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),

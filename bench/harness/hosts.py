@@ -148,10 +148,14 @@ class CollectorProcesses:
                 if records:
                     yield history.work_line(process=name, log=log, records=records)
 
+    def address(self, name: str) -> str | None:
+        """Return the URL of the process's status; None before it serves it."""
+        log = (self._folder / f"{name}.log").read_text(errors="replace")
+        return next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+
     def status(self, name: str) -> dict[str, Any]:
         """Return the collector's status; empty while it does not run."""
-        log = (self._folder / f"{name}.log").read_text(errors="replace")
-        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+        address = self.address(name)
         if address is None:
             return {}
         try:

@@ -24,6 +24,7 @@ from collectors.collector import Append, Collector, Fill, SaveCheckpoint
 from collectors.engine.advertised_address import AdvertisedAddress
 from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
+from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
 from collectors.engine.parent_stream import ParentStream
 from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
@@ -53,6 +54,8 @@ class CoreRunner:
         self.begun = False
         self.over = False
         self.skips_appended = 0
+        self._fills = 0
+        self._waits = LogWaits()
         self.lock = threading.Lock()
         self.address = AdvertisedAddress(engine, assignment)
         self._engine = engine
@@ -201,6 +204,7 @@ class CoreRunner:
                 case SaveCheckpoint(checkpoint):
                     self._engine.write_control(*checkpoint_record(checkpoint))
                 case Fill():
+                    self._fills += 1
                     self._engine.chores.fill(self, action)
         self._own.read_while_shared(self.core)
         if self._parent is not None:
@@ -217,7 +221,10 @@ class CoreRunner:
 
     def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         for partition, end in ends.items():
-            self.core.log_end(self.assignment.logs[partition], end)
+            log = self.assignment.logs[partition]
+            self.core.log_end(log, end)
+            if log in self.core.own.own:
+                self._waits.log_end(log, end, self.core.own.state.positions[log])
 
     def _announcements(self, datagrams: Sequence[bytes]) -> None:
         for announcement in self.address.decode(datagrams):
@@ -235,7 +242,9 @@ class CoreRunner:
     def _tick(self) -> None:
         core, logs = self.core, self.assignment.logs
         highs = self._engine.ends.highs(list(logs))
-        core.tick({logs[partition]: high for partition, high in highs.items()})
+        by_log = {logs[partition]: high for partition, high in highs.items()}
+        core.tick(by_log)
+        self._waits.tick(core.ahead, core.own.state.positions, by_log, time.monotonic())
         self._trouble_log.look(troubles(self.assignment, core))
         may_leave = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed
@@ -253,6 +262,10 @@ class CoreRunner:
             reads_back=self._own.is_read,
             announcements=self.address.announcements,
             skips=self.skips_appended,
+            fills=self._fills,
+            waits=self._waits,
+            append_s=self._own.latencies,
+            now=time.monotonic(),
         )
 
 

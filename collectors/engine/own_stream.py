@@ -15,6 +15,7 @@ wait for the lock.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -23,6 +24,7 @@ from collectors.engine.engine import Engine
 from collectors.engine.stream_loop import StreamBatch, StreamSink
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AccessDenied
+from multicast.metrics.families import LatencyCounts
 
 # Safe with any value. With 640, an instance fetches ten times more of its own records before it
 # stops reading back; with 6, two that write at the same time would switch more often.
@@ -45,6 +47,7 @@ class OwnStream:
         sole_writer: Callable[[], None],
     ) -> None:
         self.appended = 0
+        self.latencies = LatencyCounts()  # from the call of an append to its acknowledgement
         self.is_read = True
         self._engine = engine
         self._partition = partition
@@ -70,6 +73,7 @@ class OwnStream:
 
         After a failure it is not called: `restart_if_failed` reports that at the next event.
         """
+        began = time.monotonic()
 
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendFailed):
@@ -78,6 +82,7 @@ class OwnStream:
                 # The next event or tick sees it: to append again at once would chase failures.
                 self._failed.set()
                 return
+            self.latencies.observe(time.monotonic() - began)
             self._acks.append((raw, outcome.offset))
             acked()
 

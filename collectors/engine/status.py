@@ -12,8 +12,10 @@ from typing import Any
 
 from collectors.collector import Collector
 from collectors.engine.assignment import Assignment
+from collectors.engine.log_waits import LogWaits
 from collectors.entry_counts import CollectorEntries
 from collectors.standby import Standby
+from multicast.metrics.families import LatencyCounts
 
 _log = logging.getLogger("amcast.collectors")
 
@@ -34,6 +36,13 @@ class Progress:
     early: int
     announcements: int
     skips: int
+    fills: int  # holes that the core wanted filled; for some of them a skip was appended
+    ordered_early: int  # offsets that were in the order before they were in their log
+    append_seconds: Mapping[str, Any]  # by bucket, and their sum
+    lags: Mapping[str, int]  # offsets of each log whose top this is, not ordered yet
+    lag_seconds: Mapping[str, float]
+    stable_lag: Mapping[str, int]  # records of logs with an open transaction
+    transaction_seconds: Mapping[str, float]
     held: Sequence[str]
     troubles: Sequence[str]
     void: Mapping[str, int]
@@ -68,8 +77,14 @@ def progress_of(
     reads_back: bool,
     announcements: int,
     skips: int,
+    fills: int,
+    waits: LogWaits,
+    append_s: LatencyCounts,
+    now: float,
 ) -> Progress:
     """Take what is shown of a core; `starts` are the first offsets of its logs in the epoch."""
+    lags = {log: max(0, -count) for log, count in sorted(core.ahead.items())}
+    since, still = waits.since, waits.still_since
     plan = assignment.plan
     positions = dict(core.own.state.positions)
     return Progress(
@@ -85,6 +100,18 @@ def progress_of(
         early=core.early,
         announcements=announcements,
         skips=skips,
+        fills=fills,
+        ordered_early=waits.early,
+        append_seconds={"counts": tuple(append_s.counts), "sum": append_s.sum_s},
+        lags={plan.logs[log].name: lag for log, lag in lags.items()},
+        lag_seconds={
+            plan.logs[log].name: now - since[log] if lag and log in since else 0.0
+            for log, lag in lags.items()
+        },
+        stable_lag={plan.logs[log].name: waits.stable_lag.get(log, 0) for log in lags},
+        transaction_seconds={
+            plan.logs[log].name: now - still[log] if log in still else 0.0 for log in lags
+        },
         held=[plan.logs[log].name for log in sorted(core.held)],
         troubles=list(troubles(assignment, core)),
         void={reason.name.lower(): count for reason, count in sorted(core.void.items())},

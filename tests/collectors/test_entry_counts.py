@@ -4,7 +4,6 @@ import pytest
 
 from collectors.collector import Collector
 from collectors.entry_counts import EntryCounts, entries_of
-from collectors.metrics import exposition
 from multicast.control import stream_partition
 from multicast.cursor import Cursor
 from multicast.entries_read import EntriesRead
@@ -306,14 +305,3 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
     sums = entries.sums()
     assert sums.read == {"P1": 2 + 1 + 1, "P2": 3 + 1, "P4": 7 + 1 + 1}
     assert sums.dropped == {"P2": 3 + 1}
-
-
-def test_metrics_are_prometheus_text_with_escaped_names():
-    entries = {"appended": {'a"b': 3}, "passed_on": {}, "read": {}, "dropped": {}}
-    node = {"node": "K\\1", "epoch": 2, "acting": True, "entries": entries}
-    lines = exposition([node, {"node": "K2", "epoch": 1}]).splitlines()
-    assert 'amcast_collectors_acting{collector="K\\\\1",epoch="2"} 1' in lines
-    assert 'amcast_collectors_acting{collector="K2",epoch="1"} 0' in lines
-    sample = 'amcast_collectors_entries_appended{collector="K\\\\1",epoch="2",log="a\\"b"} 3'
-    assert sample in lines
-    assert all(line.startswith(("# HELP ", "# TYPE ", "amcast_collectors_")) for line in lines)

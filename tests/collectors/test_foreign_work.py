@@ -115,8 +115,9 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(syste
     for name, kinds in wanted.items():
         for kind, logs in kinds.items():
             for log, count in logs.items():
-                labels = f'collector="{name}",epoch="1",log="{log}"'
-                assert f"amcast_collectors_entries_{kind}{{{labels}}} {count}" in metrics
+                labels = f'collector="{name}",log="{log}",topic="{system.topic}"'
+                metric = f"amcast_collector_entries_{kind}_total"
+                assert f"{metric}{{{labels}}} {float(count)}" in metrics
     table = amcast("collectors", "status", *system.common()).stdout
     (line,) = [line for line in table.splitlines() if line.startswith("K3 ")]
     assert line.split()[5:9] == [str(sum(wanted["K3"][kind].values())) for kind in KINDS]

@@ -149,11 +149,11 @@ def test_the_charts_values_fit_its_schema(chart):
 @pytest.fixture(scope="module")
 def helm():
     program = shutil.which("helm", path=f"{ROOT / '.helm'}:{os.environ['PATH']}")
-    assert program, "make .helm/helm builds it"
+    assert program, "make helm builds it"
     return program
 
 
-@pytest.mark.campaign
+@pytest.mark.helm
 def test_helm_lints_the_chart_and_renders_what_kubernetes_reads(chart, helm):
     assert "0 chart(s) failed" in run(helm, "lint", "--strict", chart)
     rendered = list(yaml.safe_load_all(run(helm, "template", "r", chart)))
@@ -168,7 +168,7 @@ def test_helm_lints_the_chart_and_renders_what_kubernetes_reads(chart, helm):
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
-@pytest.mark.campaign
+@pytest.mark.helm
 def test_helm_renders_every_option_of_the_chart(chart, helm):
     options = [
         "configSecret=login", "podMonitor.enabled=true", "prometheusRule.enabled=true",
@@ -185,7 +185,7 @@ def test_helm_renders_every_option_of_the_chart(chart, helm):
     assert pod["volumes"][0]["secret"]["secretName"] == "login"
 
 
-@pytest.mark.campaign
+@pytest.mark.helm
 def test_helm_refuses_values_that_the_schema_forbids(chart, helm):
     done = subprocess.run(
         [helm, "template", "r", str(chart), "--set", "topic=A/B"],

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus (docs/metrics.md): tables of names, and their exposition."""

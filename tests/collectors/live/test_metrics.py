@@ -1,0 +1,165 @@
+"""The page `/metrics` of a collectors' process: its table, its text, and what makes it move."""
+
+import itertools
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from collectors.metrics import FAMILIES, page_of
+from multicast import Producer
+from multicast.announcements import Announcement, Count, encode
+from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.metrics.families import MetricKind
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, until
+
+DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
+SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def samples(text):
+    """Give the values of a page by (name, the labels' values except the topic)."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = SAMPLE.fullmatch(line).groups()
+            pairs = LABEL.findall(labels or "")
+            key = tuple(text for label, text in sorted(pairs) if label != "topic")
+            found[name, key] = float(value)
+    return found
+
+
+def test_the_table_in_the_docs_is_made_from_the_code():
+    made = subprocess.run(
+        [sys.executable, "-m", "collectors.metrics"], check=True, capture_output=True, text=True
+    ).stdout
+    assert made in DOC.read_text()
+
+
+def test_counters_alone_end_in_total_and_durations_are_in_seconds():
+    for family in FAMILIES:
+        assert family.name.endswith("_total") is (family.kind is MetricKind.COUNTER), family.name
+        assert not family.name.endswith(("_ms", "_s"))
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+
+
+def test_of_two_epochs_of_a_collector_the_one_that_has_begun_is_shown_with_escaped_names():
+    nodes = [
+        {"node": "K\\1", "epoch": 2, "begun": True, "acting": True, "ordered": {'a"b': 3}},
+        {"node": "K\\1", "epoch": 3, "begun": False},
+    ]
+    text = page_of(lambda: {"topic": "A", "nodes": nodes}).text()
+    assert 'amcast_collector_epoch{collector="K\\\\1",topic="A"} 2.0' in text
+    assert 'amcast_collector_ordered_total{collector="K\\\\1",log="a\\"b",topic="A"} 3.0' in text
+
+
+# -- on a real broker -----------------------------------------------------------------------------
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+        yield made
+
+
+VOID = ("amcast_collector_void_total", "foreign")
+
+
+def scraped(host, top, log):
+    """Give a function that scrapes a value of one collector, of its log or with a label's value."""
+
+    def value(name, *label):
+        url = host.address(top).replace("/status", "/metrics")
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            found = samples(answer.read().decode())
+        if label:
+            return found.get((name, (top, *label)))
+        return found.get((name, (top, log)), found.get((name, (top,))))
+
+    return value
+
+
+def append_garbage(system, top):
+    """Append to a collector's order stream what is no order record."""
+    partition = stream_partition(system.plan, top)
+    producer = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
+    producer.produce(partition.topic, b"garbage", partition=partition.partition)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system):
+    # Init: messages are ordered.
+    host = system.collectors()
+    host.wait_healthy(PATIENCE_S)
+    log = system.plan.log("P2")
+    top = system.plan.top("P2").name
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        for _ in range(20):
+            producer.multicast(b"m", to={"P2"}).ordered(PATIENCE_S)
+        value = scraped(host, top, "P2")
+        until(lambda: (value("amcast_collector_ordered_total") or 0) >= 20, "20 ordered offsets")
+        assert value("amcast_collector_acting") == 1
+        assert value("amcast_collector_epoch") == 1
+        assert value("amcast_collector_entries_appended_total") >= 20
+        assert value("amcast_collector_append_seconds_count") > 0
+        assert value("amcast_collector_append_seconds_sum") > 0
+        assert value("amcast_collector_lag_messages") == 0
+        assert value("amcast_collector_lag_seconds") == 0
+        assert value("amcast_collector_holes_waited_total") == 0
+
+        # Test and check: a producer that announces messages and dies leaves holes.
+        control = ControlReader(system.driver, system.topic)
+        _, address = control.refresh().addresses[top]
+        control.close()
+        counts = itertools.count(3, 3)
+
+        def filled():
+            announcement = Announcement(1, [Count(system.plan.number("P2"), next(counts), 0)])
+            dying.sendto(encode(address.token, announcement), (address.host, address.port))
+            return value("amcast_collector_holes_filled_total") >= 3
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dying:
+            until(filled, "holes that are filled", pause=0.2)
+        assert value("amcast_collector_holes_waited_total") >= 1
+        assert value("amcast_collector_early_total") >= 3
+
+        # Test and check: a record of the stream that continues nothing is void.
+        assert value(*VOID) is None
+        append_garbage(system, top)
+        until(lambda: value(*VOID) == 1, "a void record")
+
+        # Test and check: a transaction that stays open holds the log, and its messages wait.
+        transaction = begun(system, log)
+        waits = producer.multicast(b"waits", to={"P2"})
+        waits.accepted(PATIENCE_S)
+        until(lambda: value("amcast_collector_held_logs") == 1, "a held log")
+        until(lambda: value("amcast_log_oldest_transaction_seconds") > 1, "an old transaction")
+        assert value("amcast_log_stable_lag_records") == 2
+        transaction.abort_transaction(PATIENCE_S)
+        waits.ordered(PATIENCE_S)
+        until(lambda: value("amcast_log_oldest_transaction_seconds") == 0, "no transaction")
+        until(lambda: value("amcast_log_stable_lag_records") == 0, "no stable lag")
+
+
+def begun(system, log):
+    """Begin a transaction and append to a log; it stays open."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": system.bootstrap, "transactional.id": system.topic}
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    partition = log_partition(log)
+    producer.produce(partition.topic, b"open", partition=partition.partition)
+    assert producer.flush(PATIENCE_S) == 0
+    return producer

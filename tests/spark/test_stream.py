@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 
+import confluent_kafka
 import pytest
 
 from multicast.control import log_partition
@@ -166,3 +167,36 @@ def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_top
     assert "Trimmed: log P1 begins at offset" in query.log()
     assert query.messages() == whole[:10]
     topic.close()  # its own check at the end would read what is gone
+
+
+@pytest.mark.campaign
+def test_a_large_message_of_a_log_that_lags_is_stored_in_its_place(amcast_topic, tmp_path):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 100)
+    log = topic.plan.log("P1")
+    writer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": topic.bootstrap,
+            "transactional.id": topic.topic,
+            "transaction.timeout.ms": 900_000,  # the most that brokers allow
+            "log_level": 0,
+        }
+    )
+    writer.init_transactions(60)
+    writer.begin_transaction()
+    writer.produce(log.topic, bytes(900_000), partition=log.partition)
+    assert writer.flush(60) == 0
+    send(topic, 100, seed=2)
+    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1")
+
+    # Test: run the query before and after the transaction that holds P1 back is committed.
+    assert query.finish() == 0, query.log()
+    before = query.messages()
+    writer.commit_transaction(60)
+    whole = delivered(topic)
+    assert query.finish() == 0, query.log()
+
+    # Check.
+    assert before == whole[: len(before)]
+    assert len(before) < len(whole)
+    assert query.messages() == whole

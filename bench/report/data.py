@@ -61,7 +61,7 @@ class PlotLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ClaimedRange:
     """What others reported for x from `first` to `last`: y from `low` to `high`, or one y."""
 
     label: str
@@ -85,7 +85,7 @@ class Plot:
     y_log: bool = True
     ticks: Sequence[str] = ()
     bars: bool = False
-    reported: Sequence[Reported] = ()
+    reported: Sequence[ClaimedRange] = ()
 
 
 def collect(paths: Sequence[Path]) -> dict[str, Document]:

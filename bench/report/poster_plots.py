@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.report.data import Plot, PlotLine, Reported, bytes_text
+from bench.report.data import ClaimedRange, Plot, PlotLine, bytes_text
 
 SMALL_TIMES = (5.0, 10.0)  # "For small msg_size the latency is increased by 5x to 10x"
 LARGE_TIMES = 1.0  # "There is no latency increase for large msg_size."
@@ -168,7 +168,7 @@ def _against(
     ]
 
 
-def _claims(name: str, key: str, places: Sequence[float]) -> list[Reported]:
+def _claims(name: str, key: str, places: Sequence[float]) -> list[ClaimedRange]:
     """Give the poster's sentences at their places on an axis of bytes or of r."""
     if not places:
         return []
@@ -181,15 +181,15 @@ def _claims(name: str, key: str, places: Sequence[float]) -> list[Reported]:
 
     if name == "throughput":
         return [
-            Reported(
+            ClaimedRange(
                 "the poster: no decrease",
                 *(around(least)[0], around(greatest)[1], RATE_TIMES, RATE_TIMES),
             )
         ]
     small, large = (greatest, least) if key == "r" else (least, greatest)
     return [
-        Reported("the poster: small messages", *around(small), *SMALL_TIMES),
-        Reported("the poster: large messages", *around(large), LARGE_TIMES, LARGE_TIMES),
+        ClaimedRange("the poster: small messages", *around(small), *SMALL_TIMES),
+        ClaimedRange("the poster: large messages", *around(large), LARGE_TIMES, LARGE_TIMES),
     ]
 
 
@@ -208,11 +208,11 @@ def _by_configuration(kind: str, divided: Sequence[Point]) -> list[Plot]:
             some = [point for point in of_kind if point.bytes == wanted]
             line = _mean(arm, some, lambda point: float(point.size), figure)
             lines.append(replace(line, rate=bytes_text(wanted)))
-        claims = [Reported("the poster: no decrease", *ends, RATE_TIMES, RATE_TIMES)]
+        claims = [ClaimedRange("the poster: no decrease", *ends, RATE_TIMES, RATE_TIMES)]
         if name == "latency":
             claims = [
-                Reported("the poster: small messages", *ends, *SMALL_TIMES),
-                Reported("the poster: large messages", *ends, LARGE_TIMES, LARGE_TIMES),
+                ClaimedRange("the poster: small messages", *ends, *SMALL_TIMES),
+                ClaimedRange("the poster: large messages", *ends, LARGE_TIMES, LARGE_TIMES),
             ]
         made.append(
             Plot(

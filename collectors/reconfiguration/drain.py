@@ -44,7 +44,7 @@ from multicast.drivers.protocol import (
     Record,
     TopicPartition,
 )
-from multicast.errors import AccessDenied, AppendUnknown, Conflict, TimedOut
+from multicast.errors import AccessDenied, AppendRefused, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
 from multicast.order import OrderStream
 from topology.tree import Plan
@@ -183,6 +183,10 @@ class Drain:
             header = epoch_header(name, self._next.epoch)
             self.appender.append(partition, None, headers=[header], done=done)
         self._flush()
+        # A refused record makes those behind it unknown, in whatever log: it tells the cause.
+        for outcome in outcomes.values():
+            if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AppendRefused):
+                raise outcome.error
         return {name: _offset(outcomes.get(name), name) + 1 for name in names}
 
     def _open_streams(self, opened: ExitStack) -> Streams:

@@ -1,6 +1,6 @@
 """A small web server for `/healthz`, `/status` and `/metrics`, with one request per connection.
 
-    GET and HEAD of a known path   the status of the page, 200 or 503
+    GET and HEAD of a known path   the status of the page, 200 or 503; 500 and the error if it fails
     anything else                  404, 405 or 400
 
 Time, size and number of requests are bounded. A client has `CLIENT_S` seconds to send its request
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -33,6 +34,8 @@ _BACKLOG_MAX = 128  # connections that wait for accept; Linux's default bound be
 
 ROUTE_S = 30.0  # a route may read order streams; a person waits for it
 STREAMS_MAX = 16  # people who look at once, with two streams each: eight
+
+_log = logging.getLogger("amcast.collectors")
 
 # Gives a page: the status and a JSON document, or a text in Prometheus' format.
 Page = Callable[[], tuple[HTTPStatus, Mapping[str, Any] | str]]
@@ -190,7 +193,12 @@ class WebServer:
             busy = {"error": "too many pages are open here; close one"}
             return _written(HTTPStatus.SERVICE_UNAVAILABLE, busy)
         assert page is not None
-        status, document = page()
+        try:
+            status, document = page()
+        except Exception as error:  # noqa: BLE001 - the other pages go on
+            _log.exception("%s failed", path)
+            failed = {"error": f"{path} failed: {type(error).__name__}: {error}"}
+            return _written(HTTPStatus.INTERNAL_SERVER_ERROR, failed)
         return _written(status, document, body=method == "GET")
 
 

@@ -114,7 +114,7 @@ def progress_of(
         },
         held=[plan.logs[log].name for log in sorted(core.held)],
         troubles=list(troubles(assignment, core)),
-        void={reason.name.lower(): count for reason, count in sorted(core.void.items())},
+        void={reason.name.lower(): count for reason, count in core.void.items()},
         ordered={
             plan.logs[log].name: position - starts[log]
             for log, position in sorted(positions.items())

@@ -22,13 +22,19 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 HERE = "127.0.0.1"
 
 
+def broken():
+    raise TypeError("no such thing")
+
+
 class Served:
-    """A server on its own thread, with one page."""
+    """A server on its own thread, with a page and one that fails."""
 
     def __init__(self):
         self.listening = listen_at(HERE, 0)
         self.port = self.listening.getsockname()[1]
-        self._server = WebServer({"/healthz": lambda: (HTTPStatus.OK, {"healthy": True})})
+        self._server = WebServer(
+            {"/healthz": lambda: (HTTPStatus.OK, {"healthy": True}), "/broken": broken}
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -96,6 +102,12 @@ def test_anything_else_is_refused(served, request_bytes, status):
         answer = b""
     assert answer.split(b" ")[1:2] in ([status], [])
     assert b"200 OK" in served.ask(GET)
+
+
+def test_a_page_that_fails_says_so(served):
+    head, body = served.ask(GET.replace(b"healthz", b"broken")).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert json.loads(body) == {"error": "/broken failed: TypeError: no such thing"}
 
 
 def test_half_a_request_is_given_up_in_time(served, monkeypatch):

@@ -12,10 +12,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import confluent_kafka
+
 from bench.harness.hosts import CollectorProcesses
 from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
 from multicast import history
+from multicast.control import stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
@@ -105,6 +108,13 @@ class System:
         done = amcast("receive", *self.common(), "--timeout", str(PATIENCE_S), *arguments)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def append_garbage(self, collector: str, record: bytes = b"garbage") -> None:
+        """Append to a collector's order stream what is no order record."""
+        partition = stream_partition(self.plan, collector)
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap})
+        producer.produce(partition.topic, record, partition=partition.partition)
+        assert producer.flush(PATIENCE_S) == 0
 
     def void(self) -> int:
         """Count the records of all order streams that do not count."""

@@ -49,9 +49,11 @@ _AFTER_S = 2.0  # of a restart's window: the group hands the collectors out agai
 class SharedCollectors:
     """Processes of `amcast collectors run` that share a plan; a context manager that ends them."""
 
-    def __init__(self, bootstrap: str, topic: str, folder: Path, *, processes: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, folder: Path, *options: str, processes: int
+    ) -> None:
         self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
-        self._command += ["-b", bootstrap, "-t", topic, "--web-port", "0"]
+        self._command += ["-b", bootstrap, "-t", topic, "--web-port", "0", *options]
         self._folder = folder
         self.count = processes
         self._processes: dict[int, subprocess.Popen[bytes]] = {}

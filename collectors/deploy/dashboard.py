@@ -26,56 +26,96 @@ class DashboardPanel:
     queries: tuple[tuple[str, str], ...]
 
 
-def _rate(kind: str, by: str) -> str:
-    return (
-        f"sum by ({by}) (rate(amcast_collectors_entries_{kind}"
-        '{job="JOB", collector=~"$collector"}[$__rate_interval]))'
-    )
+def _of(metric: str) -> str:
+    return f'{metric}{{job="JOB", collector=~"$collector"}}'
 
 
-_ACTING = 'amcast_collectors_acting{job="JOB", collector=~"$collector"}'
+def _rate(metric: str, by: str) -> str:
+    return f"sum by ({by}) (rate({_of(metric)}[$__rate_interval]))"
+
+
+def _most(metric: str, by: str) -> str:
+    return f"max by ({by}) ({_of(metric)})"
+
+
+def _panel(title: str, unit: str, expression: str, legend: str) -> DashboardPanel:
+    return DashboardPanel(title, unit, ((expression, legend),))
+
+
+def _slowest(quantile: str) -> tuple[str, str]:
+    buckets = _rate("amcast_collector_append_seconds_bucket", "collector, le")
+    return f"histogram_quantile({quantile}, {buckets})", f"{{{{collector}}}} {quantile}"
+
+
+_ACTING = _of("amcast_collector_acting")
+_K = "{{collector}}"
+_LOG = "{{log}}"
+_PROCESS = "{{instance}}"
 PANELS = (
-    DashboardPanel("Processes that answer", "short", (('sum(up{job="JOB"})', "processes"),)),
+    _panel("Processes that answer", "short", 'sum(up{job="JOB"})', "processes"),
     DashboardPanel(
         "Instances of each collector",
         "short",
         (
-            (f"sum by (collector) ({_ACTING})", "{{collector}} acting"),
-            (f"count by (collector) ({_ACTING})", "{{collector}} with standbys"),
+            (f"sum by (collector) ({_ACTING})", f"{_K} acting"),
+            (f"count by (collector) ({_ACTING})", f"{_K} with standbys"),
+        ),
+    ),
+    _panel("Epoch", "short", _most("amcast_collector_epoch", "collector"), _K),
+    _panel("Offsets ordered", "ops", _rate("amcast_collector_ordered_total", "instance, log"),
+         "{{log}} at {{instance}}"),
+    _panel("Offsets not ordered yet", "short", _most("amcast_collector_lag_messages", "log"), _LOG),
+    _panel("Longest wait for the order", "s", _most("amcast_collector_lag_seconds", "log"), _LOG),
+    DashboardPanel(
+        "Append of an order record", "s", (_slowest("0.5"), _slowest("0.99"))
+    ),
+    _panel("Appends in flight", "short", _most("amcast_collector_appends_in_flight", "collector"),
+         _K),
+    _panel("Age of open transactions", "s", _most("amcast_log_oldest_transaction_seconds", "log"),
+         _LOG),
+    DashboardPanel(
+        "Early order",
+        "ops",
+        (
+            (_rate("amcast_collector_early_total", "collector"), f"{_K} ordered early"),
+            (_rate("amcast_collector_holes_waited_total", "collector"), f"{_K} holes waited for"),
+            (_rate("amcast_collector_holes_filled_total", "collector"), f"{_K} holes filled"),
+        ),
+    ),
+    _panel("Void records", "short", _most("amcast_collector_void_total", "collector, reason"),
+         f"{_K} {{{{reason}}}}"),
+    DashboardPanel(
+        "Takeovers and restarts",
+        "short",
+        (
+            (f"sum by (collector) ({_of('amcast_collector_takeovers_total')})", f"{_K} takeovers"),
+            (f"sum by (collector) ({_of('amcast_collector_restarts_total')})", f"{_K} restarts"),
+        ),
+    ),
+    _panel("Order entries appended", "ops",
+         _rate("amcast_collector_entries_appended_total", "collector"), _K),
+    _panel("Appended, but wanted by no consumer of the collector", "ops",
+         _rate("amcast_collector_entries_passed_on_total", "collector"), _K),
+    DashboardPanel(
+        "Order entries of the parent",
+        "ops",
+        (
+            (_rate("amcast_collector_entries_read_total", "collector"), f"{_K} read"),
+            (_rate("amcast_collector_entries_dropped_total", "collector"), f"{_K} dropped"),
         ),
     ),
     DashboardPanel(
-        "Collectors of each epoch", "short", ((f"count by (epoch) ({_ACTING})", "epoch {{epoch}}"),)
+        "Order check (processes with --check)",
+        "short",
+        (
+            ('amcast_check_violations_total{job="JOB"}', "violations"),
+            ('time() - amcast_check_timestamp_seconds{job="JOB"}', "seconds since it judged"),
+        ),
     ),
-    DashboardPanel(
-        "Order entries appended by each collector",
-        "ops",
-        ((_rate("appended", "collector"), "{{collector}}"),),
-    ),
-    DashboardPanel(
-        "Order entries appended of each log", "ops", ((_rate("appended", "log"), "{{log}}"),)
-    ),
-    DashboardPanel(
-        "Appended, but wanted by no consumer of the collector",
-        "ops",
-        ((_rate("passed_on", "collector"), "{{collector}}"),),
-    ),
-    DashboardPanel(
-        "Order entries read from the parent",
-        "ops",
-        ((_rate("read", "collector"), "{{collector}}"),),
-    ),
-    DashboardPanel(
-        "Read from the parent, and dropped",
-        "ops",
-        ((_rate("dropped", "collector"), "{{collector}}"),),
-    ),
-    DashboardPanel(
-        "Time to answer a scrape",
-        "s",
-        (('scrape_duration_seconds{job="JOB"}', "{{instance}}"),),
-    ),
-)
+    _panel("Processors used", "short",
+         'rate(process_cpu_seconds_total{job="JOB"}[$__rate_interval])', _PROCESS),
+    _panel("Time to answer a scrape", "s", 'scrape_duration_seconds{job="JOB"}', _PROCESS),
+)  # fmt: skip
 
 
 def dashboard(*, job: str) -> str:
@@ -99,7 +139,7 @@ def dashboard(*, job: str) -> str:
 
 
 def _variables(job: str) -> list[dict[str, Any]]:
-    query = f'label_values(amcast_collectors_acting{{job="{job}"}}, collector)'
+    query = f'label_values(amcast_collector_acting{{job="{job}"}}, collector)'
     return [
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
         {

@@ -117,6 +117,10 @@ def test_a_small_experiment_is_measured_figured_by_spark_and_drawn():
     assert made["failed"] == []
     assert made["pipeline"]["order"]["holds"]
     assert made["pipeline"]["lost"] == 0
-    # Two data sets: plain, and both arms of a tree and of a bottleneck. A message and its delivery.
-    assert len(points(made)) == 2 * (1 + 2 + 2)
+    # Two data sets: plain, and both arms of a tree and of a bottleneck. Few messages may all come
+    # in one poll, which has no rate and makes no point.
+    figured = made["pipeline"]["latencies"]
+    delivered = {(row["run"], row["arm"]) for row in figured if row["measure"] == "end_to_end"}
+    assert len(delivered) == 2 * (1 + 2 + 2)
+    assert points(made)
     assert Page(write_poster_page(made)).ids

@@ -88,7 +88,7 @@ def test_an_export_that_is_killed_at_random_moments_has_each_of_many_rows_once(t
     words = [sys.executable, "-m", "multicast", *command(topic, folder, "--rows", "100")]
 
     # Test: kill each export a random moment after it began to write; the last one ends by itself.
-    while True:
+    for _ in range(1000):  # each attempt leaves a file more, and there are some hundred
         before = set(folder.glob("E*"))
         with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
             until(lambda: set(folder.glob("E*")) - before or process.poll() is not None, "a file")  # noqa: B023

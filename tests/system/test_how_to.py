@@ -112,14 +112,27 @@ def deploys(operator):
         "amcast topology verify",
         "amcast doctor",
         "echo hello | amcast send --to P1 --ordered",
+        "amcast generate",
+        "amcast generate systemd -b k1:9092,k2:9092 -t A --out /etc/systemd/system    "
+        "# the same unit on each machine",
+        "amcast generate compose --out amcast-compose                                 "
+        "# Containerfile, compose.yaml",
+        "amcast generate helm -b k1:9092,k2:9092 -t A --image amcast:1.0 --out chart",
     )
     operator.runs(next(step))
     operator.runs(next(step))
     run = next(step)
     first, second = operator.starts(run), operator.starts(run)
     operator.runs("amcast collectors status --wait healthy --timeout 60s")
+    for _ in range(3):
+        operator.runs(next(step))
+    operator.runs(next(step), 2)  # by itself it shows what it can write
+    units = str(operator.folder / "units")  # not the machine's
     for command in step:
-        operator.runs(command)
+        operator.runs(command.replace("/etc/systemd/system", units))
+    written = {file.name for file in operator.folder.glob("*/*")}
+    assert {"compose.yaml", "Containerfile", "Chart.yaml"} <= written
+    assert list((operator.folder / "units").iterdir())
     return run, first, second
 
 
@@ -133,6 +146,10 @@ def monitors(operator):
         "amcast explain P1:17",
         "amcast receive --name C1 --history c1.jsonl",
         "amcast verify c1.jsonl",
+        "amcast generate prometheus-rules --out amcast-rules.yaml    "
+        "# 18 alerts, each with its section in the runbook",
+        "amcast generate grafana --out amcast-dashboard.json         "
+        "# import it: Dashboards, New, Import",
     )
     operator.runs("seq 20 | amcast send --to P1 --ordered")
     for _ in range(4):
@@ -141,7 +158,11 @@ def monitors(operator):
     history = operator.folder / "c1.jsonl"
     with operator.running(next(step)):
         until(lambda: history.exists() and history.read_text().count("\n") > 20, "a history")
-    operator.runs(next(step))
+    for command in step:
+        operator.runs(command)
+    rules = (operator.folder / "amcast-rules.yaml").read_text()
+    assert rules.count("- alert:") == 18
+    assert (operator.folder / "amcast-dashboard.json").stat().st_size
 
 
 def replans(operator):

@@ -24,7 +24,7 @@ from multicast import Producer
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign]
 ROOT = Path(__file__).parents[3]
 DEPLOYMENT = DeploymentSettings(bootstrap="k1.example:9092", topic="A")
 METRIC = re.compile(r"\b(?:amcast|process|scrape)_\w+|\bup\b")
@@ -110,17 +110,20 @@ def sending(system):
 
 @pytest.fixture(scope="module")
 def live(kafka_cluster, tmp_path_factory):
-    """Two processes of collectors, load, and the Prometheus that scrapes both."""
+    """Two processes of collectors that check, load, and the Prometheus that scrapes both."""
     folder = tmp_path_factory.mktemp("live")
     bootstrap = kafka_cluster.bootstrap
     with (
         System(bootstrap, with_foreign_work(), folder) as system,
-        SharedCollectors(bootstrap, system.topic, folder, processes=2) as shared,
+        SharedCollectors(bootstrap, system.topic, folder, "--check", processes=2) as shared,
         sending(system),
     ):
         pages = [shared.page(number).removeprefix("http://") for number in range(2)]
         with Prometheus(folder, pages) as prometheus:
             until(lambda: len(prometheus.series("up == 1")) == 2, "a scrape of both processes")
+            system.append_garbage(system.plan.collectors[0].name)  # a void record has a metric
+            void = "amcast_collector_void_total"
+            until(lambda: prometheus.series(void), "a scrape after the garbage")
             yield prometheus, shared
 
 

@@ -8,7 +8,7 @@ from bench.micro.replanning import INTERESTS, SETS, load
 from tests.helpers.system import System
 from topology.planner.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign]
 
 
 def test_processes_that_restart_one_by_one_under_load_violate_nothing(kafka_cluster, tmp_path):

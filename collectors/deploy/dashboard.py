@@ -133,7 +133,7 @@ def dashboard(*, job: str) -> str:
         "timezone": "browser",
         "templating": {"list": _variables(job)},
         "annotations": {"list": []},
-        "panels": [_panel(number, panel, job) for number, panel in enumerate(PANELS)],
+        "panels": [_document_of(number, panel, job) for number, panel in enumerate(PANELS)],
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -158,7 +158,7 @@ def _variables(job: str) -> list[dict[str, Any]]:
     ]
 
 
-def _panel(number: int, panel: DashboardPanel, job: str) -> dict[str, Any]:
+def _document_of(number: int, panel: DashboardPanel, job: str) -> dict[str, Any]:
     across = _COLUMNS // _WIDTH
     return {
         "id": number + 1,

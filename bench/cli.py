@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import typer
@@ -27,11 +28,24 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exis
 
 
 def refuse_files(*files: Path | None, force: bool) -> None:
-    """Raise `UsageError` if a file that a command is to write exists, unless `force` is given."""
+    """Raise `UsageError` if a file that a command is to write exists or cannot be written.
+
+    With `force` a file may exist. A command calls this before it measures for minutes.
+    """
     try:
         refuse_existing_of(files, force=force)
     except FileExists as error:
         raise UsageError(str(error)) from error
+    for file in files:
+        if file is None:
+            continue
+        if file.is_dir():
+            raise UsageError(f"{file} is a directory")
+        try:
+            with TemporaryFile(dir=file.absolute().parent):
+                pass
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror or error}") from error
 
 
 @app.command()
@@ -66,8 +80,6 @@ def run(
     settings = list(changes or [])
     if pairs is not None:
         settings.append(f"pairs={pairs}")
-    if out is not None and not out.absolute().parent.is_dir():
-        raise UsageError(f"{out.parent} is not a directory")
     refuse_files(out, force=force)
     chosen = read_workload(workload, settings)
     name = _events_name(chosen, bootstrap) if events else None

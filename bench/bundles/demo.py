@@ -28,7 +28,6 @@ from bench.bundles.sender import BUNDLES, SEPARATE, Journal
 from bench.bundles.verdicts import JudgedArm, judged, refuse_violations
 from bench.bundles.world import WorldSize, started
 from bench.cli import Force, refuse_files
-from multicast.errors import UsageError
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
@@ -70,10 +69,8 @@ def demo(
     Exit code 0: nothing is torn, all agree, money is conserved; 3: a guarantee is violated.
     """
     began = time.monotonic()
-    refuse_files(picture, force=force)
     file = picture or PICTURE
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"{file.parent} is not a directory")
+    refuse_files(file, force=force or picture is None)
     say = Console(stderr=True)
     arms = [_arm(BUNDLES), _arm(SEPARATE)]
     size = WorldSize(chains=[chain for arm in arms for chain in arm.chains], sets=arms[0].sets)

@@ -74,12 +74,15 @@ def poster(
     Exit code 1: something was lost, or could not be measured; 3: the order was violated.
     """
     page, figures = out / "poster.html", out / "poster.json"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror or error}") from error
     refuse_files(page, figures, force=force)
     words = ("amcast bench poster", "--out DIR", *(["--quick"] if quick else []))
     document = run_poster(QUICK if quick else FULL, command=" ".join(words), progress=_say)
     text = write_poster_page(document)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write(figures, document)
         page.write_text(text, encoding="utf-8")
     except OSError as error:

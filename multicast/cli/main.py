@@ -10,6 +10,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 a violation of the order, 4 cluster unrea
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ EXTRA_OF = {
     "collectors": "collectors",
     "ordering_osn": "osn",
 }
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 HELP = "Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order."
 
 
@@ -178,6 +180,14 @@ def main() -> None:
         # The reader of our output has closed it, as in `amcast receive | head`.
         _drop_output()
         sys.exit(0)
+    except OSError as error:
+        # A file that a command was given, or a full disk; anything else is a defect.
+        if error.filename is None and error.errno not in _NO_ROOM:
+            raise
+        where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
+        sys.stderr.write(f"amcast: {where}{error.strerror}\n")
+        _flush_output()
+        sys.exit(AmcastError.exit_code if error.filename is None else UsageError.exit_code)
 
 
 def _flush_output() -> None:

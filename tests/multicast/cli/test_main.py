@@ -1,7 +1,11 @@
-"""The command and its nouns: what is not installed is named, and hides nothing else."""
+"""The command and its nouns: what is not installed is named, and so is a file without a place."""
 
 import subprocess
 import sys
+
+import pytest
+
+from tests.helpers.system import amcast
 
 WITHOUT = """
 import sys
@@ -44,3 +48,43 @@ def test_all_other_verbs_work_without_it():
     assert whole.returncode == 0, whole.stderr
     assert "topology" in whole.stdout
     assert "osn" not in whole.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("generate", "grafana", "--out"),
+        ("generate", "compose", "--out"),
+        ("topology", "plan", "INTERESTS", "--out"),
+        ("bench", "run", "ci", "--out"),
+        ("bench", "poster", "--out"),
+        ("demo", "--history"),
+        ("osn", "demo", "--picture"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_written_is_one_sentence_before_anything_runs(words, tmp_path):
+    (tmp_path / "file").touch()
+    interests = tmp_path / "interests.toml"
+    interests.write_text(
+        'topic = "A"\npartitions = ["P1"]\n[[consumer]]\nname = "C1"\ninterest = ["P1"]\n'
+    )
+    below_a_file = tmp_path / "file" / "out.json"
+    done = amcast(*(str(interests) if w == "INTERESTS" else w for w in words), str(below_a_file))
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("amcast: ")
+    assert str(tmp_path / "file") in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "multicast", "generate", "grafana"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=240, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "amcast: No space left on device\n"

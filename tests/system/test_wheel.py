@@ -120,6 +120,9 @@ def test_the_wheel_requires_three_packages_without_extras(bare):
     ]
     assert len(required) == len(BARE)
     assert "License-Expression: Apache-2.0" in lines
+    classifiers = {line.removeprefix("Classifier: ") for line in lines}
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)} < classifiers
+    assert "Typing :: Typed" in classifiers
 
 
 def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):

@@ -11,6 +11,8 @@ import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MODULE = re.compile(
     r"^\.\. automodule:: ([\w.]+)$|^\.\. autofunction:: ([\w.]+)\.\w+$", re.MULTILINE
@@ -71,6 +73,7 @@ def needed(modules):
     return set(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_all_that_the_public_modules_import_is_left_out_of_the_site_by_name():
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     modules = [module or of_function for module, of_function in MODULE.findall(page)]

@@ -189,6 +189,8 @@ class Consumer:
     def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
         """Deliver; read more until something can be delivered or the time is over."""
         deadline = self._clock.monotonic() + timeout
+        if self._spans is not None:
+            self._spans.make()
         while True:
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
@@ -367,6 +369,8 @@ class Consumer:
 
     def close(self) -> None:
         """Release everything. Commits nothing."""
+        if self._spans is not None:
+            self._spans.make()
         self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------

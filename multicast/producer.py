@@ -416,7 +416,7 @@ class Producer:
         """Start one append and announce it; raises `BufferFull` at once."""
         check_payload(payload)
         done: Callable[[AppendOutcome], None] = message.settle
-        if self._spans is not None:
+        if self._spans is not None and self._spans.wants(headers):
             headers, done = self._spans.message(route, headers, done)
         self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
         if route.announcer is not None:

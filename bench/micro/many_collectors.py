@@ -141,16 +141,21 @@ class Hosting:
 
     def status(self) -> dict[str, Any]:
         """Return the process's `/status`; without collectors while it does not answer."""
-        words = self._log.read_text(errors="replace").split()
-        address = next((word for word in words if word.startswith("http://127.0.0.1:")), None)
-        if address is None:
-            return {"nodes": []}
         try:
-            with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - loopback
-                status: dict[str, Any] = json.load(answer)
+            status: dict[str, Any] = json.loads(self.page("/status"))
         except (OSError, ValueError):
             return {"nodes": []}
         return status
+
+    def page(self, path: str) -> bytes:
+        """Return a page of the process; raises `OSError` while it does not answer."""
+        words = self._log.read_text(errors="replace").split()
+        address = next((word for word in words if word.startswith("http://127.0.0.1:")), None)
+        if address is None:
+            raise ConnectionRefusedError(f"{self._log} names no address yet")
+        url = address.removesuffix("/status") + path
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - loopback
+            return bytes(answer.read())
 
     def wait_begun(self, count: int, epoch: int) -> None:
         """Wait until `count` collectors of an epoch have begun; raises `TimedOut`."""

@@ -3,15 +3,17 @@
     python -m bench.micro.tracing [--rounds 400] [--messages 2000] [--share 0.01] [--rate 0]
                                   [--encode]
 
-One broker, one collector that orders five logs, messages of 100 bytes. Each arm has a log, a
+One broker, one collector that orders six logs, messages of 100 bytes. Each arm has a log, a
 producer and a consumer of its own, all open at the same time; the consumer reads a second log, too,
 so that there is an order. In each round every arm sends the same number of messages, at most 1,000
 of them without an outcome, and reads them message by message. The order of the arms rotates. Rounds
-are short, so that what else the machine does meets all arms alike. `--rate` sends so many messages
-in a second, instead of as many as can be.
+are short, so that what else the machine does meets all arms alike; what the process has loaded is
+left out of garbage collections, of which one would cost as much as a round. `--rate` sends so many
+messages in a second, instead of as many as can be.
 
     off        without `tracing`
     again      the same once more: what it differs from `off` is noise
+    unsampled  with `tracing`, and a share so small that no message is traced
     sdk        the same, and beside it OpenTelemetry's SDK alone: three spans without parent, link
                or attribute for the share of the messages. Cheaper than that `traced` cannot be
     traced     `tracing=` the share, 0.01 by default, at OpenTelemetry's SDK with a batch processor,
@@ -28,6 +30,7 @@ in a second, instead of as many as can be.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
 import statistics
@@ -48,13 +51,13 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from bench.harness import figures
 from bench.harness.rig import Rig, standing, ticks
 from multicast import Consumer, Producer
-from multicast.drivers.protocol import AppendOutcome
 from multicast.tracing.sent import ProducerSpans
 
 _SPANS = 3  # of a message with one consumer: multicast, order, deliver
 _CALLS = 2_000  # in a row: the batch processor's queue has room for 2,048 spans
-_BESIDE = "P5"  # the log that all arms read, and nobody writes
+_BESIDE = "P6"  # the log that all arms read, and nobody writes
 _BYTES = 100
+_NONE = 1e-12  # a share of the messages, of which no message is
 _IN_FLIGHT = 1000
 _ENCODER = "opentelemetry.exporter.otlp.proto.common.trace_encoder"
 _WARM_UP = 20  # rounds, until buffers and caches have what they need
@@ -132,6 +135,8 @@ def measure(
     """Return the medians of the rounds, and of the ratios within each."""
     made: list[Figures] = []
     names = list(arms)
+    gc.collect()
+    gc.freeze()
     for number in range(-_WARM_UP, rounds):
         if not number % _TOLD_EVERY:
             figures.progress(f"round {number} of {rounds}")
@@ -144,7 +149,7 @@ def measure(
     }
     # Ranks in a sorted sample between which its median lies, by the normal approximation.
     aside = math.ceil(_NORMAL_95 * math.sqrt(rounds) / 2)
-    for name in ("again", "sdk", "traced"):
+    for name in ("again", "unsampled", "sdk", "traced"):
         ratios = sorted(one[name] / one["off"] for one in made)
         summary[f"{name}_ratio"] = round(statistics.median(ratios), 3)
         summary[f"{name}_ratio_low"] = round(ratios[max(0, rounds // 2 - aside)], 3)
@@ -154,12 +159,11 @@ def measure(
 
 def calls(flush: Flush) -> Figures:
     """Return the least time of single calls."""
-    route: Any = None  # a message that is not sampled needs none
     draw = ProducerSpans(0.0)
     never = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.0))).get_tracer(__name__)
     always = trace.get_tracer(__name__)
     timed: dict[str, Callable[[], object]] = {
-        "draw": lambda: draw.message(route, (), _ignore),
+        "draw": lambda: draw.wants(()),
         "sampler": lambda: never.start_span("none"),
         "span": lambda: always.start_span("one").end(),
     }
@@ -167,10 +171,6 @@ def calls(flush: Flush) -> Figures:
         f"call_{name}_us": round(min(timeit.repeat(call, flush, number=_CALLS)) / _CALLS * 1e6, 2)
         for name, call in timed.items()
     }
-
-
-def _ignore(_: AppendOutcome) -> None:
-    """Ignore an outcome."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -186,13 +186,14 @@ def main(arguments: Sequence[str]) -> None:
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(sink))
     trace.set_tracer_provider(provider)
-    with standing(5) as rig, rig.collectors() as processes, ExitStack() as stack:
+    with standing(6) as rig, rig.collectors() as processes, ExitStack() as stack:
         processes.wait_healthy()
         arms: dict[str, ClientPair] = {}
         share = options.share
         shares = {
             "off": (0.0, 0.0),
             "again": (0.0, 0.0),
+            "unsampled": (_NONE, 0.0),
             "sdk": (0.0, share),
             "traced": (share, 0.0),
         }

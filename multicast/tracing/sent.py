@@ -1,9 +1,9 @@
 """The producer's spans: from the call to Kafka's acknowledgement, with their context in a header.
 
 `share` of the messages get a span, beside those that are sent inside a sampled span or carry the
-context of one. The draw comes before anything else is made or asked: without headers and without a
-context around, a message that loses it costs that draw and one look at the thread's context. What
-the SDK's sampler then says of a winner counts, too.
+context of one. `wants` decides that before anything is made or asked: without a `traceparent` and
+without a context around, a message that loses the draw costs that draw and one look at the thread's
+context. What the SDK's sampler then says of a winner counts, too.
 
 A message whose span is sampled carries the W3C header `traceparent` (and `tracestate`). It is an
 ordinary header, so every reader passes it on or ignores it. A message that is not sampled carries
@@ -23,7 +23,7 @@ from typing import Any
 from multicast.drivers.protocol import Appended, AppendOutcome, Headers
 from multicast.keyed import Batched
 from multicast.receipts import Route
-from multicast.tracing.context import PROPAGATOR, carried, first_header, tracer
+from multicast.tracing.context import carried, first_header, injected, tracer
 from topology import extra
 
 with extra("tracing"):
@@ -36,7 +36,6 @@ with extra("tracing"):
         StatusCode,
         Tracer,
         get_current_span,
-        set_span_in_context,
     )
 
 
@@ -47,15 +46,26 @@ class ProducerSpans:
         self._tracer = tracer()
         self._share = share
 
+    def wants(self, headers: Headers) -> bool:
+        """Say whether a message with these headers gets a span, if the SDK's sampler agrees.
+
+        Every message of a producer that traces comes here: most get no further.
+        """
+        if random() < self._share:  # noqa: S311 - a sample, no secret
+            return True
+        if headers and first_header(headers) is not None:
+            carrying = get_current_span(carried(headers))
+            if carrying is not INVALID_SPAN:
+                return carrying.get_span_context().trace_flags.sampled
+        around = get_current()
+        if not around:  # an empty context
+            return False
+        return get_current_span(around).get_span_context().trace_flags.sampled
+
     def message(
         self, route: Route, headers: Headers, done: Callable[[AppendOutcome], None]
     ) -> tuple[Headers, Callable[[AppendOutcome], None]]:
-        """Begin the span of one message; give its headers, and what takes its outcome."""
-        # An empty context is false: most messages get no further than this line.
-        if random() >= self._share and not (  # noqa: S311 - a sample, no secret
-            (headers or get_current()) and _in_sampled(headers)
-        ):
-            return headers, done
+        """Begin the span of one wanted message; give its headers, and what takes its outcome."""
         span = _begin(self._tracer, route, headers)
         if not span.is_recording():
             return headers, done
@@ -76,7 +86,7 @@ class ProducerSpans:
         Gives the messages with the header, what takes an outcome, and what takes the number of
         messages whose append has started.
         """
-        if random() >= self._share and not _in_sampled(()):  # noqa: S311 - a sample, no secret
+        if not self.wants(()):
             return messages, done, _ignore
         span = _begin(self._tracer, route, ())
         if not span.is_recording():
@@ -123,16 +133,6 @@ def _ignore(_: int) -> None:
     """Ignore how many appends have started."""
 
 
-def _in_sampled(headers: Headers) -> bool:
-    """Say whether a message is sent inside a sampled span, or carries the context of one."""
-    around: Span = INVALID_SPAN
-    if first_header(headers) is not None:
-        around = get_current_span(carried(headers))
-    if around is INVALID_SPAN:
-        around = get_current_span()
-    return around.get_span_context().trace_flags.sampled
-
-
 def _begin(tracer: Tracer, route: Route, headers: Headers) -> Span:
     parent = carried(headers) if first_header(headers) is not None else None
     return tracer.start_span(
@@ -154,9 +154,7 @@ def _injected(span: Span, headers: Headers) -> list[tuple[str, bytes]]:
     """Give the headers of a span's context; none if the application gave its own."""
     if first_header(headers) is not None:
         return []
-    carrier: dict[str, str] = {}
-    PROPAGATOR.inject(carrier, set_span_in_context(span))
-    return [(name, value.encode()) for name, value in carrier.items()]
+    return injected(span.get_span_context())
 
 
 def _end(span: Span, outcome: AppendOutcome | None) -> None:

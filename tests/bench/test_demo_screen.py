@@ -11,8 +11,12 @@ from bench.demo_screen import (
     phases,
     picture,
     quantiles,
+    show,
 )
+from multicast.history import HistoryBuilder
+from multicast.properties import check_all
 from tests.helpers.plans import poster
+from topology.measured_work import MeasuredWork, WorkRow
 
 S = 1_000_000_000
 
@@ -93,6 +97,58 @@ def test_the_picture_fits_80_columns_and_its_columns_count_up():
         counts = [int(row.split()[column]) for row in rows if row.split()[column] != "·"]
         assert counts == sorted(counts)
     assert all(row.split()[0].rpartition(":")[2].isdecimal() for row in rows)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsys, same):
+    teams = {
+        "one": [delivered("P1:0", 1, 0.2), delivered("P1:1", 4, 0.01), delivered("P1:2", 5.1, 2)],
+        "two": [delivered("P1:1", 4, 0.03)],
+    }
+    result = {
+        "messages": 3,
+        "deliveries": 4,
+        "seconds": 21.5,
+        "rate_per_s": 100.0,
+        "killed": "K2",
+        "phases": document(phases(teams, ["one"], 0, 5 * S)),
+        "replay": {"team": "one", "deliveries": 3, "seconds": 0.25, "same": same},
+    }
+    work = MeasuredWork(1.0, (WorkRow("K1", 5, 5, 2, 2),), (WorkRow("one", 0, None, 3, 3),), ())
+    report = check_all(HistoryBuilder().history())
+    show(result, report, work, teams)
+    lines = capsys.readouterr().out.splitlines()
+
+    def after(beginning):
+        (found,) = [line for line in lines if line.strip().startswith(beginning)]
+        return found.strip().removeprefix(beginning).split()
+
+    assert "21.5 s, broker and plan included" in lines[1]
+    # The three phases, each with its own figures, and none over all of them.
+    assert after("first 2 s") == ["1", "200.0", "ms", "200.0", "ms", "200.0", "ms"]
+    assert after("steady") == ["2", "30.0", "ms", "30.0", "ms", "30.0", "ms"]
+    assert after("caught in the failover") == ["1", *["2,000.0", "ms"] * 3]
+    failover = " ".join(after("Failover:"))
+    assert failover.startswith("collector K2 was killed")
+    assert failover.endswith("(one) got new messages again after 2.10 s, from its standby")
+    replayed = " ".join(after("Replay:"))
+    assert "once more, from the start, in 250 ms" in replayed
+    assert replayed.endswith("the same sequence" if same else "ANOTHER SEQUENCE")
+    assert after("message ") == ["one", "two"]
+    assert [after(f"P1:{offset}") for offset in range(3)] == [["1", "·"], ["2", "1"], ["3", "·"]]
+    assert after("Guarantees, checked over all deliveries:") == ["no", "violations"]
+    assert {verdict.guarantee for verdict in report.verdicts} <= {
+        line.strip().partition(":")[0] for line in lines
+    }
+    assert any("5 (5) entries passed on, 2 (2) dropped" in line for line in lines)
+    tries = [line.strip() for line in lines[lines.index("Try next:") + 1 :]]
+    program = demo_screen.program()
+    assert [line.removeprefix(f"{program} ").split()[:2] for line in tries] == [
+        ["demo", "--force"],
+        ["osn", "demo"],
+        ["local", "up"],
+        ["adopt", "TOPIC"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,9 @@ def test_the_report_tells_what_groups_will_not_see():
     assert set(made) == {"orders.Msg-TO", "orders.groups", "orders.bells"}
     said = "\n".join(report(read, plan, made))
     assert "old: P1, P2, P3, 7 records behind" in said
+    assert "They also see empty records with a header of amcast: amcast.epoch in each" in said
+    assert "and amcast.skip where a producer failed." in said
+    assert all(f"topic {name}: " in said for name in made)
     assert "They do not see messages to sets of several partitions: they stand in topic orders.groups." in said  # fmt: skip  # noqa: E501
     plan = solve(parse(interests_text(read, consumers_of(read, {}), [])))
     assert "orders.groups" not in topics_made(plan, [])

@@ -15,7 +15,7 @@ from collectors.testing.running import RunningTopic
 from multicast import Producer
 from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.errors import AppendRefused, UsageError
-from multicast.tracing.context import context_of
+from multicast.tracing.context import PROPAGATOR, context_of, injected
 from tests.helpers.system import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -179,6 +179,38 @@ def test_the_messages_of_one_call_share_a_span_and_each_has_its_delivery(topic, 
     assert {span.parent.span_id for span in deliveries} == {span.context.span_id for span in sent}
 
 
+def test_each_message_of_a_backlog_has_the_span_of_its_own_order_record(topic, spans):
+    # Init: of some sixty messages no two came in one order record; a few more share one.
+    with topic.producer(tracing=True) as producer:
+        for _ in range(60):
+            producer.multicast(b"x", to={"P1", "P2"}).ordered(PATIENCE_S)
+        producer.multicast_all([b"x"] * 40, to={"P1", "P2"}).ordered(PATIENCE_S)
+
+    # Test: read a few at a time.
+    delivered = {}
+    with topic.consumer("C1", group="C1-traced", tracing=True) as consumer:
+        while len(delivered) < 100:
+            for batch in consumer.poll(messages_max=7):
+                delivered |= {record.offset: batch.record for record in batch.records}
+        consumer.commit()
+
+    # Check.
+    offsets = {
+        span.context.span_id: span.attributes["messaging.kafka.offset"]
+        for span in spans("multicast")
+        if "messaging.kafka.offset" in span.attributes
+    }
+    orders = spans("order")
+    assert len(orders) == 100
+    single = [span for span in orders if span.parent.span_id in offsets]
+    assert len(single) == 60
+    for span in single:
+        offset = offsets[span.parent.span_id]
+        assert span.attributes["amcast.order.record"] == delivered[offset]
+    assert len(set(delivered.values())) > 60
+    received(topic, "C2", 100)
+
+
 def test_a_refused_message_is_an_error_of_its_span(topic, spans):
     with topic.producer(tracing=True) as producer:
         receipt = producer.multicast(bytes(TOO_LARGE), to={"P3"})
@@ -209,6 +241,21 @@ def test_a_span_of_the_application_can_continue_the_trace_of_a_message(topic, sp
     with trace.get_tracer("test").start_as_current_span("work", context_of(message)) as work:
         pass
     assert work.parent.span_id == one_of(spans("multicast")).context.span_id
+
+
+@pytest.mark.parametrize("state", [[], [("vendor", "1"), ("other", "a=b")]])
+@pytest.mark.parametrize("flags", [0, 1, 3])
+def test_the_headers_of_a_context_are_those_of_opentelemetrys_propagator(state, flags):
+    context = trace.SpanContext(
+        0x0AF7651916CD43DD8448EB211C80319C,
+        0x00AD6B7169203331,
+        is_remote=False,
+        trace_flags=trace.TraceFlags(flags),
+        trace_state=trace.TraceState(state),
+    )
+    carrier = {}
+    PROPAGATOR.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(context)))
+    assert injected(context) == [(name, text.encode()) for name, text in carrier.items()]
 
 
 def test_asyncio_clients_make_the_same_spans(topic, spans):

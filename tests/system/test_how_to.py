@@ -1,11 +1,12 @@
-"""The commands of the how-to pages deploy, monitor, re-plan and fail over, run as they stand.
+"""The commands of the how-to pages, run as they stand.
 
 Each page has a list here with all of its commands in its order, so a command that a page gains or
-changes must be run here, too.
+changes must be run here, too. The page adopt is run by `tests/collectors/test_adopt.py`.
 """
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from multicast.local.broker import free_ports
 from tests.helpers.system import PATIENCE_S, until
+from tests.ordering_osn.helpers.configs import CRYPTO, FABRIC
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1200)]
 
@@ -36,6 +39,15 @@ interest = ["P1", "P2"]
 name = "C2"
 interest = {interest}
 """
+CHANNEL = """
+topic = "{topic}"
+partitions = ["chain-a"]
+
+[[consumer]]
+name = "a"
+interest = ["chain-a"]
+"""
+ORDERER = CRYPTO / "ordererOrganizations/example.com/orderers/orderer.example.com"
 
 
 def commands(page):
@@ -46,8 +58,10 @@ def commands(page):
 class Operator:
     """Somebody with a shell in a folder of its own."""
 
-    def __init__(self, folder, bootstrap):
+    def __init__(self, folder, bootstrap, interests=INTERESTS):
         self.folder = folder
+        self.bootstrap = bootstrap
+        self.interests = interests
         self.topic = f"A-{uuid.uuid4().hex[:8]}"
         self.stack = ExitStack()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -57,7 +71,7 @@ class Operator:
         (folder / "amcast.toml").write_text(settings)
 
     def edit(self, interest):
-        text = INTERESTS.format(topic=self.topic, interest=str(interest).replace("'", '"'))
+        text = self.interests.format(topic=self.topic, interest=str(interest).replace("'", '"'))
         (self.folder / "interests.toml").write_text(text)
 
     def runs(self, command, *codes):
@@ -83,6 +97,10 @@ class Operator:
         finally:
             process.kill()
             process.wait(PATIENCE_S)
+
+    def log(self):
+        """Give what the commands wrote that run until their block ends."""
+        return (self.folder / "log").read_text(errors="replace")
 
     def starts(self, command):
         return self.stack.enter_context(self.running(command))
@@ -201,11 +219,79 @@ def fails_over(operator, run, first):
         operator.runs(command.replace("MESSAGE_ID", "P1:17"))
 
 
-def test_the_commands_of_four_pages_do_what_the_pages_say_one_after_the_other(operator):
-    run, first, _ = deploys(operator)
+def upgrades(operator, run, *processes):
+    step = follows(
+        "upgrade",
+        "amcast topology recover",
+        "amcast topology verify",
+        "amcast doctor",
+        "amcast collectors run",
+        "amcast collectors status --wait healthy --timeout 60s",
+        "amcast local up",
+    )
+    recover, verify, doctor, again, healthy, _ = step  # the last one is the version's, not a step
+    assert again == run
+    for process in processes:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        operator.starts(again)
+        operator.runs(healthy)
+    for command in (recover, verify, doctor):
+        operator.runs(command)
+
+
+def sizes(operator):
+    step = follows(
+        "size",
+        "amcast topology plan interests.toml --from-cluster --window 60",
+        "amcast topology plan interests.toml",
+        "amcast topology apply",
+        "amcast bench run WORKLOAD",
+    )
+    by_rates, plan, _, bench = step  # the third one is named, for what it refuses
+    operator.runs(by_rates.replace("--window 60", "--window 1"))
+    assert "C1" in operator.runs(f"{plan} --explain C1")
+    small = "messages=40", "warm_up=10", "pairs=1", "load=100", '\'arms=["plain", "ordered"]\''
+    workload = " --set ".join(("tenth", *small))
+    assert "ordered / plain" in operator.runs(bench.replace("WORKLOAD", workload))
+
+
+def orders_for_fabric(operator):
+    _, join, run, inspect = follows(  # the plan of one channel has no collectors
+        "order-for-fabric",
+        "amcast collectors run",
+        "amcast osn join --folder node1 --genesis-block chain-a.block",
+        "amcast osn run --folder node1 --msp MSP_FOLDER --msp-id OrdererMSP "
+        "--listen 127.0.0.1:7050",
+        "amcast osn inspect --folder node1",
+    )
+    operator.runs("amcast topology plan interests.toml --out plan.json")
+    operator.runs("amcast topology apply plan.json")
+    shutil.copy(FABRIC / "chain-a.block", operator.folder)
+    operator.runs(join)
+    (port,) = free_ports(1)
+    run = run.replace("MSP_FOLDER", str(ORDERER / "msp")).replace("7050", str(port))
+    with operator.running(f"{run} --operations off"):
+        until(lambda: f"127.0.0.1:{port}" in operator.log(), "a node that listens")
+        assert "chain-a" in operator.runs(inspect)
+
+
+def test_the_commands_of_the_pages_do_what_the_pages_say_one_after_the_other(operator):
+    run, first, second = deploys(operator)
     monitors(operator)
     replans(operator)
     fails_over(operator, run, first)
+    upgrades(operator, run, second)
+    sizes(operator)
     # Nothing is lost on the way, and the order is right.
     operator.runs("amcast receive --name C1 --until-end --history all.jsonl")
     operator.runs("amcast verify all.jsonl")
+
+
+def test_a_node_of_the_ordering_service_runs_as_its_page_says(kafka_cluster, tmp_path):
+    someone = Operator(tmp_path, kafka_cluster.bootstrap, CHANNEL)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        orders_for_fabric(someone)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -121,12 +121,14 @@ def test_a_relay_that_turns_two_messages_round_is_found_logged_and_told(
                 until(lambda: check.status()["state"] == "violated", "the violation")
                 until(lambda: state_of(standby) == "violated", "the standby's violation")
                 told = standby.status()["check"]["witness"]
+                scraped = standby.page("/metrics").decode()
             finally:
                 check.stop()
                 check.join(PATIENCE_S)
     status = check.status()
     assert status["violations"] == 1
     assert told == status["witness"]
+    assert f'amcast_check_violations_total{{topic="{system.topic}"}} 1.0' in scraped
     assert all(name in status["witness"] for name in ("C1", "C2", "P1:0", "P2:0"))
     errors = [record for record in caplog.records if record.name == "amcast.check"]
     assert [record.levelname for record in errors] == ["ERROR"]

@@ -1,7 +1,7 @@
 """The wheel and the source distribution: built, compared, installed in an empty environment, used.
 
-Nothing is fetched: the build uses this environment's setuptools, and what the wheel requires is
-copied from this environment.
+Nothing is fetched but pyright: the build uses this environment's setuptools, and what the wheel
+requires is copied from this environment.
 """
 
 import shutil
@@ -14,6 +14,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+
+from tests.system.clients import installed as installed_clients
 
 ROOT = Path(__file__).parents[2]
 BARE = {"kafka-python", "crc32c", "confluent-kafka"}
@@ -118,6 +120,9 @@ def test_the_wheel_requires_three_packages_without_extras(bare):
     ]
     assert len(required) == len(BARE)
     assert "License-Expression: Apache-2.0" in lines
+    classifiers = {line.removeprefix("Classifier: ") for line in lines}
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)} < classifiers
+    assert "Typing :: Typed" in classifiers
 
 
 def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
@@ -151,19 +156,32 @@ def test_the_command_of_a_bare_installation_names_the_extra(bare, tmp_path):
     )
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_mypy_sees_the_types_from_another_project(kind, source, bare, tmp_path):
-    installed = bare
-    if kind == "editable":
-        installed = environment(
-            tmp_path / "environment", build("editable", source, tmp_path / "built")
-        )
-        (packages,) = installed.glob("lib/python*/site-packages")
-        (path,) = packages.glob("__editable__*")
-        assert path.read_text(encoding="utf-8").strip() == str(source)
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "program.py").write_text(TYPED, encoding="utf-8")
+@pytest.fixture(scope="module")
+def editable(source, tmp_path_factory):
+    """An environment with an editable installation: one line with the folder's path."""
+    folder = tmp_path_factory.mktemp("editable")
+    made = environment(folder / "environment", build("editable", source, folder / "built"))
+    (packages,) = made.glob("lib/python*/site-packages")
+    (path,) = packages.glob("__editable__*")
+    assert path.read_text(encoding="utf-8").strip() == str(source)
+    return made
+
+
+@pytest.fixture(params=["bare", "editable"])
+def installed(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Another project, which uses amcast, with one mistake."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "program.py").write_text(TYPED, encoding="utf-8")
+    return folder
+
+
+def test_mypy_sees_the_types_from_another_project(installed, project):
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable")
     done = run(*mypy, installed / "bin" / "python", "program.py", cwd=project, expected=1)
     lines = done.stdout.splitlines()
@@ -171,3 +189,13 @@ def test_mypy_sees_the_types_from_another_project(kind, source, bare, tmp_path):
     assert "-> multicast.aio.consumer.AsyncConsumer" in lines[1]
     assert 'Argument 1 to "Producer" has incompatible type "int"' in lines[2]
     assert lines[3].startswith("Found 1 error")
+
+
+def test_pyright_sees_the_types_from_another_project(installed, project):
+    pyright = (*installed_clients.pyright(), "--pythonpath")
+    done = run(*pyright, installed / "bin" / "python", "program.py", cwd=project, expected=1)
+    lines = done.stdout.splitlines()
+    assert 'Type of "Producer" is "type[Producer]"' in lines[1]
+    assert 'Type of "aio.AsyncConsumer" is "type[AsyncConsumer]"' in lines[2]
+    assert 'cannot be assigned to parameter "bootstrap" of type "str"' in lines[3]
+    assert lines[-1] == "1 error, 0 warnings, 2 informations"

@@ -1,8 +1,9 @@
-"""The three clients, fetched from their registries once and kept in the user's cache.
+"""The three clients and pyright, fetched from their registries once and kept in the user's cache.
 
-Out: a command line for each, to which the client's arguments are appended. Everything is pinned by
-checksum: `java/jars.lock`, `javascript/package-lock.json`, `python/requirements.lock`. What was
-fetched for other pins is left alone: the folder's name holds a digest of the lock.
+Out: a command line for each, to which the program's arguments are appended. Everything is pinned by
+checksum: `java/jars.lock`, `package-lock.json` of `javascript` and `pyright`,
+`python/requirements.lock`. What was fetched for other pins is left alone: the folder's name holds a
+digest of the lock.
 """
 
 import contextlib
@@ -53,15 +54,24 @@ def java():
     return [os.fspath(machine.executable), "-cp", path, os.fspath(HERE / "java/Client.java")]
 
 
-def javascript():
+def node_modules(program):
+    """Give the folder of packages that npm fetched by the program's lock."""
     assert shutil.which("npm"), "there is no npm (Node.js): see the README's set-up"
-    with kept("javascript", "package.json", "package-lock.json") as (folder, complete):
+    with kept(program, "package.json", "package-lock.json") as (folder, complete):
         if not complete:
             for name in ("package.json", "package-lock.json"):
-                shutil.copy(HERE / "javascript" / name, folder)
+                shutil.copy(HERE / program / name, folder)
             run(["npm", "ci", "--ignore-scripts", "--prefix", os.fspath(folder)])
-    path = f"NODE_PATH={folder / 'node_modules'}"
+    return folder / "node_modules"
+
+
+def javascript():
+    path = f"NODE_PATH={node_modules('javascript')}"
     return ["env", path, "node", os.fspath(HERE / "javascript/client.js")]
+
+
+def pyright():
+    return [shutil.which("node"), os.fspath(node_modules("pyright") / "pyright/index.js")]
 
 
 def python():

@@ -1,0 +1,148 @@
+"""How the live page draws a large plan, in a real headless Chromium; the plan is made up.
+
+How smoothly it does is measured by `python -m bench.live_page.frames`.
+"""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from bench.live_page import frames
+from bench.live_page.browser import browser
+from bench.live_page.frames import MadeUpObserver, large_plan
+from tests.collectors.live.test_browser import Page
+from tests.helpers.system import until
+
+pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(300)]
+COLLECTORS, LOGS = 200, 1000
+HOME, END = "\ue011", "\ue010"  # as WebDriver names these keys
+ELEMENTS_MAX = 3000  # a row of each collector and of each log would be above ten thousand
+CONTRAST_MIN = 4.5  # of text, by the Web Content Accessibility Guidelines 2.2, level AA
+STATES = {"up", "behind", "held", "down", "no answer", "starting"}
+
+
+@pytest.fixture(scope="module")
+def large():
+    observers = []
+
+    class KeptObserver(MadeUpObserver):
+        def __init__(self, plan):
+            observers.append(self)
+            super().__init__(plan)
+
+    with pytest.MonkeyPatch.context() as patch, browser() as opened:
+        patch.setattr(frames, "MadeUpObserver", KeptObserver)
+        with frames.served(large_plan(COLLECTORS, LOGS)) as url:
+            opened.get(url)
+            page = Page(opened)
+            until(lambda: page.text("t-logs") == "1,000", "a page with all logs")
+            yield SimpleNamespace(opened=opened, page=page, observer=lambda: observers[-1])
+            assert page.complaints() == []
+
+
+ACTIVE = """const box = document.getElementById(arguments[0]);
+  const active = document.getElementById(box.getAttribute('aria-activedescendant'));
+  const [outer, inner] = [box, active].map((each) => each.getBoundingClientRect());
+  return [active.ariaRowIndex, box.ariaRowCount,
+    outer.top - 1 <= inner.top && inner.bottom <= outer.bottom + 1]"""
+
+
+@pytest.mark.parametrize(("box", "count"), [("tree", str(COLLECTORS)), ("logs", str(LOGS))])
+def test_only_rows_in_sight_are_elements_and_keys_reach_the_last_one(large, box, count):
+    large.page.run("document.getElementById(arguments[0]).focus()", box)
+    large.page.press(END)
+    until(lambda: large.page.run(ACTIVE, box) == [count, count, True], "the last row")
+    assert large.page.run("return document.querySelectorAll('*').length") < ELEMENTS_MAX
+    large.page.press(HOME)
+    until(lambda: large.page.run(ACTIVE, box) == ["1", count, True], "the first row")
+
+
+def test_a_line_is_as_wide_as_its_rate_and_a_sparkline_has_a_point_for_each_tick(large):
+    def drawn():
+        # In one turn of the page: the next tick changes both sides.
+        return large.page.run(
+            """tree.render(); edges.render();
+            return [...edges.paths].filter(([, group]) => group.edge).map(([name, group]) =>
+              [moment.collectors[name][2], Number(group.edge.getAttribute('stroke-width')),
+               group.edge.getAttribute('class')])"""
+        )
+
+    until(lambda: any(relayed > 0 for relayed, *_ in drawn()), "what is relayed")
+    lines = drawn()
+    assert len(lines) == COLLECTORS - 1  # all but the root
+    for relayed, width, kind in lines:
+        assert kind == ("flows" if relayed > 0 else "idle")
+        assert width > 1.5 if relayed > 1 else width >= 1.5
+    widths = [width for _, width, _ in sorted(lines)]
+    assert widths == sorted(widths)
+
+    def points():
+        return large.page.run(
+            """tree.render();
+            const row = tree.pool.find((row) => !row.hidden), name = row.name.textContent;
+            return [row.spark.children[1].getAttribute('d'), sparks.get(name)]"""
+        )
+
+    until(lambda: len(points()[1]) >= 4, "four ticks")
+    path, rates = points()
+    heights = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path)]
+    assert len(heights) == len(rates)
+    by_rate = [height for _, height in sorted(zip(rates, heights, strict=True))]
+    assert by_rate == sorted(by_rate, reverse=True)  # the page's y grows downwards
+
+
+def test_each_state_has_a_word_and_a_shape_of_its_own(large):
+    shapes = """return [...document.querySelectorAll(arguments[0])].map((row) =>
+      [(row.querySelector('.state') || row).innerText,
+       row.querySelector('svg path').getAttribute('d')
+       + row.querySelector('svg').getAttribute('fill-opacity')])"""
+    legend = dict(large.page.run(shapes, "#legend li[data-state]"))
+    assert set(legend) == STATES
+    assert len(set(legend.values())) == len(STATES)
+
+    def in_tree():
+        return dict(large.page.run(f"tree.render(); {shapes}", "#tree .row:not([hidden])"))
+
+    until(lambda: "down" in in_tree(), "a collector that is down")
+    assert in_tree().items() <= legend.items()
+
+
+def luminance(colour):
+    """The relative luminance of "rgb(r, g, b)", by the same guidelines."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_dark_and_light_follow_the_systems_setting_and_texts_have_contrast(large):
+    script = """const probe = document.body.appendChild(document.createElement('i'));
+      const of = (name) => { probe.style.color = `var(--${name})`;
+        return getComputedStyle(probe).color };
+      const found = Object.fromEntries(arguments[0].map((name) => [name, of(name)]));
+      probe.remove(); return found"""
+    texts = ("ink", "soft", "up", "behind", "held", "down", "silent", "starting")
+    papers = []
+    for scheme in ("dark", "light"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        large.opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        colours = large.page.run(script, [*texts, "paper", "card"])
+        papers.append(luminance(colours["paper"]))
+        for text in texts:
+            dark, light = sorted(luminance(colours[name]) for name in (text, "card"))
+            assert (light + 0.05) / (dark + 0.05) >= CONTRAST_MIN, (scheme, text)
+    assert papers[0] < 0.1
+    assert papers[1] > 0.8
+
+
+def test_the_verdict_of_the_running_check_is_a_total_with_its_witness(large):
+    until(lambda: large.page.text("t-check") == "off", "no check")
+    picture = large.observer().picture
+    picture.check = {"state": "ok", "messages": 4711}
+    until(lambda: large.page.text("t-check") == "in order", "the verdict")
+    assert large.page.text("t-check-sub") == "4,711 messages"
+    picture.check = {"state": "violated", "violations": 1, "witness": "C1 delivered a before b"}
+    until(lambda: large.page.text("t-check") == "violated", "the violation")
+    assert large.page.text("t-check-sub") == "C1 delivered a before b"
+    tone = "return document.getElementById('tile-check').dataset.tone"
+    assert large.page.run(tone) == "down"

@@ -63,6 +63,9 @@ class Engine:
         self.control: ControlState
         self.page = page
         self.ended_processes = EndedProcesses()
+        # By the name of a collector that has frozen in this process: the epoch that comes next for
+        # it, and when that was (`time.monotonic`).
+        self.frozen: dict[str, tuple[int, float]] = {}
         self._control_partition = control_partition(topic)
         self._instances: dict[Hosted, None] = {}
         self._lock = threading.Lock()  # of the instances

@@ -69,7 +69,6 @@ class CollectorInstance:
         self._limits = limits
         self._starts: Mapping[int, int] = {}  # of the logs in the epoch
         self._control_seen = (0, 0)
-        self._replanning_s: float | None = None
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
@@ -108,9 +107,7 @@ class CollectorInstance:
             if self.over or self.begun:
                 return
             self._runner.begin(self._make_core(state, own_end))
-            following, frozen_at = self._engine.frozen.pop(self.name, (0, 0.0))
-            if following == self.plan.epoch:
-                self._replanning_s = time.monotonic() - frozen_at
+            self._engine.pauses.begun(self.name, self.plan.epoch, time.monotonic())
         self._runner.take_known_ends()
         self.control_changed(self._engine.control)  # it may have changed since `state`
 
@@ -153,7 +150,7 @@ class CollectorInstance:
             begun=begun,
             role="primary" if self.role.primary else "standby",
             entries=entries_of(self.plan, self.name, self.entries),
-            replanning_seconds=self._replanning_s,
+            replanning_seconds=self._engine.pauses.seconds(self.name, self.plan.epoch),
             progress=self._runner.progress(self._starts) if begun else None,
         )
         return snapshot.to_json()
@@ -182,7 +179,7 @@ class CollectorInstance:
             if self.begun and self.core.frozen:
                 last = self._engine.control.last_epoch(self.plan.epoch, self.name)
                 if last is not None:
-                    self._engine.frozen[self.name] = (last + 1, time.monotonic())
+                    self._engine.pauses.frozen(self.name, last + 1, time.monotonic())
         self._runner.close()
         self._engine.leave(self, self._runner.address.address)
         self.on_end()

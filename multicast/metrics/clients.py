@@ -13,7 +13,7 @@ that is closed the counters stay, as Prometheus' `rate` expects, and its gauges 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from multicast.errors import AmcastError
@@ -71,6 +71,7 @@ FAMILIES = (
     _BUFFERED, _BUFFERED_BYTES, _PAUSED, _VOID, _READ, _DROPPED, _REPLANNING,
 )  # fmt: skip
 _GREATEST = (_EPOCH, _REPLANNING)
+_Lags = list[tuple[ConsumerCounts, Mapping[str, int]]]
 
 
 class _Sums:
@@ -126,7 +127,8 @@ class ClientMetrics(FamilyCollector):
         self._lock = threading.Lock()
         self._clients: list[CountedClient] = []
         self._closed = _Sums()
-        self._asking: threading.Thread | None = None
+        self._asking = threading.Thread()  # the last one that asked for lags, and its answers
+        self._answers: _Lags = []
         for client in clients:
             self.add(client)
 
@@ -150,16 +152,14 @@ class ClientMetrics(FamilyCollector):
                 if isinstance(counts, ConsumerCounts):
                     consumers.append(counts)
             sums.add_all(self._closed)
-        for counts, lags in self._lags(consumers):
+        for counts, lags in self._lags(consumers) if consumers else ():
             for log, lag in lags.items():
                 sums.add_value(_LAG, (counts.topic, counts.consumer, log), lag)
         return sums.samples()
 
-    def _lags(
-        self, consumers: list[ConsumerCounts]
-    ) -> list[tuple[ConsumerCounts, Mapping[str, int]]]:
-        """Ask for the lags in a thread, as it may block for longer than a scrape has time."""
-        answers: list[tuple[ConsumerCounts, Mapping[str, int]]] = []
+    def _lags(self, consumers: Sequence[ConsumerCounts]) -> _Lags:
+        """Ask in a thread, as it may block for longer than a scrape has time; all wait for it."""
+        answers: _Lags = []
 
         def ask() -> None:
             for counts in consumers:
@@ -167,10 +167,11 @@ class ClientMetrics(FamilyCollector):
                     answers.append((counts, counts.lags()))
 
         with self._lock:
-            if not consumers or (self._asking is not None and self._asking.is_alive()):
-                return []
-            asking = self._asking = threading.Thread(target=ask, name="amcast-lags", daemon=True)
-            asking.start()
+            if not self._asking.is_alive():
+                self._asking = threading.Thread(target=ask, name="amcast-lags", daemon=True)
+                self._asking.start()
+                self._answers = answers
+            asking, answers = self._asking, self._answers
         asking.join(_ENDS_S)
         return list(answers)
 

@@ -15,6 +15,8 @@ messages a second.
     cpu_us     CPU of an arm's process for one message, sent and received, all threads: microseconds
     ratio      to `off` (or `base`) in the same round: the median over the rounds
     low, high  the median lies between them with a probability of 95 %
+    scrape_cpu_ms  CPU of one scrape while nothing is sent, the request for the lags among it
+    scrape_share   that, as a share of what the messages of one round cost in `off`
     call       messages of one call: 1 is `multicast`, received one by one; else `multicast_all`,
                received in batches
 """
@@ -38,6 +40,7 @@ from multicast.errors import AmcastError
 
 _BESIDE = "P5"  # the log that all arms read, and nobody writes: so there is an order
 _SCRAPE_S = 30.0
+_SCRAPES = 200  # for the cost of one alone
 _WARM_UP = 3  # rounds, until buffers and caches have what they need
 _CLIENT = Path(__file__).with_name("client.py")
 _ADDRESS = re.compile(r"metrics: (\S+)")
@@ -74,15 +77,37 @@ class ArmProcess:
         self._process.wait()
 
     def cpu_us(self, messages: int) -> float:
-        """Send and receive so many messages; give the CPU for each."""
+        """Send and receive so many messages, and scrape once meanwhile; give the CPU for each."""
+        began_s = self._cpu_s()
+        self._ask(messages)
+        if self._page is not None:
+            self._scrape()
+        return (self._answer() - began_s) / messages * 1e6
+
+    def scrape_ms(self) -> float:
+        """Give the CPU of one scrape while nothing is sent."""
+        began_s = self._cpu_s()
+        for _ in range(_SCRAPES):
+            self._scrape()
+        return (self._cpu_s() - began_s) / _SCRAPES * 1e3
+
+    def _cpu_s(self) -> float:
+        self._ask(0)
+        return self._answer()
+
+    def _ask(self, messages: int) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(f"{messages}\n")
         self._process.stdin.flush()
-        if self._page is not None:
-            with urllib.request.urlopen(self._page, timeout=_SCRAPE_S) as answer:  # noqa: S310
-                answer.read()
+
+    def _answer(self) -> float:
+        assert self._process.stdout is not None
         return float(self._process.stdout.readline())
+
+    def _scrape(self) -> None:
+        assert self._page is not None
+        with urllib.request.urlopen(self._page, timeout=_SCRAPE_S) as answer:  # noqa: S310
+            answer.read()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -108,6 +133,10 @@ def main(arguments: Sequence[str]) -> None:
             arms, options.rounds, lambda arm: arm.cpu_us(options.messages), warm_up=_WARM_UP
         )
         measured = medians(made, "cpu_us") | ratios(made, "base" if options.base else "off")
+        scrape_ms = arms["scraped"].scrape_ms()
+        measured["scrape_cpu_ms"] = round(scrape_ms, 2)
+        round_ms = measured["off_cpu_us"] * options.messages / 1e3
+        measured["scrape_share"] = round(scrape_ms / round_ms, 4)
         document = figures.document("metrics", measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 

@@ -3,7 +3,7 @@
     client.py BOOTSTRAP TOPIC LOG BESIDE CALL off|scraped
 
 Reads numbers of messages from stdin, one a line: sends and receives so many, and writes the CPU
-microseconds of this process for each of them. It imports `multicast` only, which may be that of
+seconds that this process has used so far. It imports `multicast` only, which may be that of
 another checkout (PYTHONPATH).
 """
 
@@ -23,9 +23,8 @@ _CALLS_IN_FLIGHT = 1000  # by single messages; some calls with many
 _MESSAGES_IN_FLIGHT = 20_000
 
 
-def _round(producer: Producer, consumer: Consumer, log: str, messages: int, call: int) -> float:
+def _round(producer: Producer, consumer: Consumer, log: str, messages: int, call: int) -> None:
     payloads = [bytes(_BYTES)] * call
-    began = time.process_time()
     pending: deque[Any] = deque()
     ahead = min(_CALLS_IN_FLIGHT, _MESSAGES_IN_FLIGHT // call)
     for _ in range(messages // call):
@@ -48,7 +47,6 @@ def _round(producer: Producer, consumer: Consumer, log: str, messages: int, call
             left -= len(batch.records)
             if not left:
                 break
-    return (time.process_time() - began) / messages * 1e6
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -67,8 +65,9 @@ def main(arguments: Sequence[str]) -> None:
             metrics.add(producer)
             metrics.add(consumer)
         for line in sys.stdin:
-            cpu_us = _round(producer, consumer, log, int(line), int(call))
-            sys.stdout.write(f"{cpu_us}\n")
+            if int(line):
+                _round(producer, consumer, log, int(line), int(call))
+            sys.stdout.write(f"{time.process_time()}\n")
             sys.stdout.flush()
 
 

@@ -16,16 +16,28 @@ Round = dict[str, float]
 
 
 def in_turns(
-    arms: Mapping[str, _Arm], rounds: int, once: Callable[[_Arm], float], *, warm_up: int
+    arms: Mapping[str, _Arm],
+    rounds: int,
+    once: Callable[[_Arm, int], float],
+    *,
+    warm_up: int,
+    slices: int = 1,
 ) -> list[Round]:
-    """Measure each arm once in each round, in an order that rotates; leave out the first rounds."""
+    """Measure each arm in each round, in an order that rotates; leave out the first rounds.
+
+    A round has slices, in each of which every arm has one turn: `once` gets its number. An arm's
+    figure of a round is the mean of its slices.
+    """
     made: list[Round] = []
     names = list(arms)
     for number in range(-warm_up, rounds):
         if not number % _TOLD_EVERY:
             figures.progress(f"round {number} of {rounds}")
-        names = [*names[1:], names[0]]
-        one = {name: once(arms[name]) for name in names}
+        one = dict.fromkeys(arms, 0.0)
+        for part in range(slices):
+            names = [*names[1:], names[0]]
+            for name in names:
+                one[name] += once(arms[name], part) / slices
         if number >= 0:
             made.append(one)
     return made

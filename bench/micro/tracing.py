@@ -173,7 +173,7 @@ def main(arguments: Sequence[str]) -> None:
         made = in_turns(
             arms,
             options.rounds,
-            lambda arm: arm.cpu_us(options.messages, options.rate, provider.force_flush),
+            lambda arm, _: arm.cpu_us(options.messages, options.rate, provider.force_flush),
             warm_up=_WARM_UP,
         )
         measured = medians(made, "cpu_us") | ratios(made, "off")

@@ -3,9 +3,9 @@
     python -m bench.micro.metrics [--rounds 60] [--messages 100000] [--call 256] [--base FOLDER]
 
 One broker, one collector that orders all logs, messages of 100 bytes. Each arm is a process with a
-log, a producer and a consumer of its own. In each round every arm in turn sends and receives the
-same number of messages, as fast as it can. So a scrape in a round is one scrape a second at so many
-messages a second.
+log, a producer and a consumer of its own. In each round every arm sends and receives the same
+number of messages, as fast as it can, in ten slices, in which the arms take turns. One scrape in a
+round is one scrape a second at so many messages a second.
 
     off        nothing is registered or scraped; the clients count, as they always do
     again      the same once more: what it differs from `off` is noise
@@ -41,6 +41,7 @@ from multicast.errors import AmcastError
 _BESIDE = "P5"  # the log that all arms read, and nobody writes: so there is an order
 _SCRAPE_S = 30.0
 _SCRAPES = 200  # for the cost of one alone
+_SLICES = 10  # of a round: short, so that what else the machine does meets all arms alike
 _WARM_UP = 3  # rounds, until buffers and caches have what they need
 _CLIENT = Path(__file__).with_name("client.py")
 _ADDRESS = re.compile(r"metrics: (\S+)")
@@ -76,11 +77,11 @@ class ArmProcess:
         self._process.stdin.close()
         self._process.wait()
 
-    def cpu_us(self, messages: int) -> float:
+    def cpu_us(self, messages: int, *, scrape: bool) -> float:
         """Send and receive so many messages, and scrape once meanwhile; give the CPU for each."""
         began_s = self._cpu_s()
         self._ask(messages)
-        if self._page is not None:
+        if scrape and self._page is not None:
             self._scrape()
         return (self._answer() - began_s) / messages * 1e6
 
@@ -130,7 +131,11 @@ def main(arguments: Sequence[str]) -> None:
             for number, name in enumerate(names, start=1)
         }
         made = in_turns(
-            arms, options.rounds, lambda arm: arm.cpu_us(options.messages), warm_up=_WARM_UP
+            arms,
+            options.rounds,
+            lambda arm, part: arm.cpu_us(options.messages // _SLICES, scrape=part == 0),
+            warm_up=_WARM_UP,
+            slices=_SLICES,
         )
         measured = medians(made, "cpu_us") | ratios(made, "base" if options.base else "off")
         scrape_ms = arms["scraped"].scrape_ms()

@@ -1,6 +1,7 @@
 """Measures what metrics cost a process with a producer and a consumer: its CPU for each message.
 
     python -m bench.micro.metrics [--rounds 60] [--messages 100000] [--call 256] [--base FOLDER]
+                                  [--freeze]
 
 One broker, one collector that orders all logs, messages of 100 bytes. Each arm is a process with a
 log, a producer and a consumer of its own. In each round every arm sends and receives the same
@@ -17,12 +18,15 @@ round is one scrape a second at so many messages a second.
     low, high  the median lies between them with a probability of 95 %
     scrape_cpu_ms  CPU of one scrape while nothing is sent, the request for the lags among it
     scrape_share   that, as a share of what the messages of one round cost in `off`
+    freeze     each arm calls `gc.freeze()` once its clients are open: else each full collection of
+               garbage scans all imported modules, those of `prometheus_client` among them
     call       messages of one call: 1 is `multicast`, received one by one; else `multicast_all`,
                received in batches
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -50,11 +54,13 @@ _ADDRESS = re.compile(r"metrics: (\S+)")
 class ArmProcess:
     """The process of one arm; a context manager."""
 
-    def __init__(self, rig: Rig, arm: str, number: int, call: int, source: Path | None) -> None:
-        words = [rig.bootstrap, rig.topic, f"P{number}", _BESIDE, str(call)]
+    def __init__(self, rig: Rig, arm: str, number: int, options: argparse.Namespace) -> None:
+        source = options.base if arm == "base" else None
         mode = "scraped" if arm == "scraped" else "off"
+        objects = "frozen" if options.freeze else "collected"
+        words = [rig.bootstrap, rig.topic, f"P{number}", _BESIDE, str(options.call), mode, objects]
         self._process = subprocess.Popen(
-            [sys.executable, str(_CLIENT), *words, mode],
+            [sys.executable, str(_CLIENT), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if mode == "scraped" else None,
@@ -118,16 +124,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="of each arm in a round")
     parser.add_argument("--call", type=int, default=256, help="messages of one call")
     parser.add_argument("--base", type=Path, help="a checkout to compare with")
+    parser.add_argument("--freeze", action="store_true", help="gc.freeze() in all arms")
     options = parser.parse_args(arguments)
     names = ["off", "again", "scraped", *(["base"] if options.base else [])]
     with standing(5) as rig, rig.collectors() as processes, ExitStack() as opened:
         processes.wait_healthy()
         arms = {
-            name: opened.enter_context(
-                ArmProcess(
-                    rig, name, number, options.call, options.base if name == "base" else None
-                )
-            )
+            name: opened.enter_context(ArmProcess(rig, name, number, options))
             for number, name in enumerate(names, start=1)
         }
         made = in_turns(

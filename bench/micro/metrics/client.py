@@ -1,6 +1,6 @@
 """One arm of the benchmark: a process with a producer and a consumer.
 
-    client.py BOOTSTRAP TOPIC LOG BESIDE CALL off|scraped
+    client.py BOOTSTRAP TOPIC LOG BESIDE CALL off|scraped collected|frozen
 
 Reads numbers of messages from stdin, one a line: sends and receives so many, and writes the CPU
 seconds that this process has used so far. It imports `multicast` only, which may be that of
@@ -9,6 +9,7 @@ another checkout (PYTHONPATH).
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections import deque
@@ -51,7 +52,7 @@ def _round(producer: Producer, consumer: Consumer, log: str, messages: int, call
 
 def main(arguments: Sequence[str]) -> None:
     """Serve rounds until stdin ends."""
-    bootstrap, topic, log, beside, call, arm = arguments
+    bootstrap, topic, log, beside, call, arm, objects = arguments
     place: dict[str, Any] = {"bootstrap": bootstrap, "topic": topic}
     with ExitStack() as opened:
         consumer = opened.enter_context(
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str]) -> None:
             metrics = opened.enter_context(serving(0))
             metrics.add(producer)
             metrics.add(consumer)
+        if objects == "frozen":
+            gc.collect()
+            gc.freeze()
         for line in sys.stdin:
             if int(line):
                 _round(producer, consumer, log, int(line), int(call))

@@ -71,6 +71,10 @@ _HELD = MetricFamily(
     _COLLECTOR,
     "Logs that an open transaction holds",
 )
+_REPLANNING = MetricFamily(
+    "amcast_collector_replanning_seconds", MetricKind.GAUGE, _COLLECTOR,
+    "How long the last change of plan stopped it: from its freeze to the next epoch's begin",
+)  # fmt: skip
 _APPENDS = MetricFamily(
     "amcast_collector_append_seconds", MetricKind.HISTOGRAM, _COLLECTOR,
     "From the append of an order record to its acknowledgement",
@@ -89,6 +93,7 @@ _BUILD = MetricFamily(
 FAMILIES = (
     *(family for family, _ in (*_OF_COLLECTORS, *_ENTRIES)),
     _HELD,
+    _REPLANNING,
     _APPENDS,
     *(family for family, _ in _CHECK),
     _BUILD,
@@ -108,6 +113,8 @@ def samples_of(status: Mapping[str, Any]) -> Samples:
         labels = (topic, node["node"])
         for family, value in _values(node):
             taken[family.name] += _samples(labels, value)
+        if node.get("replanning_seconds") is not None:
+            taken[_REPLANNING.name].append(LabelledValue(labels, node["replanning_seconds"]))
         if "append_seconds" in node:
             appends = node["append_seconds"]
             taken[_APPENDS.name].append(LabelledValue(labels, appends["sum"], appends["counts"]))

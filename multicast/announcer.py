@@ -1,4 +1,4 @@
-"""Sends a producer's announcements: datagrams to a log's collector about messages on their way.
+"""Counts a producer's appends, and announces them: datagrams to a log's collector.
 
 The producer calls `sent` right after it has started an append, and `settled` when the outcome is
 known. A thread follows the control topic, where collectors publish their addresses.
@@ -11,6 +11,10 @@ A producer's first append to a log takes up to a second: the client looks up the
 and gets its producer ID. A collector takes an announced message that does not come for as long to
 be lost, and fills its place with a skip. So until the first outcome of a log is known, datagrams
 only introduce the producer (0 sent); the first outcome is announced at once.
+
+The counts serve metrics, too (`multicast/metrics/`), so they are kept where nothing is announced.
+How long an append takes is measured for one message of a log at a time: the next one is timed once
+the last one has its outcome. So the measurement costs nothing for most messages of a busy log.
 """
 
 from __future__ import annotations
@@ -20,12 +24,15 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from multicast.announcements import Address, Announcement, Count, encode
 from multicast.control import ControlReader, ControlState
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
+from multicast.metrics.counts import AppendCounts
+from multicast.metrics.families import LatencyCounts
 
 # Between two datagrams of one log: at most 5,000 a second, whatever the message rate. A producer
 # with more messages has many in flight, and one datagram announces them all.
@@ -42,20 +49,35 @@ class LogAnnouncer:
     __slots__ = (
         "_address",
         "_announced_at",
+        "_full",
+        "_latencies",
         "_lock",
+        "_monotonic",
         "_number",
         "_producer",
+        "_refused",
         "_sent",
         "_settled",
         "_socket",
+        "_timed",
+        "_timed_at",
         "_token",
+        "_unknown",
     )
 
-    def __init__(self, producer: int) -> None:
+    def __init__(self, producer: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._producer = producer
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._sent = 0
         self._settled = 0
+        self._refused = 0  # of those settled
+        self._unknown = 0
+        self._full = 0
+        self._latencies = LatencyCounts()
+        # The append that is timed: with this many outcomes it has its own. 0: none is timed.
+        self._timed = 0
+        self._timed_at = 0.0
         self._number = 0  # of the log, in the plan of the collector's epoch
         self._token = b""
         self._socket: socket.socket | None = None
@@ -73,7 +95,9 @@ class LogAnnouncer:
         """Add appends that were started, and announce them."""
         with self._lock:
             self._sent += count
-            now = time.monotonic()
+            now = self._monotonic()
+            if count and not self._timed and self._settled < self._sent:
+                self._timed, self._timed_at = self._sent, now
             if self._socket is None or now - self._announced_at < _SPACING_S:
                 return
             self._announced_at = now
@@ -82,8 +106,10 @@ class LogAnnouncer:
         with contextlib.suppress(OSError, OverflowError):
             self._socket.sendto(raw, self._address)
 
-    def settled(self, count: int) -> None:
-        """Add appends whose outcome is known; the next datagram contains them.
+    def settled(self, count: int, errors: Sequence[AmcastError] = ()) -> None:
+        """Add appends whose outcome is known, and the errors among these outcomes.
+
+        The next datagram contains them.
 
         The first of a log is announced at once: the collector has counted its messages as
         unannounced, and orders nothing early while more of those are stored than announced.
@@ -91,17 +117,53 @@ class LogAnnouncer:
         with self._lock:
             is_first = not self._settled
             self._settled += count
+            if errors:
+                self._refused += sum(error.definite for error in errors)
+                self._unknown += sum(not error.definite for error in errors)
+            if self._timed and self._settled >= self._timed:
+                if not errors:
+                    self._latencies.observe(self._monotonic() - self._timed_at)
+                self._timed = 0
             if is_first:
                 self._announced_at = 0.0
         if is_first:
             self.sent(0)
 
+    def had_no_room(self) -> None:
+        """Count an attempt to append that found the buffer full."""
+        with self._lock:
+            self._full += 1
+
+    def counts(self) -> AppendCounts:
+        """Give all counts of one moment."""
+        with self._lock:
+            return AppendCounts(
+                sent=self._sent,
+                settled=self._settled,
+                refused=self._refused,
+                unknown=self._unknown,
+                full=self._full,
+                seconds=self._latencies.copy(),
+            )
+
 
 class Announcer:
-    """Connects one producer's `LogAnnouncer`s; its thread follows the control topic."""
+    """Connects one producer's `LogAnnouncer`s; its thread follows the control topic.
 
-    def __init__(self, driver: Driver, topic: str, control: ControlState) -> None:
+    With `announce` off there is no thread, and they only count. `monotonic` gives the time.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        topic: str,
+        control: ControlState,
+        *,
+        announce: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._producer = int.from_bytes(os.urandom(8))
+        self._monotonic = monotonic
         self._logs: dict[str, LogAnnouncer] = {}
         self._known: dict[str, tuple[int, Address]] = {}
         self._sockets: dict[int, socket.socket] = {}
@@ -109,21 +171,33 @@ class Announcer:
         self._stop = threading.Event()
         self._driver = driver
         self._topic = topic
-        self._learn(control)
-        self._thread = threading.Thread(target=self._follow, name="amcast-announcer", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if announce:
+            self._learn(control)
+            self._thread = threading.Thread(
+                target=self._follow, name="amcast-announcer", daemon=True
+            )
+            self._thread.start()
 
     def log(self, name: str) -> LogAnnouncer:
         """Give the announcer of a log."""
         with self._lock:
             if name not in self._logs:
-                self._logs[name] = LogAnnouncer(self._producer)
+                self._logs[name] = LogAnnouncer(self._producer, self._monotonic)
             return self._logs[name]
+
+    def counts(self) -> dict[str, AppendCounts]:
+        """Give the counts of each log that the producer has appended to, or tried to."""
+        with self._lock:
+            logs = list(self._logs.items())
+        counts = {name: log.counts() for name, log in logs}
+        return {name: count for name, count in counts.items() if count.sent or count.full}
 
     def close(self) -> None:
         """Stop the thread, and close the sockets."""
         self._stop.set()
-        self._thread.join(_JOIN_S)
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
         for opened in self._sockets.values():
             opened.close()
 

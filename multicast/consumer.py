@@ -1,8 +1,8 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
 `Consumer` polls Kafka and carries out what `multicast.delivery` decides; this file contains no rule
-of the protocol. A consumer is used from one thread at a time; only `commit`, `progress` and
-`entries` may be called from another thread meanwhile.
+of the protocol. A consumer is used from one thread at a time; only `commit`, `progress`, `entries`
+and `counts` may be called from another thread meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
 from multicast.ends import cursor_at, end_now
-from multicast.entries_read import ConsumerEntries, EntriesRead
+from multicast.entries_read import ConsumerEntries
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.group_positions import GroupCursor, GroupPositions
+from multicast.metrics.consumed import ConsumptionCounter
+from multicast.metrics.counts import ConsumerCounts
 from multicast.subscription import (
     Bounds,
     End,
@@ -99,13 +101,13 @@ class Consumer:
             raise UsageError(f'void is {void!r}; give "drop" or "mark"')
         self._void_too = void == "mark"
         self._void: Counter[WhyVoid] = Counter()
-        group = f"amcast.{topic}." + (group or name or "+".join(self._request.interest or ()))
+        label = name or "+".join(self._request.interest or ())
+        group = f"amcast.{topic}." + (group or label)
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._delivery: Delivery
-        self._entries = EntriesRead()
         self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
@@ -121,6 +123,7 @@ class Consumer:
             else:
                 self._driver = driver
             self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
+            self._counter = ConsumptionCounter(label, self._driver, self._lock)
             self._group_cursor = GroupCursor(self._driver, self._clock, topic, group)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
@@ -217,6 +220,7 @@ class Consumer:
             batches = self._delivery.deliver(messages_max)
             for batch in batches:
                 self._group_positions.handed_out(batch)
+                self._counter.delivered(batch)
             if batches:  # also past what was dropped
                 self._group_positions.begins(self._delivery.position, self._log_offsets())
         return batches
@@ -313,8 +317,14 @@ class Consumer:
 
     def entries(self) -> ConsumerEntries:
         """Count by log the order entries read since the consumer was opened, and those dropped."""
-        with self._lock:
-            return self._entries.sums()
+        return self._counter.entries()
+
+    def counts(self) -> ConsumerCounts:
+        """Count what was read and delivered (read ahead, if messages are handed out one by one).
+
+        From any thread, and after `close`. Blocks for a request only while an epoch begins.
+        """
+        return self._counter.counts()
 
     @property
     def interest(self) -> tuple[str, ...]:
@@ -340,8 +350,7 @@ class Consumer:
             self._control.refresh()
             delivery = self._open(cursor)
         else:
-            cursor = Cursor.parse(where) if isinstance(where, str) else where
-            delivery = self._open(cursor)
+            delivery = self._open(Cursor.parse(where) if isinstance(where, str) else where)
         with self._lock:
             self._handed_out = None
             self._sought = True
@@ -372,6 +381,7 @@ class Consumer:
         if self._spans is not None:
             self._spans.make()
         self._opened.close()
+        self._counter.closed = True
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -392,8 +402,9 @@ class Consumer:
         all_out = self.position == self._delivery.position
         return all_out and missing(control, self._request, self._delivery, end) is None
 
-    def _open(self, cursor: Cursor) -> Delivery:
-        return resume(self._control.state, self._request, cursor, bounds=self._bounds)
+    def _open(self, cursor: Cursor, *, checkpoints: bool = True) -> Delivery:
+        state, bounds = self._control.state, self._bounds
+        return resume(state, self._request, cursor, bounds=bounds, checkpoints=checkpoints)
 
     def _begin(self, delivery: Delivery) -> None:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
@@ -407,7 +418,7 @@ class Consumer:
         self._delivery, delivery.void_too = delivery, self._void_too
         delivery.judges.void = self._void
         self._lookback.close()
-        self._entries.begin(delivery)
+        self._counter.begin(delivery)
         self._positions_known = False
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)
@@ -418,21 +429,14 @@ class Consumer:
     def _read_payloads(self) -> None:
         """Begin to read payloads as soon as the delivery knows their first offsets."""
         starts = self._delivery.payload_starts
-        if starts is None or len(self._streams) > len(starts):
+        if starts is None or len(self._streams) >= len(starts) + self.by_collector:
             return
         numbers = {log_partition(self._delivery.logs[number]): number for number in starts}
-        if self._delivery.order is None and self._streams:
-            return
         # An early run may begin above its log's end, where no reader can start. If this request
         # fails, nothing has changed, and the next poll repeats it.
         ends = self._driver.last_stable_offsets(list(numbers))
         self._streams.update(numbers)
-        self._payloads.add(
-            {
-                partition: min(starts[number], ends[partition])
-                for partition, number in numbers.items()
-            }
-        )
+        self._payloads.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
 
     def _read(self, timeout: float) -> None:
         """Read what the next delivery needs: order records if no run is queued, else payloads.
@@ -464,9 +468,7 @@ class Consumer:
             if order is None or order.proven:
                 raise
             # The checkpoint does not match the stream: read from the epoch's start instead.
-            cursor = self._delivery.position
-            control, request = self._control.state, self._request
-            self._begin(resume(control, request, cursor, bounds=self._bounds, checkpoints=False))
+            self._begin(self._open(self._delivery.position, checkpoints=False))
             return
         self._delivery.order_passed(position)
 
@@ -488,6 +490,7 @@ class Consumer:
         stopped = delivery.ended or (delivery.order is None and delivery.marker is not None)
         if not stopped:
             return False
+        self._counter.stopped(delivery, self._clock.monotonic())
         control = self._control.state
         if not delivery.ended:
             return not pass_marker(control, delivery, self._control.refresh)
@@ -496,4 +499,5 @@ class Consumer:
             return True
         with self._lock:
             self._begin(following)
+        self._counter.resumed(self._clock.monotonic())
         return False

@@ -150,18 +150,23 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _Buffer:
+class LogBuffer:
     """The received, undelivered records of one log, in offset order."""
 
     chunks: deque[_Chunk] = field(default_factory=deque)
     passed: int = 0
     bytes: int = 0  # of all chunks, each counted until its last record is taken
+    records: int = 0
+    payload_bytes: int = 0  # of all records so far
 
     def add(self, records: Sequence[Record], position: int) -> None:
+        """Add the records of one poll; below `position` nothing more will come."""
         if records:
             chunk = _Chunk(records, _size(records))
             self.chunks.append(chunk)
             self.bytes += chunk.bytes
+            self.records += len(records)
+            self.payload_bytes += chunk.bytes - _RECORD_BYTES * len(records)
         self.passed = max(self.passed, position)
 
     def take(self, first: int, end: int, records_max: int) -> Sequence[Record]:
@@ -177,6 +182,7 @@ class _Buffer:
             if records[-1].offset >= end:
                 high = bisect_left(records, end, low, key=_offset)
             high = min(high, low + records_max)
+            self.records -= high - chunk.start
             if high == len(records):
                 self.chunks.popleft()
                 self.bytes -= chunk.bytes
@@ -193,6 +199,7 @@ class _Buffer:
         chunk = _Chunk(records, _size(records))
         self.chunks.appendleft(chunk)
         self.bytes += chunk.bytes
+        self.records += len(records)
 
 
 def _size(records: Sequence[Record]) -> int:
@@ -238,7 +245,7 @@ class Delivery:
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
         self._runs: deque[_Run] = deque()
-        self._buffers = {number: _Buffer() for number in self.logs}
+        self.buffers = {number: LogBuffer() for number in self.logs}
         self._buffer_bytes_max = buffer_bytes_max
         self._runs_max = runs_max
         if order is None:
@@ -270,7 +277,7 @@ class Delivery:
 
     def payload_read(self, log: int, records: Sequence[Record], position: int) -> None:
         """Process records of a log, and the reader's position after them."""
-        self._buffers[log].add(records, position)
+        self.buffers[log].add(records, position)
 
     def await_log_end(self) -> None:
         """Deliver nothing until `end_log_at`: the epoch may have ended before the position."""
@@ -288,7 +295,7 @@ class Delivery:
         assert self.marker is not None
         (number,) = self.logs
         first = self._runs[0].first if self._runs else self.marker
-        self._unmarked_below = self._buffers[number].passed
+        self._unmarked_below = self.buffers[number].passed
         self._runs.clear()
         self._runs.append(_Run(number, first, OFFSET_MAX, 0, 0))
         self.marker = None
@@ -317,7 +324,7 @@ class Delivery:
         room = messages_max
         while self._runs and room > 0 and not self.judges.stopped:
             run = self._runs[0]
-            buffer = self._buffers[run.log]
+            buffer = self.buffers[run.log]
             taken = buffer.take(run.first, run.next, room)
             if taken:
                 # For a single log, an epoch marker in `taken` may end the run.
@@ -345,7 +352,7 @@ class Delivery:
         else:  # without a run a single log is at its marker, or at its epoch's end
             reached = dict.fromkeys(self.logs, self._log_position)
         for run in reversed(self._runs):
-            buffer = self._buffers[run.log]
+            buffer = self.buffers[run.log]
             passed = run.first if buffer.chunks else max(run.first, buffer.passed)
             reached[run.log] = min(run.next, passed)
         return {self.logs[number].name: offset for number, offset in reached.items()}
@@ -371,7 +378,7 @@ class Delivery:
         full = self._buffer_bytes_max
         return [
             number
-            for number, buffer in self._buffers.items()
+            for number, buffer in self.buffers.items()
             if buffer.bytes >= full and number != head
         ]
 
@@ -428,7 +435,7 @@ class Delivery:
                 plain = []
             if decision is None or stops:
                 untaken = [after for after in taken if after.offset >= record.offset]
-                self._buffers[run.log].put_back(untaken)
+                self.buffers[run.log].put_back(untaken)
                 if stops:
                     run.next = record.offset
                 return count

@@ -45,6 +45,7 @@ from multicast.keyed import (
     required_log,
 )
 from multicast.messages import covered_header
+from multicast.metrics.counts import ProducerCounts
 from multicast.order_follower import OrderFollower
 from multicast.receipts import (
     FAILOVER_S,
@@ -112,6 +113,7 @@ class Producer:
         check_client(client or {})
         tuning = producer_settings(client or {})
         self._block_s = block_s
+        self._closed = False
         self._control_lock = threading.Lock()
         self._follower: OrderFollower | None = None
         self._decisions: DecisionFollower | None = None
@@ -143,10 +145,14 @@ class Producer:
                 compression=tuning.compression,
                 batch_bytes=tuning.batch_bytes,
             )
-            self._announcer = None
-            if announce and self._clock.threads:
-                self._announcer = Announcer(self._driver, topic, self._control.state)
-                opened.callback(self._announcer.close)
+            self._announcer = Announcer(
+                self._driver,
+                topic,
+                self._control.state,
+                announce=announce and self._clock.threads,
+                monotonic=self._clock.monotonic,
+            )
+            opened.callback(self._announcer.close)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -370,6 +376,13 @@ class Producer:
             self._decisions.add(self._plan.logs)
             return self._decisions
 
+    def counts(self) -> ProducerCounts:
+        """Count by log the messages sent and their outcomes, since this producer was opened.
+
+        Does not block; from any thread, and after `close`. `multicast.metrics` shows them.
+        """
+        return ProducerCounts(self._plan.topic, self._announcer.counts(), closed=self._closed)
+
     def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
 
@@ -385,6 +398,7 @@ class Producer:
             if follower is not None:
                 follower.close()
         self._opened.close()
+        self._closed = True
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -401,8 +415,10 @@ class Producer:
         )
         if started is not None:
             started(taken)
-        if taken and route.announcer is not None:
+        if taken:
             route.announcer.sent(taken)
+        if taken < len(payloads):
+            route.announcer.had_no_room()
         return taken
 
     def _append(
@@ -418,9 +434,12 @@ class Producer:
         done: Callable[[AppendOutcome], None] = message.settle
         if self._spans is not None and self._spans.wants(headers):
             headers, done = self._spans.message(route, headers, done)
-        self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
-        if route.announcer is not None:
-            route.announcer.sent(1)
+        try:
+            self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
+        except BufferFull:
+            route.announcer.had_no_room()
+            raise
+        route.announcer.sent(1)
 
     def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
         if isinstance(to, Keys):
@@ -458,8 +477,7 @@ class Producer:
     ) -> Route:
         exact = tuple(sorted(destinations))
         header = None if exact == log.to else covered_header(log.name, exact)
-        announcer = None if self._announcer is None else self._announcer.log(log.name)
-        route = Route(log, log_partition(log), exact, header, announcer)
+        route = Route(log, log_partition(log), exact, header, self._announcer.log(log.name))
         self._routes[destinations, within] = route
         return route
 

@@ -22,7 +22,7 @@ from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
-from multicast.errors import BufferFull, TimedOut
+from multicast.errors import AmcastError, BufferFull, TimedOut
 from multicast.messages import MessageID
 from multicast.order_follower import OrderFollower
 from topology.tree import Log
@@ -44,7 +44,7 @@ class Route(NamedTuple):
     partition: TopicPartition
     exact: tuple[str, ...]
     header: tuple[str, bytes] | None
-    announcer: LogAnnouncer | None
+    announcer: LogAnnouncer
 
 
 class Settlement:
@@ -67,10 +67,9 @@ class Settlement:
         self._waiting = 0
         self._count = 0  # outcomes that came while somebody waited
 
-    def settled(self, route: Route, count: int) -> None:
-        """Report `count` outcomes of a route; wake the waiting threads, if there are any."""
-        if route.announcer is not None:
-            route.announcer.settled(count)
+    def settled(self, route: Route, count: int, errors: Sequence[AmcastError] = ()) -> None:
+        """Report `count` outcomes of a route, and the errors among them; wake who waits."""
+        route.announcer.settled(count, errors)
         if self._waiting:
             with self._outcome_came:
                 self._count += 1
@@ -127,6 +126,11 @@ def not_decided(message: MessageID) -> TimedOut:
     return TimedOut(f"message {message} was accepted, but its log was not read up to it in time")
 
 
+def errors_of(outcome: AppendOutcome) -> Sequence[AmcastError]:
+    """Give the error of an append that failed; nothing for one that is stored."""
+    return () if isinstance(outcome, Appended) else (outcome.error,)
+
+
 class OneMessage:
     """The state of one multicast: the part that needs no waiting."""
 
@@ -155,7 +159,7 @@ class OneMessage:
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""
         self._outcome = outcome
-        self._settlement.settled(self._route, 1)
+        self._settlement.settled(self._route, 1, errors_of(outcome))
 
     def _message_id(self) -> MessageID:
         """Give the ID once the outcome is known, or raise the error that it is."""
@@ -212,7 +216,7 @@ class Receipt(OneMessage):
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""
         self._outcome = outcome
-        self._settlement.settled(self._route, 1)
+        self._settlement.settled(self._route, 1, errors_of(outcome))
         if self._done is not None:
             self._done(outcome)
 
@@ -308,8 +312,9 @@ class Receipts:
             is_last = not self._pending
         if is_last:
             errors = [failed.error for failed in self._failed.values()]
-            unsent = sum(isinstance(error, BufferFull) for error in errors)
-            self._settlement.settled(self._route, len(self._offsets) - unsent)
+            of_sent = [error for error in errors if not isinstance(error, BufferFull)]
+            unsent = len(errors) - len(of_sent)
+            self._settlement.settled(self._route, len(self._offsets) - unsent, of_sent)
             if self._done is not None:
                 self._done()
 

@@ -32,8 +32,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import math
-import statistics
 import sys
 import time
 import timeit
@@ -49,6 +47,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from bench.harness import figures
+from bench.harness.arms import in_turns, medians, ratios
 from bench.harness.rig import Rig, standing, ticks
 from multicast import Consumer, Producer
 from multicast.tracing.sent import ProducerSpans
@@ -61,8 +60,6 @@ _NONE = 1e-12  # a share of the messages, of which no message is
 _IN_FLIGHT = 1000
 _ENCODER = "opentelemetry.exporter.otlp.proto.common.trace_encoder"
 _WARM_UP = 20  # rounds, until buffers and caches have what they need
-_TOLD_EVERY = 50  # rounds: a line every few seconds
-_NORMAL_95 = 1.96  # standard deviations around the mean that hold 95 % of a normal distribution
 Figures = dict[str, float]
 Flush = Callable[[], object]
 
@@ -129,34 +126,6 @@ class ClientPair:
         return (time.process_time() - began) / messages * 1e6
 
 
-def measure(
-    arms: dict[str, ClientPair], rounds: int, once: Callable[[ClientPair], float]
-) -> Figures:
-    """Return the medians of the rounds, and of the ratios within each."""
-    made: list[Figures] = []
-    names = list(arms)
-    gc.collect()
-    gc.freeze()
-    for number in range(-_WARM_UP, rounds):
-        if not number % _TOLD_EVERY:
-            figures.progress(f"round {number} of {rounds}")
-        names = [*names[1:], names[0]]
-        one = {name: once(arms[name]) for name in names}
-        if number >= 0:
-            made.append(one)
-    summary = {
-        f"{name}_cpu_us": round(statistics.median(one[name] for one in made), 2) for name in arms
-    }
-    # Ranks in a sorted sample between which its median lies, by the normal approximation.
-    aside = math.ceil(_NORMAL_95 * math.sqrt(rounds) / 2)
-    for name in ("again", "unsampled", "sdk", "traced"):
-        ratios = sorted(one[name] / one["off"] for one in made)
-        summary[f"{name}_ratio"] = round(statistics.median(ratios), 3)
-        summary[f"{name}_ratio_low"] = round(ratios[max(0, rounds // 2 - aside)], 3)
-        summary[f"{name}_ratio_high"] = round(ratios[min(rounds - 1, rounds // 2 + aside)], 3)
-    return summary
-
-
 def calls(flush: Flush) -> Figures:
     """Return the least time of single calls."""
     draw = ProducerSpans(0.0)
@@ -200,11 +169,15 @@ def main(arguments: Sequence[str]) -> None:
         for number, (name, (tracing, beside)) in enumerate(shares.items(), start=1):
             arms[name] = ClientPair(rig, number, tracing=tracing, beside=beside)
             stack.callback(arms[name].close)
-        measured = measure(
+        gc.collect()
+        gc.freeze()
+        made = in_turns(
             arms,
             options.rounds,
-            lambda arm: arm.cpu_us(options.messages, options.rate, provider.force_flush),
+            lambda arm, _: arm.cpu_us(options.messages, options.rate, provider.force_flush),
+            warm_up=_WARM_UP,
         )
+        measured = medians(made, "cpu_us") | ratios(made, "off")
         measured["spans"] = sink.spans
         measured |= calls(provider.force_flush)
         document = figures.document("tracing", measured, kafka=rig.kafka, arguments=arguments)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
+from collectors.change_pauses import ChangePauses
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
@@ -63,6 +64,7 @@ class Engine:
         self.control: ControlState
         self.page = page
         self.ended_processes = EndedProcesses()
+        self.pauses = ChangePauses()
         self._control_partition = control_partition(topic)
         self._instances: dict[Hosted, None] = {}
         self._lock = threading.Lock()  # of the instances

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -106,6 +107,7 @@ class CollectorInstance:
             if self.over or self.begun:
                 return
             self._runner.begin(self._make_core(state, own_end))
+            self._engine.pauses.begun(self.name, self.plan.epoch, time.monotonic())
         self._runner.take_known_ends()
         self.control_changed(self._engine.control)  # it may have changed since `state`
 
@@ -148,6 +150,7 @@ class CollectorInstance:
             begun=begun,
             role="primary" if self.role.primary else "standby",
             entries=entries_of(self.plan, self.name, self.entries),
+            replanning_seconds=self._engine.pauses.seconds(self.name, self.plan.epoch),
             progress=self._runner.progress(self._starts) if begun else None,
         )
         return snapshot.to_json()
@@ -173,6 +176,10 @@ class CollectorInstance:
                 return
             self.error = error
             self._runner.over = True
+            if self.begun and self.core.frozen:
+                last = self._engine.control.last_epoch(self.plan.epoch, self.name)
+                if last is not None:
+                    self._engine.pauses.frozen(self.name, last + 1, time.monotonic())
         self._runner.close()
         self._engine.leave(self, self._runner.address.address)
         self.on_end()

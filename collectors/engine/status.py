@@ -58,6 +58,7 @@ class Snapshot:
     begun: bool
     role: str
     entries: CollectorEntries  # of this process since its start
+    replanning_seconds: float | None  # from the freeze of its last epoch here to this begin
     progress: Progress | None
 
     def to_json(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Driver, Record
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import TimedOut, UsageError
+from multicast.metrics.counts import ConsumerCounts
 from multicast.subscription import Bounds, End
 
 _POLL_S = 1.0  # as `Consumer.poll`
@@ -219,6 +220,15 @@ class AsyncConsumer(LoopBound):
         """Count by log the order entries read since the consumer was opened, and those dropped."""
         self.check_loop()
         return await self._threads.run(self._consumer.entries)
+
+    def counts(self) -> ConsumerCounts:
+        """Count what was read, and delivered or read ahead.
+
+        As `Consumer.counts`: from any thread, and after `close`. Blocks for a request only while
+        an epoch begins: then call it in a thread, as a scrape does.
+        """
+        self.check_opened()
+        return self._consumer.counts()
 
     async def seek(self, where: Start | Cursor | str | datetime) -> None:
         """Continue at a cursor (or its text form), "earliest", "latest", or a time.

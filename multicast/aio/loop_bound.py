@@ -84,6 +84,11 @@ class LoopBound(ABC):
             raise UsageError(f"this {name} is closed; open another one")
         raise UsageError(f"this {name} belongs to another event loop; open one in each loop")
 
+    def check_opened(self) -> None:
+        """Raise `UsageError` before `open`; from any thread."""
+        if self._state in ("new", "opening"):
+            self.check_loop()
+
     async def _close_all(self) -> None:
         try:
             await self._close()

@@ -31,6 +31,7 @@ from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
 from multicast.keyed import Key, Keys, Partitioner, addressed, batched
 from multicast.messages import MessageID
+from multicast.metrics.counts import ProducerCounts
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, not_decided, not_ordered
 from topology.tree import Plan
@@ -190,6 +191,14 @@ class AsyncProducer(LoopBound):
                 raise
             self._producer.drop_rest(made, sent, f"had no room within {self._block_s:g} s")
         return receipts
+
+    def counts(self) -> ProducerCounts:
+        """Count by log the messages sent and their outcomes, since this producer was opened.
+
+        As `Producer.counts`: does not block; from any thread, and after `close`.
+        """
+        self.check_opened()
+        return self._producer.counts()
 
     async def flush(self, timeout: float = FAILOVER_S) -> None:  # noqa: ASYNC109 - as `Producer`
         """Wait until every message so far has its outcome; raises `TimedOut` as `Producer.flush`.

@@ -8,7 +8,7 @@
 One wake-up of the loop hands over a whole read. After an error the thread polls again only once the
 loop has taken the error, as a synchronous caller would.
 
-Invariants: only this thread uses the consumer, but for `Consumer.commit` and `entries`;
+Invariants: only this thread uses the consumer, but for `Consumer.commit`, `entries` and `counts`;
 reads are taken in the order of the polls; ahead <= `_AHEAD_MAX`.
 """
 

@@ -33,6 +33,18 @@ PartitionerName = Annotated[
     str, typer.Option("--partitioner", help="murmur2, or crc32 (confluent-kafka's default).")
 ]
 
+_PORT_MAX = 65535  # of TCP
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=_PORT_MAX,
+        help="Serve metrics for Prometheus at this port, 0: any free one; at AMCAST_WEB_HOST "
+        "[127.0.0.1].",
+    ),
+]
+
 
 def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
     """Read the text of --from; raises `UsageError`."""

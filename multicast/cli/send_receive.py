@@ -6,8 +6,8 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -20,6 +20,7 @@ from multicast.cli.options import (
     Bootstrap,
     DriverName,
     KeysOfSet,
+    MetricsPort,
     PartitionerName,
     RecordKey,
     To,
@@ -31,6 +32,7 @@ from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut
+from multicast.metrics.counts import CountedClient
 from multicast.producer import Producer
 from multicast.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
@@ -47,6 +49,12 @@ _ORDERED_S_MIN = 0.1  # the order of a message may be known already when the tim
 HistoryFile = Annotated[
     Path | None,
     typer.Option("--history", help="Append a history for 'amcast verify' to this file."),
+]
+ProducerName = Annotated[
+    str, typer.Option("--producer", help="This producer's name in the history.")
+]
+InstanceName = Annotated[
+    str, typer.Option("--instance", help="This process's name in the history.")
 ]
 
 
@@ -67,12 +75,11 @@ def send(
         bool, typer.Option("--ordered", help="Also wait until all messages are ordered.")
     ] = False,
     history_file: HistoryFile = None,
-    producer_name: Annotated[
-        str, typer.Option("--producer", help="This producer's name in the history.")
-    ] = "send",
+    producer_name: ProducerName = "send",
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for outcomes.")
     ] = FAILOVER_S,
+    metrics_port: MetricsPort = None,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
 ) -> None:
     r"""Multicast lines to sets of partitions.
@@ -91,17 +98,21 @@ def send(
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
     writer = None if history_file is None else HistoryWriter(history_file)
-    with Producer(
-        chosen.bootstrap,
-        topic=chosen.topic,
-        driver=chosen.driver,
-        client=chosen.client,
-        block_s=timeout,
-        delivery_timeout_s=timeout,
-        request_timeout_s=min(timeout, _REQUEST_S_MAX),
-        announce=chosen.announce,
-        partitioner=partitioner,
-    ) as producer:
+    with (
+        _metrics(metrics_port) as show,
+        Producer(
+            chosen.bootstrap,
+            topic=chosen.topic,
+            driver=chosen.driver,
+            client=chosen.client,
+            block_s=timeout,
+            delivery_timeout_s=timeout,
+            request_timeout_s=min(timeout, _REQUEST_S_MAX),
+            announce=chosen.announce,
+            partitioner=partitioner,
+        ) as producer,
+    ):
+        show(producer)
         try:
             # `extend` keeps the receipts of the messages before a malformed line.
             with _Progress("sent") as progress:
@@ -113,14 +124,26 @@ def send(
         counts = _settle(producer, receipts, timeout, ordered=ordered)
         unwritten = _write_acknowledgements(writer, producer_name, receipts)
         problem = problem or unwritten
-    if output is Output.JSON:
-        typer.echo(json.dumps({"schema_version": 1, "sent": len(receipts), **counts}))
-    else:
-        summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-        typer.echo(f"sent {len(receipts)}: {summary}", err=True)
+    _show_counts(len(receipts), counts, output)
     problem = problem or _failure(receipts, counts)
     if problem is not None:
         raise problem
+
+
+@contextmanager
+def _metrics(port: int | None) -> Iterator[Callable[[CountedClient], None]]:
+    """Serve metrics at a port until the end of the block; give what takes a client to show."""
+    if port is None:
+        yield _show_nothing
+        return
+    from multicast.metrics.serving import serving  # noqa: PLC0415 - needs another extra than `cli`
+
+    with serving(port) as metrics:
+        yield metrics.add
+
+
+def _show_nothing(_: CountedClient) -> None:
+    """Ignore a client: no metrics are served."""
 
 
 class _Progress:
@@ -174,6 +197,14 @@ def _settle(
     for receipt in receipts:
         counts[_outcome(receipt)] += 1
     return counts
+
+
+def _show_counts(sent: int, counts: dict[str, int], output: Output) -> None:
+    if output is Output.JSON:
+        typer.echo(json.dumps({"schema_version": 1, "sent": sent, **counts}))
+    else:
+        summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+        typer.echo(f"sent {sent}: {summary}", err=True)
 
 
 def _failure(receipts: list[Receipt], counts: dict[str, int]) -> AmcastError | None:
@@ -246,13 +277,12 @@ def receive(
     messages_max: Annotated[
         int | None, typer.Option("--max", "-c", help="Stop after this number of messages.")
     ] = None,
-    instance: Annotated[
-        str, typer.Option("--instance", help="This process's name in the history.")
-    ] = "a",
+    instance: InstanceName = "a",
     history_file: HistoryFile = None,
     timeout: Annotated[
         float, typer.Option("--timeout", help="With --until-end: seconds to wait for a message.")
     ] = FAILOVER_S,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Print the messages of an interest, in the agreed order, as JSON lines.
 
@@ -263,6 +293,7 @@ def receive(
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with ExitStack() as opened:
+        show = opened.enter_context(_metrics(metrics_port))
         consumer = opened.enter_context(
             Consumer(
                 chosen.bootstrap,
@@ -276,6 +307,7 @@ def receive(
                 client=chosen.client,
             )
         )
+        show(consumer)
         writer = None
         if history_file is not None:
             writer = HistoryWriter(history_file)

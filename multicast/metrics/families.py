@@ -45,6 +45,17 @@ class LatencyCounts:
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
+    def add(self, other: LatencyCounts) -> None:
+        """Count all durations of another one, too."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
+    def copy(self) -> LatencyCounts:
+        """Give the counts as they are now."""
+        copied = LatencyCounts()
+        copied.add(self)
+        return copied
+
 
 def table(families: Iterable[MetricFamily]) -> str:
     """Write the table of docs/metrics.md."""

@@ -1,9 +1,10 @@
-"""The drain between two epochs: markers, ends, rivals, and consumers that join meanwhile."""
+"""The drain between two epochs: markers, ends, rivals, consumers that join meanwhile, pauses."""
 
 from dataclasses import replace
 
 import pytest
 
+from collectors.change_pauses import ChangePauses
 from collectors.collector import CollectorLimits
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
@@ -185,3 +186,39 @@ def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():
 
     assert delivery.marker is None
     assert cluster.consumer("C1.a").drain() == ["P1:0"]
+
+
+# -- how long a change stops a collector ---------------------------------------------------------
+
+
+def test_a_pause_is_known_once_both_ends_of_it_were_seen():
+    pauses = ChangePauses()
+    pauses.begun("K1", 1, 1.0)
+    assert pauses.seconds("K1", 1) is None  # nothing came before
+    pauses.frozen("K1", 2, 10.0)
+    assert pauses.seconds("K1", 1) is None
+    assert pauses.seconds("K1", 2) is None
+    pauses.begun("K1", 2, 10.5)
+    assert pauses.seconds("K1", 2) == 0.5
+    pauses.begun("K1", 2, 99.0)  # its instance was restarted
+    assert pauses.seconds("K1", 2) == 0.5
+    assert pauses.seconds("K2", 2) is None
+
+
+def test_the_next_change_has_its_own_pause():
+    pauses = ChangePauses()
+    for epoch, froze in ((2, 10.0), (5, 20.0)):  # the plans of 3 and 4 retain it
+        pauses.frozen("K1", epoch, froze)
+        pauses.begun("K1", epoch, froze + epoch)
+        assert pauses.seconds("K1", epoch) == epoch
+    pauses.frozen("K1", 6, 30.0)
+    assert pauses.seconds("K1", 5) is None  # over: the next one is what is shown
+    pauses.begun("K1", 7, 40.0)  # this process has not hosted it meanwhile
+    assert pauses.seconds("K1", 7) is None
+
+
+def test_a_freeze_that_is_seen_late_is_no_negative_pause():
+    pauses = ChangePauses()
+    pauses.begun("K1", 2, 10.0)
+    pauses.frozen("K1", 2, 10.1)
+    assert pauses.seconds("K1", 2) == 0.0

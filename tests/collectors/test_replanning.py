@@ -59,6 +59,7 @@ class Load:
         self._system = system
         self.received = {name: [] for name in names}
         self.errors = []
+        self.counts = []
         self._threads = [threading.Thread(target=self._send, daemon=True)]
         self._threads += [
             threading.Thread(target=self._read, args=(name,), daemon=True) for name in names
@@ -83,6 +84,7 @@ class Load:
                     self._take(name, consumer.poll(0.1))
                 for batch in consumer.until_end():
                     self._take(name, [batch])
+                self.counts.append(consumer.counts())
         except AmcastError as error:
             self.errors.append(error)
 
@@ -135,7 +137,7 @@ def applied(system, plan, **options):
 
 def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(system, monkeypatch):
     monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # the old epoch ends without help
-    system.order()
+    host = system.order()
     load = Load(system, ["C1", "C2", "C3"])
     until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
     early = Producer(topic=system.topic, driver=system.driver)
@@ -152,6 +154,14 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
     for messages in load.received.values():
         assert messages[0][0] == 1
     assert judged(system, "C1", "C2", "C3", "C4").deliveries > 150
+    # Each collector that changed shows how long it stood, and so does each consumer.
+    before = {node.name for node in system.plan.collectors}
+    nodes = [node for node in host.status()["nodes"] if node["epoch"] == 2]
+    pauses = {node["node"]: node["replanning_seconds"] for node in nodes}
+    assert before & pauses.keys()
+    assert {name for name, pause in pauses.items() if pause is not None} == before & pauses.keys()
+    assert all(0 <= pauses[name] < PATIENCE_S for name in before & pauses.keys())
+    assert all(0 <= counts.replanning_s < PATIENCE_S for counts in load.counts)
 
 
 def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):

@@ -78,8 +78,11 @@ class System:
     def __exit__(self, *_):
         self._stack.close()
 
-    def order(self) -> None:
-        """Run all collectors in one process until this closes; each of them runs on return."""
+    def order(self):
+        """Run all collectors in one process until this closes; each of them runs on return.
+
+        Gives what can be asked for the process's status.
+        """
         host = self._stack.enter_context(
             hosting(self.bootstrap, self.topic, self.driver_name, self.folder)
         )
@@ -90,6 +93,7 @@ class System:
             return names <= {node["node"] for node in nodes if node["state"] == "running"}
 
         until(running, "a start of all collectors", pause=0.05)
+        return host
 
     def collectors(self, copy: str = "a") -> CollectorProcesses:
         """Start one instance of every collector, each in a process that can be killed by itself."""

@@ -1,11 +1,9 @@
 """The page `/metrics` of a collectors' process: its table, its text, and what makes it move."""
 
 import itertools
-import re
 import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import confluent_kafka
@@ -18,23 +16,10 @@ from multicast.control import ControlReader, log_partition
 from multicast.metrics.families import MetricKind
 from multicast.order import MAGIC
 from tests.helpers.plans import poster
+from tests.helpers.scraped import scraped
 from tests.helpers.system import PATIENCE_S, System, until
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
-SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-def samples(text):
-    """Give the values of a page by (name, the labels' values except the topic)."""
-    found = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            name, labels, value = SAMPLE.fullmatch(line).groups()
-            pairs = LABEL.findall(labels or "")
-            key = tuple(text for label, text in sorted(pairs) if label != "topic")
-            found[name, key] = float(value)
-    return found
 
 
 def test_the_table_in_the_docs_is_made_from_the_code():
@@ -75,13 +60,12 @@ def system(kafka_cluster, tmp_path):
 VOID = ("amcast_collector_void_total", "foreign")
 
 
-def scraped(host, top, log):
+def values_of(host, top, log):
     """Give a function that scrapes a value of one collector, of its log or with a label's value."""
 
     def value(name, *label):
         url = host.address(top).replace("/status", "/metrics")
-        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-            found = samples(answer.read().decode())
+        found = scraped(url, PATIENCE_S)
         if label:
             return found.get((name, (top, *label)))
         return found.get((name, (top, log)), found.get((name, (top,))))
@@ -100,7 +84,7 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for _ in range(20):
             producer.multicast(b"m", to={"P2"}).ordered(PATIENCE_S)
-        value = scraped(host, top, "P2")
+        value = values_of(host, top, "P2")
         until(lambda: (value("amcast_collector_ordered_total") or 0) >= 20, "20 ordered offsets")
         assert value("amcast_collector_acting") == 1
         assert value("amcast_collector_epoch") == 1

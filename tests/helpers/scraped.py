@@ -1,0 +1,26 @@
+"""What a page of metrics says, for tests."""
+
+import re
+import urllib.request
+
+_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def samples(text):
+    """Give the values of a page by (name, the labels' values except the topic)."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = _SAMPLE.fullmatch(line).groups()
+            pairs = _LABEL.findall(labels or "")
+            key = tuple(text for label, text in sorted(pairs) if label != "topic")
+            assert (name, key) not in found, line
+            found[name, key] = float(value)
+    return found
+
+
+def scraped(url, timeout):
+    """Fetch a page, and give its values."""
+    with urllib.request.urlopen(url, timeout=timeout) as answer:
+        return samples(answer.read().decode())

@@ -17,12 +17,7 @@ from typing import Literal, Self
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
-from multicast.control import (
-    ControlReader,
-    ControlState,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import ControlReader, ControlState, log_partition, stream_partition
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
@@ -127,8 +122,7 @@ class Consumer:
             self._group_cursor = GroupCursor(self._driver, self._clock, topic, group)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
-            # Two readers: in a single one the order and the payloads would wait for each other's
-            # fetches.
+            # Two readers: in one, order and payloads would wait for each other's fetches.
             self._orders: Reader = self._driver.reader({})
             opened.callback(self._orders.close)
             self._payloads: Reader = self._driver.reader({})

@@ -48,7 +48,7 @@ def drawn(seed: str) -> random.Random:
     return random.Random(seed)  # noqa: S311 - which moments are drawn is no secret
 
 
-class Sending:
+class BackgroundSender:
     """Multicasts to random ones of some sets, in a thread, until the block ends.
 
     `topic` is a `TopicOnBroker`.

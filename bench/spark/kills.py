@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.harness import figures
-from bench.spark.campaign import PORTIONS, Sending, drawn, finish, judge, kill, stored
+from bench.spark.campaign import PORTIONS, BackgroundSender, drawn, finish, judge, kill, stored
 from bench.spark.streamed import Sink, StreamedQuery
 from collectors.testing.running import RunningTopic
 from multicast.local.cluster import LocalCluster
@@ -58,7 +58,7 @@ def run(topic: RunningTopic, folder: Path, *, kills: int, seed: int) -> dict[str
     epoch = 1
     with (
         ThreadPoolExecutor(len(queries)) as pool,
-        Sending(topic, _SETS, drawn(f"{seed}")),
+        BackgroundSender(topic, _SETS, drawn(f"{seed}")),
     ):
         works = {
             sink: pool.submit(kill, query, (kills + place) // len(queries), drawn(f"{seed} {sink}"))

@@ -3,7 +3,7 @@
 import confluent_kafka
 import pytest
 
-from bench.spark.campaign import PORTIONS, Sending, drawn, finish, judge, kill, stored
+from bench.spark.campaign import PORTIONS, BackgroundSender, drawn, finish, judge, kill, stored
 from bench.spark.streamed import StreamedQuery
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
@@ -61,7 +61,7 @@ def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp
     query = query_of(topic, tmp_path, sink, **PORTIONS)
 
     # Test: four turns, in the last of which executors are killed, too; then in another epoch.
-    with Sending(topic, SETS, drawn("7")):
+    with BackgroundSender(topic, SETS, drawn("7")):
         counts = kill(query, 7, drawn(sink))
         topic.replan({**INTERESTS, "topic": topic.topic, "consumer": WIDER})
         counts += kill(query, 1, drawn(sink))
@@ -98,7 +98,7 @@ def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_top
 
 
 @pytest.mark.campaign
-def test_a_large_message_of_a_log_that_lags_is_stored_in_its_place(amcast_topic, tmp_path):
+def test_a_message_above_the_fetch_limit_in_a_lagging_log_is_in_its_place(amcast_topic, tmp_path):
     topic = amcast_topic(INTERESTS)
     send(topic, 100)
     log = topic.plan.log("P1")
@@ -107,12 +107,14 @@ def test_a_large_message_of_a_log_that_lags_is_stored_in_its_place(amcast_topic,
             "bootstrap.servers": topic.bootstrap,
             "transactional.id": topic.topic,
             "transaction.timeout.ms": 900_000,  # the most that brokers allow
+            "message.max.bytes": 16_000_000,
             "log_level": 0,
         }
     )
     writer.init_transactions(60)
     writer.begin_transaction()
-    writer.produce(log.topic, bytes(900_000), partition=log.partition)
+    # Far above what a client fetches of a partition at once, 1 MiB.
+    writer.produce(log.topic, bytes(15_000_000), partition=log.partition)
     assert writer.flush(60) == 0
     send(topic, 100, seed=2)
     query = query_of(topic, tmp_path)

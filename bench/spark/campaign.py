@@ -12,6 +12,7 @@ are killed first, one after the other, and Spark starts others in their place.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from bench.harness import figures
 from bench.harness.rig import pause
 from bench.spark.query import small_spark
 from bench.spark.streamed import StreamedQuery, executors
@@ -79,14 +81,18 @@ class BackgroundSender:
                 receipt.accepted(PATIENCE_S)
 
 
-def kill(query: StreamedQuery, kills: int, rng: random.Random) -> Counter[str]:
+def kill(
+    query: StreamedQuery, kills: int, rng: random.Random, *, seconds: float = math.inf
+) -> Counter[str]:
     """Kill a query so many times; give how many of which kind, "driver start" for instance.
+
+    After so many seconds no other turn begins.
 
     Raises `AmcastError` if the query ends by itself, and `TimedOut` if it stands still.
     """
     counts: Counter[str] = Counter()
-    turn = 0
-    while counts.total() < kills:
+    turn, deadline = 0, time.monotonic() + seconds
+    while counts.total() < kills and time.monotonic() < deadline:
         turn += 1
         began = _progress(query)
         settings = {} if turn % _EXECUTOR_TURN else _CLUSTER
@@ -102,6 +108,7 @@ def kill(query: StreamedQuery, kills: int, rng: random.Random) -> Counter[str]:
             if process.poll() is not None:
                 raise AmcastError(f"the query ended by itself; its log: {query.log()}")
         counts[f"driver {_moment(query, began)}"] += 1
+        figures.progress(f"{counts.total()} kills of {query.document['sink']}")
     return counts
 
 

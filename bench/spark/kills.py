@@ -1,12 +1,13 @@
 """Kills streaming queries at random moments, and judges what their sinks hold.
 
-    python -m bench.spark.kills [--kills 100] [--seed 1]
+    python -m bench.spark.kills [--kills 100] [--seed 1] [--minutes 60]
 
 One broker, five partitions, a producer that sends all the time, and an epoch change each minute.
 Two queries of `format("amcast")` read the same consumer at the same time, one into Spark's sink for
 files, the other by `foreachBatch` into SQLite. Each gets half of the kills
 (`bench/spark/campaign.py` says which ones). Then the producer ends, both queries read what
 is left, and each sink must hold what a plain consumer delivers: each message once, and in order.
+After so many minutes the kills end, if they are not complete.
 
 Printed are the kills of each kind, the epochs, and the rows of each sink. The exit code is not 0 if
 a sink holds anything else, or if a query ended by itself.
@@ -47,7 +48,9 @@ def interests(epoch: int) -> dict[str, object]:
     }
 
 
-def run(topic: RunningTopic, folder: Path, *, kills: int, seed: int) -> dict[str, float]:
+def run(
+    topic: RunningTopic, folder: Path, *, kills: int, seed: int, minutes: float
+) -> dict[str, float]:
     """Run the campaign on a topic; give the figures. Raises what `kill` and `judge` raise."""
     queries = {}
     for sink in _SINKS:
@@ -61,7 +64,13 @@ def run(topic: RunningTopic, folder: Path, *, kills: int, seed: int) -> dict[str
         BackgroundSender(topic, _SETS, drawn(f"{seed}")),
     ):
         works = {
-            sink: pool.submit(kill, query, (kills + place) // len(queries), drawn(f"{seed} {sink}"))
+            sink: pool.submit(
+                kill,
+                query,
+                (kills + place) // len(queries),
+                drawn(f"{seed} {sink}"),
+                seconds=60 * minutes,
+            )
             for place, (sink, query) in enumerate(queries.items())
         }
         while wait(works.values(), _EPOCH_S, return_when=FIRST_EXCEPTION).not_done:
@@ -91,12 +100,15 @@ def main(arguments: Sequence[str]) -> None:
     parser = figures.parser("kills", __doc__, room="spark")
     parser.add_argument("--kills", type=int, default=100, help="of both queries together")
     parser.add_argument("--seed", type=int, default=1, help="of messages, victims and moments")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of kills, at most")
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-kills-")))
         cluster = stack.enter_context(LocalCluster(brokers=1))
         topic = stack.enter_context(RunningTopic(cluster.bootstrap, interests(1)))
-        measured = run(topic, folder, kills=options.kills, seed=options.seed)
+        measured = run(
+            topic, folder, kills=options.kills, seed=options.seed, minutes=options.minutes
+        )
         document = figures.document(
             "kills", measured, kafka=cluster.version, arguments=arguments, room="spark"
         )

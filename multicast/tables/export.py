@@ -41,7 +41,7 @@ _UNFINISHED = ".part"
 _PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
 _FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
 _BINARY = ("key", "value")
-_JUDGED = ("position", "log", "offset", "to", "cursor")
+_JUDGED = ["position", "log", "offset", "to", "cursor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def exported_to(folder: Path) -> Cursor | None:
     return Cursor.parse(str(rows_of(done[-1], ["cursor"])[-1]["cursor"])) if done else None
 
 
-def rows_of(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def rows_of(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
     """Read a file's rows, in delivery order; of Parquet, only these columns.
 
     Raises `AmcastError` for a damaged file.

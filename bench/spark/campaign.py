@@ -155,7 +155,8 @@ def _until(
 
 def finish(query: StreamedQuery) -> None:
     """Let a query that was killed read all that is left; raises `AmcastError` if it fails."""
-    query.document["options"].pop("maxOffsetsPerTrigger", None)
+    for name in PORTIONS:  # a task for each 50 offsets would take long for what is left
+        query.document["options"].pop(name, None)
     for _ in range(2):  # the first one ends the batch that a kill has interrupted
         if query.finish(PATIENCE_S) != 0:
             raise AmcastError(f"the query failed; its log: {query.log()}")

@@ -84,7 +84,12 @@ DOORS = {
     "grpc": ("ordering_osn/api/grpc_server.py",),
     "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
-    "pyspark": ("bench/pipeline/", "multicast/spark/"),
+    "pyspark": (
+        "bench/pipeline/",
+        "bench/spark/query.py",
+        "examples/accounts/history.py",
+        "multicast/spark/",
+    ),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
     "selenium": ("bench/live_page/browser.py",),

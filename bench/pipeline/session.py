@@ -1,4 +1,4 @@
-"""A Spark session with the Kafka connector, as a context manager that stops what it started.
+"""A Spark session, with the Kafka connector, as a context manager that stops what it started.
 
 The connector's jars are locked (`connector.lock`) and fetched once, as a broker's are; Spark sends
 them to its executors. Workers run this Python interpreter, so a cluster's machines need amcast.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from multicast.errors import AmcastError, UsageError
-from multicast.local.jars import find_java, kept_jars, read_lock
+from multicast.local.jars import Java, find_java, kept_jars, read_lock
 from multicast.local.process import run_bounded
 
 try:
@@ -51,37 +51,27 @@ def spark(
     *,
     master: str = LOCAL,
     settings: Mapping[str, str] | None = None,
+    connector: bool = True,
     progress: Callable[[str], None],
 ) -> Iterator[SparkSession]:
     """Open a session; `settings` are Spark settings that override ours.
 
-    A session that is already active is used unchanged, and left open.
+    Without `connector` no jar is needed. A session that is already active is used unchanged, and
+    left open.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
         return
     java = find_java()
-    lock = resources.files("bench.pipeline").joinpath("connector.lock").read_text("utf-8")
-    version = pyspark.__version__
-    if f"spark-sql-kafka-0-10_2.13:{version}" not in lock:
-        raise UsageError(
-            f"pyspark {version} and the locked Kafka connector have different versions; run: "
-            "pip install 'amcast[spark]'"
-        )
-    jars = kept_jars(
-        read_lock(lock),
-        f"spark-kafka-{version}",
-        title=f"Spark {version}'s Kafka connector",
-        java=java,
-        progress=progress,
-    )
+    chosen = dict(_SETTINGS)
+    if connector:
+        chosen["spark.jars"] = ",".join(map(os.fspath, _connector_jars(java, progress)))
     _check_java(os.fspath(java.executable))
     os.environ["JAVA_HOME"] = os.fspath(java.home)
     # By default workers run the python3 on PATH, which lacks our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("amcast bench pipeline").master(master)
-    chosen = {**_SETTINGS, "spark.jars": ",".join(map(os.fspath, jars))}
     if master.startswith("local"):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in {**chosen, **(settings or {})}.items():
@@ -94,6 +84,24 @@ def spark(
         yield session
     finally:
         _end(session)
+
+
+def _connector_jars(java: Java, progress: Callable[[str], None]) -> list[Path]:
+    """Give the jars of the Kafka connector; raises `UsageError` for another version of pyspark."""
+    lock = resources.files("bench.pipeline").joinpath("connector.lock").read_text("utf-8")
+    version = pyspark.__version__
+    if f"spark-sql-kafka-0-10_2.13:{version}" not in lock:
+        raise UsageError(
+            f"pyspark {version} and the locked Kafka connector have different versions; run: "
+            "pip install 'amcast[spark]'"
+        )
+    return kept_jars(
+        read_lock(lock),
+        f"spark-kafka-{version}",
+        title=f"Spark {version}'s Kafka connector",
+        java=java,
+        progress=progress,
+    )
 
 
 def spark_class() -> Path:

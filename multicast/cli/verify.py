@@ -97,7 +97,7 @@ def verify(
     The history is read from FILES that 'amcast send' and 'amcast receive' have written with
     --history; or, with --name and --interest, replayed from a running system. With --parquet the
     exported rows are one more reading of their consumer: a missing, doubled or moved row violates
-    a guarantee.
+    a guarantee. The whole history is held in memory, without payloads.
     """
     consumers = [ReplayedConsumer(consumer, None) for consumer in name or ()]
     consumers += [

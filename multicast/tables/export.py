@@ -18,7 +18,8 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -40,6 +41,7 @@ _UNFINISHED = ".part"
 _PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
 _FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
 _BINARY = ("key", "value")
+_JUDGED = ["position", "log", "offset", "to", "cursor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,18 @@ def files(folder: Path) -> list[Path]:
 def exported_to(folder: Path) -> Cursor | None:
     """Give the cursor after the last exported row; None if there is no row yet."""
     done = files(folder)
-    return Cursor.parse(str(rows_of(done[-1])[-1]["cursor"])) if done else None
+    return Cursor.parse(str(rows_of(done[-1], ["cursor"])[-1]["cursor"])) if done else None
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Read a file's rows, in delivery order; raises `AmcastError` for a damaged file."""
+def rows_of(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Read a file's rows, in delivery order; of Parquet, only these columns.
+
+    Raises `AmcastError` for a damaged file.
+    """
     try:
         if path.suffix == ".parquet":
-            rows: list[dict[str, Any]] = pyarrow("pyarrow.parquet").read_table(path).to_pylist()
+            table = pyarrow("pyarrow.parquet").read_table(path, columns=columns)
+            rows: list[dict[str, Any]] = table.to_pylist()
             return rows
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -239,16 +245,26 @@ def described(folder: Path) -> Export:
 
 
 def deliveries(folder: Path) -> Iterator[Batch]:
-    """Give an export's rows as deliveries, without their payloads, by rising position."""
+    """Give an export's rows as deliveries, without their payloads, by rising position.
+
+    Holds the rows of one file in memory, of Parquet without keys, values and headers.
+    """
     for path in files(folder):
-        for row in sorted(rows_of(path), key=itemgetter("position")):
-            cursor = Cursor.parse(str(row["cursor"]))
+        rows = sorted(rows_of(path, _JUDGED), key=itemgetter("position"))
+        for (name, to, cursor), run in groupby(rows, _run):
+            records = [Record(int(row["offset"]), None) for row in run]
             yield Batch(
-                Log(str(row["log"]), "", 0),
-                tuple(row["to"]),
-                [Record(int(row["offset"]), None)],
+                Log(name, "", 0),
+                to,
+                records,
                 cursor.epoch,
                 cursor.source,
                 cursor.record,
                 cursor.run,
             )
+
+
+def _run(row: dict[str, Any]) -> tuple[str, tuple[str, ...], Cursor]:
+    """Give what rows that follow each other in one run of the order have in common."""
+    cursor = Cursor.parse(str(row["cursor"]))
+    return str(row["log"]), tuple(row["to"]), replace(cursor, next=0)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multicast import Consumer
+from multicast.local.jars import find_java
 from multicast.testing import system
 from tests.helpers.example_programs import EXAMPLES, example_system
 
@@ -122,3 +125,41 @@ def test_clerks_contend_on_a_broker_and_one_is_killed(kafka_cluster, tmp_path):
         assert report["lowest"] >= 0
         again = json.loads(example.run("audit.py")[0])
         assert again == report
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_spark_gives_the_balances_of_a_consumer_at_every_position(
+    kafka_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("JAVA_HOME", os.fspath(find_java().home))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    with example_system(kafka_cluster.bootstrap, "accounts", tmp_path) as example:
+        for seed, branch in enumerate(["P1,P2", "P2,P3"]):
+            example.run("clerk.py", "--branch", branch, "--seed", seed)
+        states = [json.loads(line) for line in example.run("history.py")]
+        places = sorted({(state["epoch"], state["position"]) for state in states})
+        epoch, position = middle = places[len(places) // 2]
+        lines = example.run("history.py", "--then", f"{epoch}/{position}")
+        then = [json.loads(line) for line in lines]
+
+        # Check: a plain consumer has these balances after each message.
+        money, expected, at_middle = dict.fromkeys(accounts.ACCOUNTS, accounts.START), [], None
+        where = {"topic": example.system.topic, "interest": accounts.ACCOUNTS, "committed": False}
+        with Consumer(example.system.bootstrap, **where) as consumer:
+            messages = [record.value for batch in consumer.until_end() for record in batch.records]
+        for place, payload in zip(places, messages, strict=True):
+            transfer = json.loads(payload)
+            money[transfer["from"]] -= transfer["amount"]
+            money[transfer["to"]] += transfer["amount"]
+            expected += [
+                {"epoch": place[0], "position": place[1], "account": name, "balance": money[name]}
+                for name in sorted((transfer["from"], transfer["to"]))
+            ]
+            if place == middle:
+                at_middle = dict(money)
+        assert states == expected
+        known = {state["account"]: state["balance"] for state in then}
+        assert dict.fromkeys(accounts.ACCOUNTS, accounts.START) | known == at_middle

@@ -1,18 +1,12 @@
-"""A real, small Spark for tests, without any connector, and a topic with all kinds of records."""
+"""A topic with all kinds of records, and its rows as a table and as a consumer delivers them."""
 
-import os
 import random
-import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import confluent_kafka
-from pyspark.sql import SparkSession
 
-from bench.pipeline.session import _end
 from multicast.control import log_partition
-from multicast.local.jars import find_java
 from multicast.messages import epoch_header, skip_header
-from multicast.spark import register
 
 INTERESTS = {
     "topic": "A",
@@ -25,37 +19,6 @@ INTERESTS = {
     ],
 }
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
-
-
-@contextmanager
-def small_spark(**settings):
-    """Open a session with two threads, and end its Java process afterwards."""
-    os.environ["JAVA_HOME"] = os.fspath(find_java().home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # executors, too, listen on the loopback
-    builder = SparkSession.builder.appName("amcast tests")
-    chosen = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.metricsEnabled": "false",
-        **settings,
-    }
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    try:
-        register(session)
-        yield session
-    finally:
-        _end(session)
 
 
 def table(session, topic, *, stream=False, **options):

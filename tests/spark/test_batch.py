@@ -3,6 +3,7 @@
 import pytest
 from pyspark.errors import PySparkException
 
+from bench.spark.query import small_spark
 from multicast import LogPosition, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
@@ -12,7 +13,6 @@ from tests.helpers.spark import (
     rows_of,
     send,
     send_oddities,
-    small_spark,
     table,
 )
 

@@ -5,8 +5,9 @@ import random
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from bench.spark.query import small_spark
 from multicast.spark import fold, state_after
-from tests.helpers.spark import small_spark, table
+from tests.helpers.spark import table
 
 pytestmark = [
     pytest.mark.kafka,
@@ -58,20 +59,24 @@ def test_balances_over_several_partitions_equal_a_consumers_at_every_position(am
         folded = fold(rows, key="account", initial=100, step=next_balance, state="bigint")
         states = folded.cache().collect()
         cursors = {(row.epoch, row.position): row.cursor for row in rows.collect()}
-        middle = sorted(cursors)[200]
-        half = state_after(folded, key="account", epoch=middle[0], position=middle[1]).collect()
+        then = {
+            place: state_after(folded, key="account", epoch=place[0], position=place[1]).collect()
+            for place in sorted(cursors)[::133]
+        }
 
     # Check.
     by_cursor = {(cursors[row.epoch, row.position], row.account): row.state for row in states}
-    balances, expected, at_middle = dict.fromkeys(ACCOUNTS, 100), {}, None
+    balances, expected, after = dict.fromkeys(ACCOUNTS, 100), {}, {}
     for message in topic.drain(topic.consumer("books", committed=False)):
         source, target, amount = message.payload.decode().split()
         for account in (source, target):
             row = {"account": account, "target": target, "amount": int(amount)}
             balances[account] = next_balance(balances[account], row)
             expected[str(message.cursor), account] = balances[account]
-        if str(message.cursor) == cursors[middle]:
-            at_middle = dict(balances)
+        after[str(message.cursor)] = dict(balances)
     assert by_cursor == expected
     assert len(expected) == 800
-    assert {row.account: row.state for row in half} == at_middle
+    assert len(then) == 4
+    for place, reached in then.items():
+        known = {row.account: row.state for row in reached}
+        assert dict.fromkeys(ACCOUNTS, 100) | known == after[cursors[place]]

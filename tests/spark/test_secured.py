@@ -5,12 +5,14 @@ from contextlib import closing
 import pytest
 from pyspark.errors import PySparkException
 
+from bench.spark.query import small_spark
+from bench.spark.streamed import StreamedQuery
 from multicast.local.broker import free_ports
 from multicast.local.pytest_plugin import ExistingCluster, OpenTopics
 from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import cluster_with_listener
-from tests.helpers.spark import INTERESTS, in_order, rows_of, send, small_spark, table
-from tests.helpers.streamed import StreamedQuery
+from tests.helpers.spark import INTERESTS, in_order, rows_of, send, table
+from tests.helpers.system import PATIENCE_S
 
 pytestmark = [
     pytest.mark.kafka,
@@ -79,7 +81,7 @@ def test_a_table_and_a_stream_come_through_tls_and_a_password(secured, tmp_path)
         assert "AuthenticationFailed" in str(raised.value)
         assert PASSWORD not in str(raised.value)
 
-    query = StreamedQuery(topic, tmp_path, "sqlite", **options)
-    assert query.finish() == 0, query.log()
+    query = StreamedQuery(topic.bootstrap, topic.topic, tmp_path, "sqlite", **options)
+    assert query.finish(PATIENCE_S) == 0, query.log()
     assert query.messages() == [message for _, message, *_ in whole]
     assert PASSWORD not in query.log()

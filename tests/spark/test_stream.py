@@ -1,19 +1,14 @@
 """A stream of ordered messages: contiguous batches, and exactly on after kill -9 at any moment."""
 
-import os
-import random
-import signal
-import subprocess
-import threading
-
 import confluent_kafka
 import pytest
 
+from bench.spark.campaign import PORTIONS, BackgroundSender, drawn, finish, judge, kill, stored
+from bench.spark.streamed import StreamedQuery
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
-from tests.helpers.spark import INTERESTS, send, send_oddities, small_spark
-from tests.helpers.streamed import StreamedQuery
-from tests.helpers.system import until
+from tests.helpers.spark import INTERESTS, SETS, send, send_oddities
+from tests.helpers.system import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.kafka,
@@ -33,117 +28,50 @@ def delivered(topic, name="C1"):
     return [str(message.message_id) for message in messages]
 
 
+def query_of(topic, folder, sink="sqlite", **options):
+    return StreamedQuery(topic.bootstrap, topic.topic, folder, sink, consumer="C1", **options)
+
+
 def test_a_killed_query_goes_on_exactly_where_its_checkpoint_says(amcast_topic, tmp_path):
     # Init: 300 messages.
     topic = amcast_topic(INTERESTS)
     send(topic, 300)
     send_oddities(topic)
-    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1", maxOffsetsPerTrigger="20")
+    query = query_of(topic, tmp_path, maxOffsetsPerTrigger="20")
 
     # Test: kill the query between two of its small batches; the epoch changes while it is away.
     with query.running() as process:
-        query.wait_for_batches(process, 2)
+        until(lambda: query.committed() >= 2 or process.poll() is not None, "two batches")
+        assert process.poll() is None, query.log()
     topic.replan({**INTERESTS, "topic": topic.topic, "consumer": WIDER})
     send(topic, 300, seed=2)
     del query.document["options"]["maxOffsetsPerTrigger"]
-    assert query.finish() == 0, query.log()
-    assert query.finish() == 0, query.log()
+    assert query.finish(PATIENCE_S) == 0, query.log()
+    assert query.finish(PATIENCE_S) == 0, query.log()
 
     # Check: every message once, stored in the order in which a plain consumer delivers.
     assert query.messages() == delivered(topic)
 
 
-class Sending:
-    """Sends without end, in a thread, until the block ends."""
-
-    def __init__(self, topic):
-        self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self):
-        self._thread.start()
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _run(self):
-        number = 10
-        while not self._stop.wait(0.2):
-            send(self._topic, 20, seed=number)
-            number += 1
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("sink", ["sqlite", "files"])
 def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp_path, sink):
-    rng = random.Random(7)
+    """Of the driver and of executors; `python -m bench.spark.kills` kills more often."""
     topic = amcast_topic(INTERESTS)
-    query = StreamedQuery(topic, tmp_path, sink, consumer="C1", maxOffsetsPerTrigger="50")
-    pause = threading.Event()
+    query = query_of(topic, tmp_path, sink, **PORTIONS)
 
-    # Test: kill the driver six times, half of them while it starts; one change of the epoch.
-    with Sending(topic):
-        for turn in range(6):
-            with query.running() as process:
-                if turn % 2 == 0:
-                    query.wait_for_batches(process, query.count() + 1)
-                    pause.wait(rng.uniform(0, 2))
-                else:
-                    pause.wait(rng.uniform(2, 10))
-            if turn == 2:
-                topic.replan({**INTERESTS, "topic": topic.topic, "consumer": WIDER})
-    del query.document["options"]["maxOffsetsPerTrigger"]
-    assert query.finish() == 0, query.log()
-    assert query.finish() == 0, query.log()
+    # Test: four turns, in the last of which executors are killed, too; then in another epoch.
+    with BackgroundSender(topic, SETS, drawn("7")):
+        counts = kill(query, 7, drawn(sink))
+        topic.replan({**INTERESTS, "topic": topic.topic, "consumer": WIDER})
+        counts += kill(query, 1, drawn(sink))
+    finish(query)
 
     # Check.
-    if sink == "files":
-        with small_spark() as session:
-            rows = session.read.json(query.document["path"]).orderBy("epoch", "position")
-            stored = [row.message_id for row in rows.select("message_id").collect()]
-    else:
-        stored = query.messages()
-    assert stored == delivered(topic)
-    assert len(stored) > 100
-
-
-@pytest.mark.campaign
-def test_killed_executors_neither_lose_nor_double_a_row(amcast_topic, tmp_path):
-    """Executors are processes of their own here; Spark starts others in their place."""
-    topic = amcast_topic(INTERESTS)
-    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1", maxRecordsPerPartition="20")
-    cluster = {"spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m"}
-    with Sending(topic), query.running(**cluster) as process:
-        for _ in range(2):
-            query.wait_for_batches(process, query.count() + 2)
-            executors = until_executors(process.pid)
-            os.kill(executors[0], signal.SIGKILL)
-        query.wait_for_batches(process, query.count() + 2)
-    assert query.finish() == 0, query.log()
-    assert query.finish() == 0, query.log()
-    assert query.messages() == delivered(topic)
-
-
-def until_executors(session):
-    """The process IDs of a query's executors, once there is one."""
-    pids = []
-
-    def running():
-        listed = subprocess.run(
-            ["ps", "-ww", "-s", str(session), "-o", "pid=", "-o", "args="],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        lines = [line for line in listed.stdout.splitlines() if "CoarseGrainedExecutor" in line]
-        pids[:] = [int(line.split()[0]) for line in lines]
-        return pids
-
-    until(running, "an executor", pause=0.1)
-    return pids
+    assert sum(count for kind, count in counts.items() if kind.startswith("executor")) == 3
+    held = stored(query)
+    judge(held, delivered(topic))
+    assert len(held) > 100
 
 
 @pytest.mark.campaign
@@ -151,8 +79,8 @@ def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_top
     topic = amcast_topic(INTERESTS)
     send(topic, 100)
     whole = delivered(topic)  # so all is ordered
-    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1", maxOffsetsPerTrigger="10")
-    assert query.finish() == 0, query.log()
+    query = query_of(topic, tmp_path, maxOffsetsPerTrigger="10")
+    assert query.finish(PATIENCE_S) == 0, query.log()
 
     # Test: P1 loses all its messages: more than 10, so some of them were not read, wherever in the
     # order they stand.
@@ -161,7 +89,7 @@ def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_top
         admin.delete_records(ends)
     assert min(ends.values()) > 10
     del query.document["options"]["maxOffsetsPerTrigger"]
-    assert query.finish() == 1, query.log()
+    assert query.finish(PATIENCE_S) == 1, query.log()
 
     # Check.
     assert "Trimmed: log P1 begins at offset" in query.log()
@@ -170,7 +98,7 @@ def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_top
 
 
 @pytest.mark.campaign
-def test_a_large_message_of_a_log_that_lags_is_stored_in_its_place(amcast_topic, tmp_path):
+def test_a_message_above_the_fetch_limit_in_a_lagging_log_is_in_its_place(amcast_topic, tmp_path):
     topic = amcast_topic(INTERESTS)
     send(topic, 100)
     log = topic.plan.log("P1")
@@ -179,22 +107,24 @@ def test_a_large_message_of_a_log_that_lags_is_stored_in_its_place(amcast_topic,
             "bootstrap.servers": topic.bootstrap,
             "transactional.id": topic.topic,
             "transaction.timeout.ms": 900_000,  # the most that brokers allow
+            "message.max.bytes": 16_000_000,
             "log_level": 0,
         }
     )
     writer.init_transactions(60)
     writer.begin_transaction()
-    writer.produce(log.topic, bytes(900_000), partition=log.partition)
+    # Far above what a client fetches of a partition at once, 1 MiB.
+    writer.produce(log.topic, bytes(15_000_000), partition=log.partition)
     assert writer.flush(60) == 0
     send(topic, 100, seed=2)
-    query = StreamedQuery(topic, tmp_path, "sqlite", consumer="C1")
+    query = query_of(topic, tmp_path)
 
     # Test: run the query before and after the transaction that holds P1 back is committed.
-    assert query.finish() == 0, query.log()
+    assert query.finish(PATIENCE_S) == 0, query.log()
     before = query.messages()
     writer.commit_transaction(60)
     whole = delivered(topic)
-    assert query.finish() == 0, query.log()
+    assert query.finish(PATIENCE_S) == 0, query.log()
 
     # Check.
     assert before == whole[: len(before)]

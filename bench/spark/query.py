@@ -1,34 +1,57 @@
-"""A streaming query as a process of its own, which a test may kill at any moment.
+"""A streaming query as a process of its own, which can be killed at any moment.
 
-    python -m tests.spark.stream_program JSON
+    python -m bench.spark.query JSON
 
 The document gives the options of the source, the sink ("files" or "sqlite"), its path, the
-checkpoint, and the trigger ("now": what is there, then end; "always").
+checkpoint, the trigger ("now": what is there, then end; "always"), and settings of Spark.
 """
 
+from __future__ import annotations
+
 import json
+import os
 import sqlite3
 import sys
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
-from pyspark.sql.streaming import StreamingQueryException
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.helpers.spark import small_spark
+from bench.harness import figures
+from bench.pipeline.session import spark
+from multicast.spark import register
 
-CREATE = """
+_BUSY_S = 60.0  # SQLite waits so long for a reader to end
+_CREATE = """
 create table if not exists rows
     (number integer primary key autoincrement, batch int, message text, epoch int, position int);
 create table if not exists batches (batch integer primary key);
 """
+_SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # starts faster
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
-def into_sqlite(path):
-    """A sink that stores each micro-batch in one transaction, once, in delivery order."""
+@contextmanager
+def small_spark(**settings: str) -> Iterator[SparkSession]:
+    """Open a small session that has the format "amcast" and no connector, and end it afterwards."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # executors, too, listen on the loopback
+    chosen = {**_SMALL, **settings}
+    with spark(settings=chosen, connector=False, progress=figures.progress) as session:
+        register(session)
+        yield session
 
-    def store(frame, batch):
+
+def into_sqlite(path: str) -> Callable[[DataFrame, int], None]:
+    """Make a sink that stores each micro-batch in one transaction, once, in delivery order."""
+
+    def store(frame: DataFrame, batch: int) -> None:
         rows = frame.orderBy("epoch", "position").collect()
-        with closing(sqlite3.connect(path, timeout=60)) as database:
-            database.executescript(CREATE)
+        with closing(sqlite3.connect(path, timeout=_BUSY_S)) as database:
+            database.executescript(_CREATE)
             with database:
                 database.execute("begin immediate")
                 if database.execute("select 1 from batches where batch = ?", (batch,)).fetchone():
@@ -42,7 +65,8 @@ def into_sqlite(path):
     return store
 
 
-def main():
+def main() -> None:
+    """Run the query to its end; exit code 1 and a line on stderr if it fails."""
     given = json.loads(sys.argv[1])
     with small_spark(**given.get("settings", {})) as session:
         frame = session.readStream.format("amcast").options(**given["options"]).load()

@@ -1,0 +1,1 @@
+"""Streaming queries of `format("amcast")` as processes, which a campaign kills."""

@@ -1,0 +1,71 @@
+"""The balance of each account after each of its transfers, computed by Spark in delivery order.
+
+    python examples/accounts/history.py --bootstrap HOST:PORT --topic A [--then EPOCH/POSITION]
+
+Writes a line for each account and transfer: {"epoch", "position", "account", "balance"}; with
+--then, a line for each account: its balance right after that place of the order. Both are what a
+plain consumer of all accounts reaches there, although the transfers are spread over many tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from accounts import ACCOUNTS, START
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from multicast.spark import fold, register, state_after
+
+_TRANSFER = "`from` string, `to` string, amount bigint"
+
+
+def add(balance: int, row: dict[str, Any]) -> int:
+    """Give the next balance of an account."""
+    return balance + int(row["change"])
+
+
+def balances(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    """Give the balance of each account after each of its transfers: account, place, state."""
+    register(spark)
+    table = (
+        spark.read.format("amcast")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("interest", ",".join(ACCOUNTS))
+        .load()
+    )
+    transfer = F.from_json(F.col("value").cast("string"), _TRANSFER)
+    debit = F.struct(transfer["from"].alias("account"), (-transfer["amount"]).alias("change"))
+    credit = F.struct(transfer["to"].alias("account"), transfer["amount"].alias("change"))
+    moves = table.select("epoch", "position", F.explode(F.array(debit, credit)).alias("move"))
+    rows = moves.select("epoch", "position", "move.account", "move.change")
+    return fold(rows, key="account", initial=START, step=add, state="bigint")
+
+
+def main() -> None:
+    """Compute once."""
+    parser = argparse.ArgumentParser(description="Balances at each position, by Spark")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--then", help="EPOCH/POSITION: only the balances right after it")
+    options = parser.parse_args()
+    spark = SparkSession.builder.getOrCreate()
+    states = balances(spark, options.bootstrap, options.topic)
+    if options.then is None:
+        rows = states.orderBy("epoch", "position", "account").collect()
+    else:
+        epoch, position = map(int, options.then.split("/"))
+        rows = state_after(states, key="account", epoch=epoch, position=position).collect()
+    for row in rows:
+        line = row.asDict()
+        line["balance"] = line.pop("state")
+        sys.stdout.write(f"{json.dumps(line)}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

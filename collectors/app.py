@@ -36,24 +36,22 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.engine import Engine
-from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
-from collectors.entry_counts import EntryCounts
 from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
 from collectors.metrics import page_of
 from collectors.placement import share_out
+from collectors.supervisor import Supervisor
 from collectors.web import WebServer, address_of, listen_at
 from multicast.control import PROCESS_BYTES, ControlState, StatusPage
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
-from multicast.errors import AmcastError, ProtocolViolation, UsageError
+from multicast.errors import AmcastError, UsageError
 from multicast.settings import settings
 from multicast.verification.running_check import RunningCheck
 from topology import extra
@@ -70,9 +68,6 @@ _T = TypeVar("_T")
 _PROCESS = secrets.token_bytes(PROCESS_BYTES)  # this process, among all that ever served a page
 _DEFAULT_PORT = 6066  # Faust's default
 _PORT_MAX = 65535  # of TCP
-# Pauses before an instance is restarted, after its first, second, ... failure: a passing failure
-# costs little time, and a lasting one does not fill the process's log.
-_RETRY_S = (0.1, 0.5, 2.0, 5.0)
 # A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`).
 _EPOCH_EVERY_S = 1.0
 _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks several brokers
@@ -80,11 +75,7 @@ _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks s
 # may take longer (Kafka's group.initial.rebalance.delay.ms is 3 s), and collectors must not wait.
 _GROUP_S = 1.0
 _GROUP_EVERY_S = 0.05  # only while a process waits for its group or its first collectors
-# An acting instance that is no longer our share runs on until another one acts, or for this time:
-# longer than its successor needs to start.
-_LINGER_S = 10.0
 _CHECK_ENDS_S = 5.0  # its thread may wait for the cluster; the process does not wait for that
-_STEADY_S = 10.0  # an instance that ran for so long is restarted with the shortest delay
 
 
 class Worker(faust.Worker):
@@ -159,112 +150,6 @@ app = _Shell(
     worker_redirect_stdouts=False,
     Worker=Worker,
 )
-
-
-class Supervisor(Service):
-    """Runs one collector until its stream is frozen; restarts its instance after a failure."""
-
-    def __init__(self, engine: Engine, epoch: int, name: str, *, primary: bool) -> None:
-        super().__init__()
-        self.epoch = epoch
-        self.collector = name
-        self.primary = primary
-        self.unwanted_since: float | None = None
-        self.over = False
-        self.instance: CollectorInstance | None = None
-        self.restarts = 0
-        self.entries = EntryCounts()  # of all its instances
-        self.error: str | None = None
-        self._checkpoints = True
-        self._engine = engine
-
-    @Service.task
-    async def _supervise(self) -> None:
-        failures = 0
-        while not self.should_stop:
-            try:
-                began = time.monotonic()
-                await self._run_once()
-                if self.over:
-                    return
-            except AmcastError as error:
-                self.error = str(error)
-                self._checkpoints = not isinstance(error, ProtocolViolation)
-                _log.error("collector %s: %s", self.collector, error)
-            except Exception as error:  # noqa: BLE001
-                # A defect in one collector must not end the others in this process.
-                self.error = "it failed with an unexpected error; read what the process logged"
-                _log.error("collector %s failed", self.collector, exc_info=error)
-            self.instance = None
-            if self.should_stop:
-                return
-            if self.error is not None:
-                self.restarts += 1
-            if time.monotonic() - began > _STEADY_S:
-                failures = 0
-            await self.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-            failures += 1
-
-    async def _run_once(self) -> None:
-        """Run one instance until its epoch is over or we are stopped; raise its error."""
-        instance = CollectorInstance(
-            self._engine,
-            self.collector,
-            epoch=self.epoch,
-            checkpoints=self._checkpoints,
-            standby=not self.primary,
-            entries=self.entries,
-        )
-        ended, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed, so nobody waits
-                loop.call_soon_threadsafe(ended.set)
-
-        instance.on_end = wake
-        self.instance = instance
-        self._engine.add(instance)
-        if self.should_stop:
-            instance.stop()
-        _log.info("collector %s runs in epoch %d", self.collector, instance.plan.epoch)
-        await ended.wait()
-        if instance.error is not None:
-            raise instance.error
-        self.over = instance.begun and instance.core.frozen
-
-    def set_role(self, *, primary: bool) -> None:
-        """Make the instance the primary or a standby."""
-        self.primary = primary
-        if self.instance is not None:
-            self.instance.play(primary=primary)
-
-    def dispensable(self, now: float) -> bool:
-        """Whether to end an instance that is no longer our share.
-
-        It is over, or it does not act, or its successor has had `_LINGER_S` seconds to start.
-        """
-        self.set_role(primary=False)
-        if self.unwanted_since is None:
-            self.unwanted_since = now
-        acting = self.instance is not None and self.instance.role.acting
-        return self.over or not acting or now - self.unwanted_since > _LINGER_S
-
-    async def on_stop(self) -> None:
-        """End the instance; its appends in flight may be accepted or not."""
-        if self.instance is not None:
-            self.instance.stop()
-
-    def status(self) -> dict[str, Any]:
-        """Describe the collector for `/status`."""
-        instance = self.instance
-        running = instance is not None and instance.is_open and not instance.over
-        role = "primary" if self.primary else "standby"
-        bare = {"node": self.collector, "epoch": self.epoch, "role": role}
-        document: dict[str, Any] = bare if instance is None else instance.status()
-        document["state"] = "running" if running else "failed" if self.error else "starting"
-        document["restarts"] = self.restarts
-        document["error"] = None if running else self.error
-        return document
 
 
 @app.service

@@ -17,7 +17,8 @@ Without AMCAST_NODES all processes share the collectors: each is primary of some
 others. A consumer group knows the processes (`membership.py`); each process computes the placement
 itself (`placement.py`). From `_GROUP_S` after its start until the group first answers, a process is
 a standby of all collectors. A collector that left its share ends at once if it does not act, else
-when another instance's record is accepted, or after `_LINGER_S`.
+when another instance's record is accepted, or after 10 s (`supervisor.py`). At SIGTERM a process
+leaves the group, offers what it acts for to the standbys, and acts on until they have taken over.
 
 `/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
 `/status` describes each collector; `/` is the live page of the topic (`live/routes.py`). All are
@@ -36,6 +37,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -75,6 +77,9 @@ _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks s
 # may take longer (Kafka's group.initial.rebalance.delay.ms is 3 s), and collectors must not wait.
 _GROUP_S = 1.0
 _GROUP_EVERY_S = 0.05  # only while a process waits for its group or its first collectors
+# How long a process that stops acts on for a standby: ten times what the two records of a takeover
+# take on a busy machine. Without a standby the stop takes that much longer.
+_HAND_OVER_S = 0.5
 _CHECK_ENDS_S = 5.0  # its thread may wait for the cluster; the process does not wait for that
 
 
@@ -275,14 +280,27 @@ class CollectorHost(Service):
         return [supervisor.status() for supervisor in supervisors if not supervisor.over]
 
     async def on_stop(self) -> None:
-        """End all collectors at once, and leave the group."""
+        """Leave the group, and end all collectors once standbys have taken them over."""
         if self.member is not None:
             self.member.stop()
         if self.order_check is not None:
             self.order_check.stop()
-        for supervisor in self.supervisors.values():
+        supervisors = list(self.supervisors.values())
+        if not self._is_alone():
+            for supervisor in supervisors:
+                supervisor.release()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HAND_OVER_S):
+                    for supervisor in supervisors:
+                        await supervisor.released.wait()
+        for supervisor in supervisors:
             if supervisor.instance is not None:
                 supervisor.instance.stop()
+
+    def _is_alone(self) -> bool:
+        """Whether no other process shares the collectors, as far as we know."""
+        snapshot = None if self.member is None else self.member.snapshot
+        return snapshot is not None and len(snapshot.members) == 1
 
     async def on_shutdown(self) -> None:
         """Close what was opened; the start may not have opened everything."""

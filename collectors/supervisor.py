@@ -41,22 +41,30 @@ class Supervisor(Service):
         self.primary = primary
         self.unwanted_since: float | None = None
         self.over = False
+        self.released = asyncio.Event()  # after `release`: its instance has ended
         self.instance: CollectorInstance | None = None
         self.restarts = 0
         self.entries = EntryCounts()  # of all its instances
         self.error: str | None = None
         self._checkpoints = True
+        self._leaving = False
         self._engine = engine
 
     @Service.task
     async def _supervise(self) -> None:
+        try:
+            await self._run_again_and_again()
+        finally:
+            self.released.set()
+
+    async def _run_again_and_again(self) -> None:
         failures = 0
-        while not self.should_stop:
+        while not self._is_ending:
             try:
                 began = time.monotonic()
                 await self._run_once()
                 if self.over:
-                    return
+                    return  # its stream is frozen
             except AmcastError as error:
                 self.error = str(error)
                 self._checkpoints = not isinstance(error, ProtocolViolation)
@@ -66,7 +74,7 @@ class Supervisor(Service):
                 self.error = "it failed with an unexpected error; read what the process logged"
                 _log.error("collector %s failed", self.collector, exc_info=error)
             self.instance = None
-            if self.should_stop:
+            if self._is_ending:
                 return
             if self.error is not None:
                 self.restarts += 1
@@ -94,7 +102,7 @@ class Supervisor(Service):
         instance.on_end = wake
         self.instance = instance
         self._engine.add(instance)
-        if self.should_stop:
+        if self._is_ending:
             instance.stop()
         _log.info("collector %s runs in epoch %d", self.collector, instance.plan.epoch)
         await ended.wait()
@@ -118,6 +126,21 @@ class Supervisor(Service):
             self.unwanted_since = now
         acting = self.instance is not None and self.instance.role.acting
         return self.over or not acting or now - self.unwanted_since > _LINGER_S
+
+    def release(self) -> None:
+        """Hand the collector over to a standby; `released` is set once that has taken over.
+
+        Sets it at once where there is nothing to hand over, and never where there is no standby.
+        """
+        self._leaving = True
+        if self.instance is not None:
+            self.instance.release()
+        else:
+            self.released.set()
+
+    @property
+    def _is_ending(self) -> bool:
+        return bool(self.should_stop) or self._leaving
 
     async def on_stop(self) -> None:
         """End the instance; its appends in flight may be accepted or not."""

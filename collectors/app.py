@@ -15,10 +15,11 @@ cannot merge partitions and append the result exactly once. The acceptance rule 
 
 Without AMCAST_NODES all processes share the collectors: each is primary of some, and standby of
 others. A consumer group knows the processes (`membership.py`); each process computes the placement
-itself (`placement.py`). From `_GROUP_S` after its start until the group first answers, a process is
-a standby of all collectors. A collector that left its share ends at once if it does not act, else
-when another instance's record is accepted, or after 10 s (`supervisor.py`). At SIGTERM a process
-leaves the group, offers what it acts for to the standbys, and acts on until they have taken over.
+itself (`placement.py`). Until the group first answers, a process is a standby of all collectors; it
+waits for `_GROUP_S` before, unless no other process has opened any of them. A collector that left
+its share ends at once if it does not act, else when another instance's record is accepted, or after
+10 s (`supervisor.py`). At SIGTERM a process leaves the group, offers what it acts for to the
+standbys, and acts on until they have taken over.
 
 `/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
 `/status` describes each collector; `/` is the live page of the topic (`live/routes.py`). All are
@@ -249,7 +250,7 @@ class CollectorHost(Service):
         roles: dict[tuple[int, str], bool] = {}
         for epoch in (state.epoch - 1, state.epoch):
             if epoch > 0 and epoch not in state.ends:
-                ours = self._share([node.name for node in state.plan(epoch).collectors])
+                ours = self._share(state, epoch)
                 if ours is None:
                     return None
                 for name, primary in ours.items():
@@ -258,15 +259,19 @@ class CollectorHost(Service):
                         roles[state.first_epoch(epoch, name), name] = primary
         return roles
 
-    def _share(self, names: list[str]) -> Mapping[str, bool] | None:
+    def _share(self, state: ControlState, epoch: int) -> Mapping[str, bool] | None:
         """Give our share of an epoch's collectors, and whether we are the primary of each."""
+        names = [node.name for node in state.plan(epoch).collectors]
         if self.member is None:
             stands_by = os.environ.get("AMCAST_STANDBY") == "on"
             return {name: not stands_by for name in names if name in self._pinned}
         snapshot = self.member.snapshot
         if snapshot is None:
             early = time.monotonic() - self._began < _GROUP_S
-            return None if early else dict.fromkeys(names, False)
+            waits = early and any(
+                state.offered_by(state.first_epoch(epoch, name), name) is None for name in names
+            )
+            return None if waits else dict.fromkeys(names, False)
         places = share_out(names, snapshot.members).items()
         return {
             name: place.primary == snapshot.me

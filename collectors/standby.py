@@ -8,7 +8,8 @@ many instances append.
     waits   since when an append is due while no record of another instance was accepted
     acting  the instance appends what is due
     alone   the process that acted is known to have ended (`engine/ended_processes.py`)
-    offer   the instance that acts hands the collector over (`multicast/control/state.py`)
+    offer   the instance that acts hands the collector over, or none has ever opened it
+            (`offered_by` of `multicast/control/state.py`)
 
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
@@ -49,7 +50,7 @@ class Standby:
         self._alone = True
 
     def offer(self, writer: int | None) -> None:
-        """Take the news that another instance, with this writer, hands over; None: nobody does."""
+        """Take the news that the instance with this writer leaves; None: none does."""
         if writer is None:
             self._offered = False
         elif writer != self._releasing:

@@ -46,8 +46,8 @@ class AdvertisedAddress:
         if self.address is None:
             newest = state.running.get(name, 0)
             is_other = state.pages.get(name) != page
-            is_offered = state.released_by(epoch, name) is not None
-            if newest < epoch or (newest == epoch and (is_other or is_offered)):
+            is_offered = state.offered_by(epoch, name) is not None
+            if is_offered or (newest == epoch and is_other):
                 self._engine.write_control(*running_record(epoch, name, page))
         else:
             newest, address = state.addresses.get(name, (0, None))

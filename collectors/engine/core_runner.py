@@ -263,7 +263,7 @@ class CoreRunner:
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
             self.core.freeze_after(positions)
-        writer = state.released_by(self.assignment.plan.epoch, self.assignment.name)
+        writer = state.offered_by(self.assignment.plan.epoch, self.assignment.name)
         self._role.offer(None if writer == self.core.writer else writer)
 
     def _look(self) -> None:

@@ -67,7 +67,7 @@ class CollectorInstance:
         self._checkpoints = checkpoints
         self._limits = limits
         self._starts: Mapping[int, int] = {}  # of the logs in the epoch
-        self._control_seen: tuple[int, int, int | None] = (0, 0, None)
+        self._control_seen: tuple[int, int, int | None] | None = None
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
@@ -115,8 +115,8 @@ class CollectorInstance:
             if self.is_open and self._is_due(state):
                 self._engine.chores.begin(self)
             return
-        released = state.released_by(self.plan.epoch, self.name)
-        seen = state.epoch, len(state.markers), released
+        offered = state.offered_by(self.plan.epoch, self.name)
+        seen = state.epoch, len(state.markers), offered
         if seen != self._control_seen:
             self._control_seen = seen
             self._runner.control_changed(state)

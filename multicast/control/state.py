@@ -62,6 +62,7 @@ from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Plan
 
+NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
 
 
@@ -235,10 +236,16 @@ class ControlState:
         advertised = {name for name, (opened, _) in self.addresses.items() if opened >= epoch}
         return advertised | {name for name, opened in self.running.items() if opened >= epoch}
 
-    def released_by(self, epoch: int, name: str) -> int | None:
-        """Give the writer that hands over a collector that began in this epoch; None: nobody."""
+    def offered_by(self, epoch: int, name: str) -> int | None:
+        """Give who leaves a collector that began in this epoch to the next instance; None: nobody.
+
+        It is the writer that hands it over, or `NOBODY` where no instance has opened it so far.
+        """
         offer = self.offers.get(name)
-        return None if offer is None or offer.is_taken or offer.epoch != epoch else offer.writer
+        if offer is not None and not offer.is_taken and offer.epoch == epoch:
+            return offer.writer
+        opened, _ = self.addresses.get(name, (0, None))
+        return NOBODY if max(opened, self.running.get(name, 0)) < epoch else None
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Give the plan of an epoch, by default the newest; raises `UncoveredInterest`."""

@@ -12,6 +12,7 @@ from collectors.standby import Standby
 from multicast import Producer
 from multicast.announcements import Address
 from multicast.control import (
+    NOBODY,
     PROCESS_BYTES,
     ControlState,
     StatusPage,
@@ -140,6 +141,7 @@ def test_an_instance_that_has_not_caught_up_takes_no_offer():
 )
 def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself(record):
     state, offsets = ControlState("A"), count()
+    assert state.offered_by(1, "K1") == NOBODY
 
     def read(raw):
         key, value = raw
@@ -147,9 +149,9 @@ def test_the_control_topic_carries_an_offer_until_another_instance_advertises_it
 
     read(record(releases=2**64 - 1))
     before = state.copy()
-    assert (state.released_by(1, "K1"), state.released_by(2, "K1")) == (2**64 - 1, None)
+    assert (state.offered_by(1, "K1"), state.offered_by(2, "K1")) == (2**64 - 1, NOBODY)
     read(record())
-    assert (state.released_by(1, "K1"), before.released_by(1, "K1")) == (None, 2**64 - 1)
+    assert (state.offered_by(1, "K1"), before.offered_by(1, "K1")) == (None, 2**64 - 1)
     key, value = record()
     for wrong in ("", "12", 1, None):
         document = {**json.loads(value), "epoch": 7, "released": wrong}
@@ -179,6 +181,13 @@ def test_an_instance_that_is_released_ends_once_a_standby_has_advertised_itself(
         assert second.status()["takeovers"] == 1
         producer.multicast(b"2", to={"P1"}).ordered(60)
         assert system.all("C1") == ["P1:0", "P1:1"]
+
+
+def test_a_standby_of_a_collector_that_nobody_has_opened_acts_at_once():
+    with Small(chain()) as system, system.producer() as producer:
+        standby, _ = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
+        producer.multicast(b"1", to={"P1"}).ordered(60)
+        assert standby.status()["takeovers"] == 1
 
 
 def test_an_instance_that_is_released_without_a_standby_acts_on():

@@ -31,7 +31,7 @@ from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
-from multicast.control import ControlState, checkpoint_record
+from multicast.control import checkpoint_record
 from multicast.drivers.protocol import TopicPartition
 
 
@@ -155,9 +155,9 @@ class CoreRunner:
         """Take the end of a log after a fill; None where it is unknown."""
         self._take(lambda: self.core.filled(log, end))
 
-    def control_changed(self, state: ControlState) -> None:
-        """Take a new state of the control topic."""
-        self._take(self._control, state)
+    def control_changed(self) -> None:
+        """Take the newest state of the control topic."""
+        self._take(self._control)
 
     def tick(self) -> None:
         """Take a tick; unlike an event, it does not keep the instance on the clock."""
@@ -259,7 +259,9 @@ class CoreRunner:
         for announcement in self.address.decode(datagrams):
             self.core.announced(announcement)
 
-    def _control(self, state: ControlState) -> None:
+    def _control(self) -> None:
+        # The newest one, whoever calls: with an older one, an offer would be lost.
+        state = self._engine.control
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
             self.core.freeze_after(positions)

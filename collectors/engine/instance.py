@@ -119,7 +119,7 @@ class CollectorInstance:
         seen = state.epoch, len(state.markers), offered
         if seen != self._control_seen:
             self._control_seen = seen
-            self._runner.control_changed(state)
+            self._runner.control_changed()
 
     def play(self, *, primary: bool) -> None:
         """Act as the primary from now on, or stand by."""

@@ -1,6 +1,7 @@
 """A process that is asked to end hands its collectors over: no standby waits for its patience."""
 
 import json
+import time
 import urllib.request
 from itertools import count
 
@@ -216,7 +217,9 @@ def test_collectors_change_hands_again_and_again_under_load_and_nothing_is_lost(
         for _ in range(5):
             standby, its_thread = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
             acting.release()
+            deadline = time.monotonic() + 60.0
             while thread.is_alive():
+                assert time.monotonic() < deadline, "nobody took over"
                 producer.multicast(b"", to={"P1"}).ordered(60)
                 sent += 1
             acting, thread = standby, its_thread

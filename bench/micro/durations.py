@@ -7,6 +7,7 @@ One broker, two partitions, a declared set of both, one collector. Each process 
 
     start       a consumer process starts, and delivers the one message that is stored
     restart     the same with a committed cursor, 10,000 messages behind it, and one after it
+    begin       the first process that shares a new topic's collectors starts; messages wait
     return      the only collector is killed (SIGKILL), and started again at once
     takeover    a collector is killed, and its standby takes over
     handover    a collector gets SIGTERM, and its standby takes over
@@ -20,7 +21,7 @@ Parts, in milliseconds, each from the end of the one before. Of a consumer:
     open        the consumer is open: control topic, cursor, plan, topic ids
     deliver     the first message is delivered: order stream, then its log
 
-Of a collector:
+Of a collector (`begin` has the first and the last part only):
 
     connect     its process has been started, has read the control topic, and serves its pages
     advertise   it follows its logs; a taken-over one is advertised once it acts
@@ -66,6 +67,7 @@ _PATIENCE_S = 60.0  # for any single step
 _PARTS = {
     "start": ("python", "imports", "connect", "open", "deliver"),
     "restart": ("python", "imports", "connect", "open", "deliver"),
+    "begin": ("connect", "deliver"),
     "return": ("connect", "advertise", "order", "deliver"),
     "takeover": ("advertise", "order", "deliver"),
     "handover": ("deliver",),
@@ -114,6 +116,8 @@ class Bench:
         """Measure one duration with the code of a checkout; parts in milliseconds."""
         if kind in ("start", "restart"):
             return self._consumer(kind, checkout)
+        if kind == "begin":
+            return self._begin(checkout)
         if kind == "replan":
             return self._replan(checkout)
         return self._collector(kind, checkout)
@@ -199,8 +203,25 @@ class Bench:
                 longest = watch.deliveries.longest_ms_until(began_ns + int(1e9 * _AFTER_S))
         return _parts(kind, began_ns, stamps) | {"longest": longest}
 
-    def _replan(self, checkout: Path) -> dict[str, float]:
-        """Apply two plans with different trees to a new topic, and watch the second change."""
+    def _begin(self, checkout: Path) -> dict[str, float]:
+        """Start the first process of a new topic, and watch until the first delivery."""
+        with ExitStack() as opened:
+            running = self._new_topic(opened)[0]
+            deliveries = _Deliveries(self._rig, running.topic, opened)
+            opened.enter_context(_sending(self._rig.driver, running.topic))
+            stamps: dict[str, int] = {}
+            began_ns = time.monotonic_ns()
+            _, page = opened.enter_context(self._process(checkout, "-t", running.topic))
+            while not deliveries.count:
+                assert time.monotonic_ns() < began_ns + _PATIENCE_S * 1e9, "nothing was delivered"
+                deliveries.look()
+                if page() is not None:
+                    stamps.setdefault("connect", time.monotonic_ns())
+            stamps["deliver"] = time.monotonic_ns()
+        return _parts("begin", began_ns, stamps)
+
+    def _new_topic(self, opened: ExitStack) -> tuple[Any, Any, Callable[[Any], Any]]:
+        """Apply the poster's plan to a new topic; give it, another tree, and a call to apply it."""
         from bench.harness.interests import file_of  # noqa: PLC0415 - not in the measured process
         from bench.micro.replanning import INTERESTS, SETS  # noqa: PLC0415
         from collectors.reconfiguration.apply import apply  # noqa: PLC0415
@@ -208,13 +229,20 @@ class Bench:
         from topology.changes import with_kept_names  # noqa: PLC0415
         from topology.planner.solver import plan as solve  # noqa: PLC0415
 
+        driver = self._rig.driver
+        self._number += 1
+        interests = replace(file_of(INTERESTS, SETS), topic=f"new-{self._number}")
+        admin = opened.enter_context(Admin(self._rig.bootstrap))
+        running = apply(driver, admin, solve(interests)).plan
+        other = with_kept_names(running, solve(interests, prefer="latency", base_epoch=1))
+        return running, other, partial(apply, driver, admin)
+
+    def _replan(self, checkout: Path) -> dict[str, float]:
+        """Apply two plans with different trees to a new topic, and watch the second change."""
         rig = self._rig
-        interests = replace(file_of(INTERESTS, SETS), topic=f"replan-{self._number}")
         stamps: dict[str, int] = {}
         with ExitStack() as opened:
-            admin = opened.enter_context(Admin(rig.bootstrap))
-            running = apply(rig.driver, admin, solve(interests)).plan
-            other = with_kept_names(running, solve(interests, prefer="latency", base_epoch=1))
+            running, other, apply = self._new_topic(opened)
             _, page = opened.enter_context(self._process(checkout, "-t", running.topic))
             _until(lambda: page() is not None, "a collector's page")
             opened.enter_context(_sending(rig.driver, running.topic))
@@ -222,7 +250,7 @@ class Bench:
             deliveries.follow_until(lambda: deliveries.count > 1 / _SEND_EVERY_S)
 
             def change() -> None:
-                apply(rig.driver, admin, other)
+                apply(other)
                 stamps["apply"] = time.monotonic_ns()
 
             changing = threading.Thread(target=change)

@@ -71,7 +71,8 @@ _T = TypeVar("_T")
 _PROCESS = secrets.token_bytes(PROCESS_BYTES)  # this process, among all that ever served a page
 _DEFAULT_PORT = 6066  # Faust's default
 _PORT_MAX = 65535  # of TCP
-# A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`).
+# A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`). New
+# members are noticed at once: all learn of them together, so two are primary for a moment only.
 _EPOCH_EVERY_S = 1.0
 _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks several brokers
 # How long a new process waits for its group before it is a standby of all collectors. A rebalance
@@ -172,6 +173,7 @@ class CollectorHost(Service):
         self._pinned = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
         self.member: GroupMember | None = None
         self._began = time.monotonic()
+        self._look_now = asyncio.Event()  # the group's members have changed, or we stop
         self.check = StartCheck(_settings)
         self.order_check: RunningCheck | None = None
 
@@ -187,7 +189,14 @@ class CollectorHost(Service):
             sys.stderr.write(f"amcast: {error}\n")
             raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
-            self.member = GroupMember(_settings.bootstrap, _settings.client, _settings.topic)
+            loop = asyncio.get_running_loop()
+
+            def changed() -> None:
+                with suppress(RuntimeError):  # the loop is closed, so nobody waits
+                    loop.call_soon_threadsafe(self._look_now.set)
+
+            place = (_settings.bootstrap, _settings.client, _settings.topic)
+            self.member = GroupMember(*place, changed=changed)
             self.member.start()
         if os.environ.get("AMCAST_CHECK") == "on":
             self.order_check = RunningCheck(_open_driver, _settings.topic)
@@ -213,7 +222,10 @@ class CollectorHost(Service):
                 self.idle = not roles
                 await self._take_roles(self._engine, roles)
             waits = not self.supervisors and not self.idle and self.check.refused is None
-            await self.sleep(_GROUP_EVERY_S if waits else _EPOCH_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GROUP_EVERY_S if waits else _EPOCH_EVERY_S):
+                    await self._look_now.wait()
+            self._look_now.clear()
 
     def _open_engine(self) -> Engine:
         assert self._driver is not None
@@ -286,6 +298,7 @@ class CollectorHost(Service):
 
     async def on_stop(self) -> None:
         """Leave the group, and end all collectors once standbys have taken them over."""
+        self._look_now.set()
         if self.member is not None:
             self.member.stop()
         if self.order_check is not None:

@@ -135,7 +135,7 @@ class _Advertised:
 
     def more(self) -> list[tuple[str, int, float]]:
         """Give what was advertised since the last call: collector, port, and time in s."""
-        found: list[tuple[str, int, float]] = []
+        statements: list[tuple[str, int, float]] = []
         end = self._driver.last_stable_offsets([self._partition])[self._partition]
         while self._read_to < end:
             for fetched in self._reader.poll(1.0):
@@ -144,9 +144,9 @@ class _Advertised:
                     kind, _, name = (record.key or b"").decode().partition("/")
                     if kind == "address":
                         port = json.loads(record.value or b"")["web"]["port"]
-                        found.append((name, port, record.timestamp_ms / 1000))
+                        statements.append((name, port, record.timestamp_ms / 1000))
                         self._newest[name] = port
-        return found
+        return statements
 
     def held_by(self, port: int) -> set[str]:
         """Give the collectors that the process with this port has advertised last."""

@@ -15,9 +15,11 @@ cannot merge partitions and append the result exactly once. The acceptance rule 
 
 Without AMCAST_NODES all processes share the collectors: each is primary of some, and standby of
 others. A consumer group knows the processes (`membership.py`); each process computes the placement
-itself (`placement.py`). From `_GROUP_S` after its start until the group first answers, a process is
-a standby of all collectors. A collector that left its share ends at once if it does not act, else
-when another instance's record is accepted, or after `_LINGER_S`.
+itself (`placement.py`). Until the group first answers, a process is a standby of all collectors; it
+waits for `_GROUP_S` before, unless no other process has opened any of them. A collector that left
+its share ends at once if it does not act, else when another instance's record is accepted, or after
+10 s (`supervisor.py`). At SIGTERM a process leaves the group, offers what it acts for to the
+standbys, and acts on until they have taken over.
 
 `/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
 `/status` describes each collector; `/` is the live page of the topic (`live/routes.py`). All are
@@ -42,18 +44,17 @@ from typing import Any, TypeVar
 
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.engine import Engine
-from collectors.engine.instance import CollectorInstance
 from collectors.engine.listener import address_towards
-from collectors.entry_counts import EntryCounts
 from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
 from collectors.metrics import page_of
 from collectors.placement import share_out
+from collectors.supervisor import Supervisor
 from collectors.web import WebServer, address_of, listen_at
 from multicast.control import PROCESS_BYTES, ControlState, StatusPage
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
-from multicast.errors import AmcastError, ProtocolViolation, UsageError
+from multicast.errors import AmcastError, UsageError
 from multicast.settings import settings
 from multicast.verification.running_check import RunningCheck
 from topology import extra
@@ -70,21 +71,18 @@ _T = TypeVar("_T")
 _PROCESS = secrets.token_bytes(PROCESS_BYTES)  # this process, among all that ever served a page
 _DEFAULT_PORT = 6066  # Faust's default
 _PORT_MAX = 65535  # of TCP
-# Pauses before an instance is restarted, after its first, second, ... failure: a passing failure
-# costs little time, and a lasting one does not fill the process's log.
-_RETRY_S = (0.1, 0.5, 2.0, 5.0)
-# A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`).
+# A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`). New
+# members are noticed at once: all learn of them together, so two are primary for a moment only.
 _EPOCH_EVERY_S = 1.0
 _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks several brokers
 # How long a new process waits for its group before it is a standby of all collectors. A rebalance
 # may take longer (Kafka's group.initial.rebalance.delay.ms is 3 s), and collectors must not wait.
 _GROUP_S = 1.0
 _GROUP_EVERY_S = 0.05  # only while a process waits for its group or its first collectors
-# An acting instance that is no longer our share runs on until another one acts, or for this time:
-# longer than its successor needs to start.
-_LINGER_S = 10.0
+# How long a process that stops acts on for a standby: ten times what the two records of a takeover
+# take on a busy machine. Without a standby the stop takes that much longer.
+_HAND_OVER_S = 0.5
 _CHECK_ENDS_S = 5.0  # its thread may wait for the cluster; the process does not wait for that
-_STEADY_S = 10.0  # an instance that ran for so long is restarted with the shortest delay
 
 
 class Worker(faust.Worker):
@@ -161,112 +159,6 @@ app = _Shell(
 )
 
 
-class Supervisor(Service):
-    """Runs one collector until its stream is frozen; restarts its instance after a failure."""
-
-    def __init__(self, engine: Engine, epoch: int, name: str, *, primary: bool) -> None:
-        super().__init__()
-        self.epoch = epoch
-        self.collector = name
-        self.primary = primary
-        self.unwanted_since: float | None = None
-        self.over = False
-        self.instance: CollectorInstance | None = None
-        self.restarts = 0
-        self.entries = EntryCounts()  # of all its instances
-        self.error: str | None = None
-        self._checkpoints = True
-        self._engine = engine
-
-    @Service.task
-    async def _supervise(self) -> None:
-        failures = 0
-        while not self.should_stop:
-            try:
-                began = time.monotonic()
-                await self._run_once()
-                if self.over:
-                    return
-            except AmcastError as error:
-                self.error = str(error)
-                self._checkpoints = not isinstance(error, ProtocolViolation)
-                _log.error("collector %s: %s", self.collector, error)
-            except Exception as error:  # noqa: BLE001
-                # A defect in one collector must not end the others in this process.
-                self.error = "it failed with an unexpected error; read what the process logged"
-                _log.error("collector %s failed", self.collector, exc_info=error)
-            self.instance = None
-            if self.should_stop:
-                return
-            if self.error is not None:
-                self.restarts += 1
-            if time.monotonic() - began > _STEADY_S:
-                failures = 0
-            await self.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-            failures += 1
-
-    async def _run_once(self) -> None:
-        """Run one instance until its epoch is over or we are stopped; raise its error."""
-        instance = CollectorInstance(
-            self._engine,
-            self.collector,
-            epoch=self.epoch,
-            checkpoints=self._checkpoints,
-            standby=not self.primary,
-            entries=self.entries,
-        )
-        ended, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed, so nobody waits
-                loop.call_soon_threadsafe(ended.set)
-
-        instance.on_end = wake
-        self.instance = instance
-        self._engine.add(instance)
-        if self.should_stop:
-            instance.stop()
-        _log.info("collector %s runs in epoch %d", self.collector, instance.plan.epoch)
-        await ended.wait()
-        if instance.error is not None:
-            raise instance.error
-        self.over = instance.begun and instance.core.frozen
-
-    def set_role(self, *, primary: bool) -> None:
-        """Make the instance the primary or a standby."""
-        self.primary = primary
-        if self.instance is not None:
-            self.instance.play(primary=primary)
-
-    def dispensable(self, now: float) -> bool:
-        """Whether to end an instance that is no longer our share.
-
-        It is over, or it does not act, or its successor has had `_LINGER_S` seconds to start.
-        """
-        self.set_role(primary=False)
-        if self.unwanted_since is None:
-            self.unwanted_since = now
-        acting = self.instance is not None and self.instance.role.acting
-        return self.over or not acting or now - self.unwanted_since > _LINGER_S
-
-    async def on_stop(self) -> None:
-        """End the instance; its appends in flight may be accepted or not."""
-        if self.instance is not None:
-            self.instance.stop()
-
-    def status(self) -> dict[str, Any]:
-        """Describe the collector for `/status`."""
-        instance = self.instance
-        running = instance is not None and instance.is_open and not instance.over
-        role = "primary" if self.primary else "standby"
-        bare = {"node": self.collector, "epoch": self.epoch, "role": role}
-        document: dict[str, Any] = bare if instance is None else instance.status()
-        document["state"] = "running" if running else "failed" if self.error else "starting"
-        document["restarts"] = self.restarts
-        document["error"] = None if running else self.error
-        return document
-
-
 @app.service
 class CollectorHost(Service):
     """Opens the driver and the engine, and supervises the collectors that this process hosts."""
@@ -281,6 +173,7 @@ class CollectorHost(Service):
         self._pinned = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
         self.member: GroupMember | None = None
         self._began = time.monotonic()
+        self._look_now = asyncio.Event()  # the group's members have changed, or we stop
         self.check = StartCheck(_settings)
         self.order_check: RunningCheck | None = None
 
@@ -296,7 +189,14 @@ class CollectorHost(Service):
             sys.stderr.write(f"amcast: {error}\n")
             raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
-            self.member = GroupMember(_settings.bootstrap, _settings.client, _settings.topic)
+            loop = asyncio.get_running_loop()
+
+            def changed() -> None:
+                with suppress(RuntimeError):  # the loop is closed, so nobody waits
+                    loop.call_soon_threadsafe(self._look_now.set)
+
+            place = (_settings.bootstrap, _settings.client, _settings.topic)
+            self.member = GroupMember(*place, changed=changed)
             self.member.start()
         if os.environ.get("AMCAST_CHECK") == "on":
             self.order_check = RunningCheck(_open_driver, _settings.topic)
@@ -322,7 +222,10 @@ class CollectorHost(Service):
                 self.idle = not roles
                 await self._take_roles(self._engine, roles)
             waits = not self.supervisors and not self.idle and self.check.refused is None
-            await self.sleep(_GROUP_EVERY_S if waits else _EPOCH_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GROUP_EVERY_S if waits else _EPOCH_EVERY_S):
+                    await self._look_now.wait()
+            self._look_now.clear()
 
     def _open_engine(self) -> Engine:
         assert self._driver is not None
@@ -359,7 +262,7 @@ class CollectorHost(Service):
         roles: dict[tuple[int, str], bool] = {}
         for epoch in (state.epoch - 1, state.epoch):
             if epoch > 0 and epoch not in state.ends:
-                ours = self._share([node.name for node in state.plan(epoch).collectors])
+                ours = self._share(state, epoch)
                 if ours is None:
                     return None
                 for name, primary in ours.items():
@@ -368,15 +271,19 @@ class CollectorHost(Service):
                         roles[state.first_epoch(epoch, name), name] = primary
         return roles
 
-    def _share(self, names: list[str]) -> Mapping[str, bool] | None:
+    def _share(self, state: ControlState, epoch: int) -> Mapping[str, bool] | None:
         """Give our share of an epoch's collectors, and whether we are the primary of each."""
+        names = [node.name for node in state.plan(epoch).collectors]
         if self.member is None:
             stands_by = os.environ.get("AMCAST_STANDBY") == "on"
             return {name: not stands_by for name in names if name in self._pinned}
         snapshot = self.member.snapshot
         if snapshot is None:
             early = time.monotonic() - self._began < _GROUP_S
-            return None if early else dict.fromkeys(names, False)
+            waits = early and any(
+                state.offered_by(state.first_epoch(epoch, name), name) is None for name in names
+            )
+            return None if waits else dict.fromkeys(names, False)
         places = share_out(names, snapshot.members).items()
         return {
             name: place.primary == snapshot.me
@@ -390,14 +297,28 @@ class CollectorHost(Service):
         return [supervisor.status() for supervisor in supervisors if not supervisor.over]
 
     async def on_stop(self) -> None:
-        """End all collectors at once, and leave the group."""
+        """Leave the group, and end all collectors once standbys have taken them over."""
+        self._look_now.set()
         if self.member is not None:
             self.member.stop()
         if self.order_check is not None:
             self.order_check.stop()
-        for supervisor in self.supervisors.values():
+        supervisors = list(self.supervisors.values())
+        if not self._is_alone():
+            for supervisor in supervisors:
+                supervisor.release()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HAND_OVER_S):
+                    for supervisor in supervisors:
+                        await supervisor.released.wait()
+        for supervisor in supervisors:
             if supervisor.instance is not None:
                 supervisor.instance.stop()
+
+    def _is_alone(self) -> bool:
+        """Whether no other process shares the collectors, as far as we know."""
+        snapshot = None if self.member is None else self.member.snapshot
+        return snapshot is not None and len(snapshot.members) == 1
 
     async def on_shutdown(self) -> None:
         """Close what was opened; the start may not have opened everything."""

@@ -125,8 +125,8 @@ class Collector:
     """The core of one instance of a collector in one epoch.
 
     `own` is the collector's stream, opened at a checkpoint or at the epoch's start; `parent` is its
-    parent's, opened at or before `own.state.parent_next`. `writer` is a number of the instance in
-    its records, for people only. `entries` counts what it handles.
+    parent's, opened at or before `own.state.parent_next`. `writer` is the instance's number in its
+    records; no rule depends on it. `entries` counts what it handles.
     """
 
     def __init__(
@@ -145,8 +145,9 @@ class Collector:
         self.entries.begin(own, parent, writer)
         self.counted = 0  # accepted records
         self.ours = 0  # of these, how many this instance wrote
+        self.last_writer = 0  # of the last accepted record
         self.void: dict[Void, int] = {}
-        self._writer = writer
+        self.writer = writer
         self._ends: dict[int, int] = {}
         self._logs: list[int] = []  # the keys of `_ends`, sorted
         self._promises = {log: Promises(self.limits.early_max) for log in own.own}
@@ -157,9 +158,8 @@ class Collector:
         self._relay: deque[_Relayed] = deque()
         # The parent's positions after its first `_parent_count` records.
         self._parent_count = 0 if parent is None else parent.state.count
-        self._parent_positions: dict[int, int] = {}
-        if parent is not None:
-            self._parent_positions = {log: parent.state.positions[log] for log in own.inherited}
+        positions = {} if parent is None else parent.state.positions
+        self._parent_positions = {log: positions[log] for log in own.inherited}
         self.strayed = False
         self._ends_at_tick: dict[int, int] = {}  # `_ends` at the last tick
         self.held: set[int] = set()
@@ -184,7 +184,7 @@ class Collector:
                 f"{self.own.offset_next}, but its stream ends at {offset}"
             )
         self._own_end = offset
-        self._look_caught_up()
+        self.caught_up()
 
     def own_read(self, offset: int, raw: bytes | None) -> None:
         """Read the next record of our own stream, whichever instance wrote it."""
@@ -195,6 +195,7 @@ class Collector:
         digest = digest_of(raw or b"")
         ours = bool(self._pending) and self._pending[0] == digest
         if isinstance(judged, OrderRecord):
+            self.last_writer = judged.writer
             self.entries.own_record(self.own.state.count, judged)
             self._accepted(ours=ours)
         else:
@@ -205,7 +206,7 @@ class Collector:
     def own_passed(self, position: int) -> None:
         """Note that our own stream is read up to `position`."""
         self.own.passed(position)
-        self._look_caught_up()
+        self.caught_up()
 
     def parent_read(self, offset: int, raw: bytes | None) -> None:
         """Read the next record of the parent's stream."""
@@ -304,7 +305,7 @@ class Collector:
         positions = self.own.state.positions
         actions += [Fill(log, positions[log]) for log in self._fills]
         self._fills.clear()
-        if not self._look_caught_up():
+        if not self.caught_up():
             return tuple(actions)
         while len(self._pending) < self.limits.pending_max:
             record = self._next(now_ms)
@@ -317,6 +318,13 @@ class Collector:
             self._pending.append(digest)
             actions.append(Append(raw))
         return tuple(actions)
+
+    def caught_up(self) -> bool:
+        """Whether our own stream is read up to its end at our start; only then `step` appends."""
+        if self._own_end is None or self.own.offset_next < self._own_end or not self.own.proven:
+            return False
+        self.entries.caught_up(self._relayed().records)
+        return True
 
     @property
     def frozen(self) -> bool:
@@ -369,13 +377,6 @@ class Collector:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _look_caught_up(self) -> bool:
-        """Say whether our own stream is read up to its end at our start."""
-        if self._own_end is None or self.own.offset_next < self._own_end or not self.own.proven:
-            return False
-        self.entries.caught_up(self._relayed().records)
-        return True
-
     def _accepted(self, *, ours: bool) -> None:
         self.counted += 1
         if ours:
@@ -424,15 +425,15 @@ class Collector:
         emptied = relayed.records - state.parent_next.records
         if runs or emptied >= max(1, self.limits.relay_max // 2):
             return OrderRecord(
-                RecordKind.PARENT, state.digest, relayed, coalesce(runs), self._writer, now_ms
+                RecordKind.PARENT, state.digest, relayed, coalesce(runs), self.writer, now_ms
             )
         # Before our own logs: under load these always grow, and the epoch would never end.
         if self._may_freeze(relayed):
-            return OrderRecord(RecordKind.FREEZE, state.digest, relayed, (), self._writer, now_ms)
+            return OrderRecord(RecordKind.FREEZE, state.digest, relayed, (), self.writer, now_ms)
         own = self._from_logs()
         if own:
             return OrderRecord(
-                RecordKind.OWN, state.digest, state.parent_next, own, self._writer, now_ms
+                RecordKind.OWN, state.digest, state.parent_next, own, self.writer, now_ms
             )
         return None
 
@@ -490,11 +491,8 @@ class Collector:
         if self._freeze_after is None:
             return False
         # A strayed collector relays nothing more; the recovery writes what is missing.
-        if (
-            self.parent is not None
-            and not self.strayed
-            and not (self.parent.state.frozen and relayed.records >= self.parent.state.count)
-        ):
+        parent = None if self.strayed else self.parent
+        if parent and not (parent.state.frozen and relayed.records >= parent.state.count):
             return False
         positions = self._speculated.positions
         return all(positions[log] >= end for log, end in self._freeze_after.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -40,16 +40,24 @@ class GroupSnapshot:
 class GroupMember:
     """The membership of this process in the group, from `start` to `stop`.
 
-    `snapshot` is the newest generation that included us; None: none yet. `error` says why the group
-    cannot be used now.
+    `snapshot` is the newest generation that included us; None: none yet. After each new one
+    `changed` is called, on the member's thread. `error` says why the group cannot be used now.
     """
 
-    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str],
+        topic: str,
+        *,
+        changed: Callable[[], None],
+    ) -> None:
         self.snapshot: GroupSnapshot | None = None
         self.error: str | None = None
         self._bootstrap = bootstrap
         self._client = client
         self._topic = topic
+        self._changed = changed
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="amcast-members", daemon=True)
 
@@ -86,11 +94,16 @@ class GroupMember:
             while not self._stopped.is_set():
                 agreed = member.step()
                 if agreed and member.member in member.members:
-                    self.snapshot = GroupSnapshot(member.member, member.members)
                     self.error = None
+                    self._take(GroupSnapshot(member.member, member.members))
                 wait_s = member.session_s / _HEARTBEATS_PER_SESSION if agreed else _RETRY_S
                 self._stopped.wait(wait_s)
             with suppress(AmcastError):
                 member.leave()
         finally:
             member.close()
+
+    def _take(self, snapshot: GroupSnapshot) -> None:
+        if snapshot != self.snapshot:
+            self.snapshot = snapshot
+            self._changed()

@@ -8,9 +8,12 @@ many instances append.
     waits   since when an append is due while no record of another instance was accepted
     acting  the instance appends what is due
     alone   the process that acted is known to have ended (`engine/ended_processes.py`)
+    offer   the instance that acts hands the collector over, or none has ever opened it
+            (`offered_by` of `multicast/control/state.py`)
 
-A standby begins to act when an append has been due for its patience, at once if it is alone, and
-stops when a record of another instance is accepted. A former primary acts on until then.
+A standby begins to act when an append has been due for its patience, at once if it is alone, or as
+soon as it has caught up if the collector is offered. It stops when a record of another instance is
+accepted, except of the one that made the offer. A former primary acts on until then.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ class Standby:
         self.patience_s = patience_s
         self._others = 0  # accepted records of other instances
         self._alone = False
+        self._offered = False
+        self._releasing: int | None = None  # the writer that made the last offer
         self._waits: float | None = None
 
     @property
@@ -44,18 +49,39 @@ class Standby:
         """Take the news that the process that acted has ended: what is due now is ours."""
         self._alone = True
 
+    def offer(self, writer: int | None) -> None:
+        """Take the news that the instance with this writer leaves; None: none does."""
+        if writer is None:
+            self._offered = False
+        elif writer != self._releasing:
+            self._releasing, self._offered = writer, True
+
     def acts(self, core: Collector, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others = core.counted - core.ours
-        moved, self._others = others > self._others, others
+        moved = others > self._others and core.last_writer != self._releasing
+        self._others = others
         if self.primary:
             self.acting = True
-        elif moved or (not self.acting and not core.due):
-            self.acting = self._alone = False
+        elif moved:
+            self.acting = self._alone = self._offered = False
             self._waits = None
         elif not self.acting:
+            self._wait(core, now)
+        return self.acting
+
+    def _wait(self, core: Collector, now: float) -> None:
+        if self._offered and core.caught_up():
+            self._take_over()
+        elif not core.due:
+            self._alone = False
+            self._waits = None
+        else:
             self._waits = now if self._waits is None else self._waits
             if self._alone or now - self._waits >= self.patience_s:
-                self.acting = True
-                self.takeovers += 1
-        return self.acting
+                self._take_over()
+
+    def _take_over(self) -> None:
+        self.acting = True
+        self._offered = False
+        self.takeovers += 1

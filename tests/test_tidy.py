@@ -74,7 +74,7 @@ DOORS = {
     "kafka": ("multicast/drivers/kafka_python/",),
     "confluent_kafka": ("multicast/drivers/librdkafka/", "examples/cdc/"),
     "faust": ("collectors/app.py", "multicast/faust/", "examples/faust_totals/"),
-    "mode": ("collectors/app.py", "multicast/faust/"),
+    "mode": ("collectors/app.py", "collectors/supervisor.py", "multicast/faust/"),
     "pulp": ("topology/planner/integer_program.py",),
     "highspy": ("topology/planner/integer_program.py",),
     "networkx": ("topology/draw.py",),

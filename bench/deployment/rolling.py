@@ -9,12 +9,15 @@ without a restart precedes each round, for comparison.
 
     pause    of one restart: the longest delay of any message in its window, from the producer's
              stamp to the delivery to any consumer
+    handover from SIGTERM until another process has advertised itself, of each collector that the
+             process had advertised last
     stop     from SIGTERM to the end of the process
     start    from the start of the process to its first 200
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -33,6 +36,7 @@ from bench.harness.rig import pause
 from bench.micro.replanning import INTERESTS, SETS, WARM_S, load, refuse_blind
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.probes import Probes, Seen
+from multicast.control import control_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver
@@ -115,6 +119,49 @@ class SharedCollectors:
         return said.removesuffix("/status")
 
 
+class _Advertised:
+    """Reads from the control topic which process advertised which collector, and when."""
+
+    def __init__(self, driver: Driver, topic: str) -> None:
+        self._driver = driver
+        self._partition = control_partition(topic)
+        self._reader = driver.reader({self._partition: 0})
+        self._read_to = 0
+        self._newest: dict[str, int] = {}  # by collector: the port of the process's pages
+
+    def close(self) -> None:
+        """Release the reader."""
+        self._reader.close()
+
+    def more(self) -> list[tuple[str, int, float]]:
+        """Give what was advertised since the last call: collector, port, and time in s."""
+        statements: list[tuple[str, int, float]] = []
+        end = self._driver.last_stable_offsets([self._partition])[self._partition]
+        while self._read_to < end:
+            for fetched in self._reader.poll(1.0):
+                self._read_to = fetched.position
+                for record in fetched.records:
+                    kind, _, name = (record.key or b"").decode().partition("/")
+                    if kind == "address":
+                        port = json.loads(record.value or b"")["web"]["port"]
+                        statements.append((name, port, record.timestamp_ms / 1000))
+                        self._newest[name] = port
+        return statements
+
+    def held_by(self, port: int) -> set[str]:
+        """Give the collectors that the process with this port has advertised last."""
+        self.more()
+        return {name for name, newest in self._newest.items() if newest == port}
+
+    def handovers(self, held: set[str], port: int, since_s: float) -> list[float]:
+        """Give by how many seconds later another process advertised each of these, if any did."""
+        after: dict[str, float] = {}
+        for name, other, time_s in self.more():
+            if name in held and other != port:
+                after.setdefault(name, time_s - since_s)
+        return list(after.values())
+
+
 def _is_healthy(page: str) -> bool:
     if not page:
         return False
@@ -132,6 +179,8 @@ def measure(
     usual: list[Seen] = []
     during: list[Seen] = []
     stops: list[float] = []
+    handovers: list[float] = []
+    advertised = _Advertised(driver, plan.topic)
     starts: list[float] = []
     for number in range(rounds):
         figures.progress(f"round {number + 1} of {rounds}")
@@ -140,12 +189,16 @@ def measure(
             probes.wait_for_new(_PATIENCE_S)
             usual.append(probes.judged(plan))
         for process in range(shared.count):
+            port = int(shared.page(process).rpartition(":")[2])
             with Probes(driver, plan) as probes:
+                held, began_s = advertised.held_by(port), time.time()
                 stops.append(shared.stop(process))
                 starts.append(shared.start(process))
                 pause(_AFTER_S)
                 probes.wait_for_new(_PATIENCE_S)
                 during.append(probes.judged(plan))
+            handovers += advertised.handovers(held, port, began_s)
+    advertised.close()
     for seen in (*usual, *during):
         refuse_blind(seen)
     pauses = [seen.delay_max_ms or 0.0 for seen in during]
@@ -160,6 +213,9 @@ def measure(
         "delay_p99_ms": round(_quantile([seen.delay_p99_ms or 0.0 for seen in during], 0.5), 1),
         "usual_longest_ms": round(_quantile([seen.delay_max_ms or 0.0 for seen in usual], 0.5), 1),
         "usual_longest_max_ms": round(max(seen.delay_max_ms or 0.0 for seen in usual), 1),
+        "handovers": len(handovers),
+        "handover_median_ms": round(1000 * _quantile(handovers or [0.0], 0.5), 1),
+        "handover_max_ms": round(1000 * max(handovers, default=0.0), 1),
         "stop_s": round(_quantile(stops, 0.5), 2),
         "stop_max_s": round(max(stops), 2),
         "start_s": round(_quantile(starts, 0.5), 2),

@@ -136,6 +136,7 @@ def _statements() -> list[tuple[bytes, bytes]]:
         checkpoint_record(point),
         address_record(1, node.name, Address("127.0.0.1", 5000, _TOKEN)),
         running_record(1, node.name, StatusPage("127.0.0.1", 6066, bytes(PROCESS_BYTES))),
+        address_record(1, node.name, Address("127.0.0.1", 5000, _TOKEN), releases=1),
     ]
 
 

@@ -7,8 +7,11 @@ One broker, two partitions, a declared set of both, one collector. Each process 
 
     start       a consumer process starts, and delivers the one message that is stored
     restart     the same with a committed cursor, 10,000 messages behind it, and one after it
+    begin       the first process that shares a new topic's collectors starts; messages wait
     return      the only collector is killed (SIGKILL), and started again at once
     takeover    a collector is killed, and its standby takes over
+    handover    a collector gets SIGTERM, and its standby takes over
+    replan      a plan is applied whose tree differs, while one process runs all collectors
 
 Parts, in milliseconds, each from the end of the one before. Of a consumer:
 
@@ -18,14 +21,20 @@ Parts, in milliseconds, each from the end of the one before. Of a consumer:
     open        the consumer is open: control topic, cursor, plan, topic ids
     deliver     the first message is delivered: order stream, then its log
 
-Of a collector:
+Of a collector (`begin` has the first and the last part only):
 
     connect     its process has been started, has read the control topic, and serves its pages
     advertise   it follows its logs; a taken-over one is advertised once it acts
     order       its first order record is written
-    deliver     a consumer delivers the first message that was sent after the kill
+    deliver     a consumer delivers the first message that was sent after the signal
 
-`total` is their sum. A message is sent every 20 ms; a look costs up to 5 ms.
+Of a re-planning:
+
+    apply       `apply` has returned: the next epoch has begun
+    deliver     the first delivery in the next epoch, if it comes later
+
+`total` is their sum. `longest` is the longest delay of any message that was delivered from then
+until a second after. A message is sent every 20 ms; a look costs up to 5 ms.
 """
 
 from __future__ import annotations
@@ -41,6 +50,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -51,13 +61,17 @@ _T0_NS = time.monotonic_ns()  # of a consumer's process, before all other import
 _MESSAGES_BEHIND = 10_000  # a cursor deep in the log, and still stored within a second
 _SEND_EVERY_S = 0.02  # 50 messages a second: a light load, and a resolution of 20 ms
 _LOOK_S = 0.005  # a twentieth of the shortest duration that is measured
+_AFTER_S = 1.0  # as long as anything that follows a takeover lasts: announcers look every second
 _STEADY_S = 3.0  # before a kill: longer than an announcer's look at the control topic
 _PATIENCE_S = 60.0  # for any single step
 _PARTS = {
     "start": ("python", "imports", "connect", "open", "deliver"),
     "restart": ("python", "imports", "connect", "open", "deliver"),
+    "begin": ("connect", "deliver"),
     "return": ("connect", "advertise", "order", "deliver"),
     "takeover": ("advertise", "order", "deliver"),
+    "handover": ("deliver",),
+    "replan": ("apply", "deliver"),
 }
 
 
@@ -96,11 +110,16 @@ class Bench:
     def __init__(self, rig: Any) -> None:
         self._rig = rig
         self._number = 0
+        self._ours = ("-t", rig.topic, "--node", rig.plan.collectors[0].name)
 
     def measure(self, kind: str, checkout: Path) -> dict[str, float]:
         """Measure one duration with the code of a checkout; parts in milliseconds."""
         if kind in ("start", "restart"):
             return self._consumer(kind, checkout)
+        if kind == "begin":
+            return self._begin(checkout)
+        if kind == "replan":
+            return self._replan(checkout)
         return self._collector(kind, checkout)
 
     def _consumer(self, kind: str, checkout: Path) -> dict[str, float]:
@@ -108,7 +127,7 @@ class Bench:
         from multicast.consumer import Consumer  # noqa: PLC0415
 
         rig = self._rig
-        with self._process(checkout, "--web-port", "0") as (_, page):
+        with self._process(checkout, *self._ours) as (_, page):
             _until(lambda: page() is not None, "a collector's page")
             with Producer(topic=rig.topic, driver=rig.driver) as producer:
                 behind = _MESSAGES_BEHIND if kind == "restart" else 0
@@ -142,7 +161,7 @@ class Bench:
         self._number += 1
         log = rig.folder / f"{self._number}.log"
         command = [sys.executable, "-m", "multicast", "collectors", "run", "-b", rig.bootstrap]
-        command += ["-t", rig.topic, "--node", rig.plan.collectors[0].name, *options]
+        command += ["--web-port", "0", *options]
         with log.open("wb") as out:
             process = subprocess.Popen(command, **_within(checkout), stdout=out, stderr=out)
 
@@ -157,11 +176,11 @@ class Bench:
             end(process)
 
     def _collector(self, kind: str, checkout: Path) -> dict[str, float]:
-        with self._process(checkout, "--web-port", "0") as (first, page):
+        with self._process(checkout, *self._ours) as (first, page):
             _until(lambda: page() is not None, "a collector's page")
             if kind == "return":
-                return self._killed(first, lambda: self._process(checkout, "--web-port", "0"), kind)
-            with self._process(checkout, "--standby", "--web-port", "0") as second:
+                return self._killed(first, lambda: self._process(checkout, *self._ours), kind)
+            with self._process(checkout, *self._ours, "--standby") as second:
                 _until(lambda: second[1]() is not None, "a standby's page")
 
                 @contextmanager
@@ -173,22 +192,124 @@ class Bench:
     def _killed(
         self, victim: subprocess.Popen[bytes], successor: Callable[[], Any], kind: str
     ) -> dict[str, float]:
-        """Kill a collector's process, run its successor, and watch until the first delivery."""
-        with ExitStack() as opened, _sending(self._rig):
+        """End a collector's process, run its successor, and watch until the first delivery."""
+        with ExitStack() as opened, _sending(self._rig.driver, self._rig.topic):
             watch = _Watch(self._rig, opened)
             watch.get_steady()
-            victim.send_signal(signal.SIGKILL)
+            victim.send_signal(signal.SIGTERM if kind == "handover" else signal.SIGKILL)
             began_ns = time.monotonic_ns()
             with successor() as (_, page):
                 stamps = watch.until_delivered(began_ns, page)
-        return _parts(kind, began_ns, stamps)
+                longest = watch.deliveries.longest_ms_until(began_ns + int(1e9 * _AFTER_S))
+        return _parts(kind, began_ns, stamps) | {"longest": longest}
+
+    def _begin(self, checkout: Path) -> dict[str, float]:
+        """Start the first process of a new topic, and watch until the first delivery."""
+        with ExitStack() as opened:
+            running = self._new_topic(opened)[0]
+            deliveries = _Deliveries(self._rig, running.topic, opened)
+            opened.enter_context(_sending(self._rig.driver, running.topic))
+            stamps: dict[str, int] = {}
+            began_ns = time.monotonic_ns()
+            _, page = opened.enter_context(self._process(checkout, "-t", running.topic))
+            while not deliveries.count:
+                assert time.monotonic_ns() < began_ns + _PATIENCE_S * 1e9, "nothing was delivered"
+                deliveries.look()
+                if page() is not None:
+                    stamps.setdefault("connect", time.monotonic_ns())
+            stamps["deliver"] = time.monotonic_ns()
+        return _parts("begin", began_ns, stamps)
+
+    def _new_topic(self, opened: ExitStack) -> tuple[Any, Any, Callable[[Any], Any]]:
+        """Apply the poster's plan to a new topic; give it, another tree, and a call to apply it."""
+        from bench.harness.interests import file_of  # noqa: PLC0415 - not in the measured process
+        from bench.micro.replanning import INTERESTS, SETS  # noqa: PLC0415
+        from collectors.reconfiguration.apply import apply  # noqa: PLC0415
+        from multicast.drivers.kafka_python import Admin  # noqa: PLC0415
+        from topology.changes import with_kept_names  # noqa: PLC0415
+        from topology.planner.solver import plan as solve  # noqa: PLC0415
+
+        driver = self._rig.driver
+        self._number += 1
+        interests = replace(file_of(INTERESTS, SETS), topic=f"new-{self._number}")
+        admin = opened.enter_context(Admin(self._rig.bootstrap))
+        running = apply(driver, admin, solve(interests)).plan
+        other = with_kept_names(running, solve(interests, prefer="latency", base_epoch=1))
+        return running, other, partial(apply, driver, admin)
+
+    def _replan(self, checkout: Path) -> dict[str, float]:
+        """Apply two plans with different trees to a new topic, and watch the second change."""
+        rig = self._rig
+        stamps: dict[str, int] = {}
+        with ExitStack() as opened:
+            running, other, apply = self._new_topic(opened)
+            _, page = opened.enter_context(self._process(checkout, "-t", running.topic))
+            _until(lambda: page() is not None, "a collector's page")
+            opened.enter_context(_sending(rig.driver, running.topic))
+            deliveries = _Deliveries(rig, running.topic, opened)
+            deliveries.follow_until(lambda: deliveries.count > 1 / _SEND_EVERY_S)
+
+            def change() -> None:
+                apply(other)
+                stamps["apply"] = time.monotonic_ns()
+
+            changing = threading.Thread(target=change)
+            deliveries.begin()
+            began_ns = time.monotonic_ns()
+            changing.start()
+            deliveries.follow_until(lambda: deliveries.epoch == other.epoch)
+            stamps["deliver"] = time.monotonic_ns()
+            longest = deliveries.longest_ms_until(began_ns + int(1e9 * _AFTER_S))
+            changing.join(_PATIENCE_S)
+        return _parts("replan", began_ns, stamps) | {"longest": longest}
+
+
+class _Deliveries:
+    """One consumer, and the delays of what it delivers; the messages carry when they were sent."""
+
+    def __init__(self, rig: Any, topic: str, opened: ExitStack) -> None:
+        from multicast.consumer import Consumer  # noqa: PLC0415 - not in the measured process
+
+        self._consumer = opened.enter_context(
+            Consumer(topic=topic, name="C1", driver=rig.driver, start="latest", committed=False)
+        )
+        self.count = 0
+        self.epoch = 0
+        self.newest_ns = 0  # when the last message that was delivered was sent
+        self._longest_ns = 0
+
+    def begin(self) -> None:
+        """Measure delays from now on."""
+        self._longest_ns = 0
+
+    def look(self) -> None:
+        """Take what comes within `_LOOK_S`."""
+        batches = self._consumer.poll(_LOOK_S)
+        now_ns = time.monotonic_ns()
+        for batch in batches:
+            self.epoch = batch.epoch
+            for record in batch.records:
+                self.count += 1
+                self.newest_ns = int(record.value or 0)
+                self._longest_ns = max(self._longest_ns, now_ns - self.newest_ns)
+
+    def follow_until(self, condition: Callable[[], bool]) -> None:
+        """Look until a condition holds."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "nothing was delivered"
+            self.look()
+
+    def longest_ms_until(self, end_ns: int) -> float:
+        """Follow until then; give the longest delay since `begin`."""
+        self.follow_until(lambda: self.newest_ns >= end_ns)
+        return self._longest_ns / 1e6
 
 
 class _Watch:
     """Sees the order stream, the control topic and the deliveries of one consumer."""
 
     def __init__(self, rig: Any, opened: ExitStack) -> None:
-        from multicast.consumer import Consumer  # noqa: PLC0415 - not in the measured process
         from multicast.control import ControlReader, stream_partition  # noqa: PLC0415
 
         stream = stream_partition(rig.plan, rig.plan.collectors[0].name)
@@ -197,9 +318,7 @@ class _Watch:
         opened.callback(self._control.close)
         self._orders = rig.driver.reader({stream: start})
         opened.callback(self._orders.close)
-        self._consumer = opened.enter_context(
-            Consumer(topic=rig.topic, name="C1", driver=rig.driver, start="latest", committed=False)
-        )
+        self.deliveries = _Deliveries(rig, rig.topic, opened)
         self._writers: set[int] = set()
 
     def get_steady(self) -> None:
@@ -208,18 +327,20 @@ class _Watch:
         deadline = steady + _PATIENCE_S
         while time.monotonic() < steady or not self._writers:
             assert time.monotonic() < deadline, "the collector ordered nothing"
-            self._consumer.poll(_LOOK_S)
+            self.deliveries.look()
             self._writers |= self._new_writers()
 
     def until_delivered(self, began_ns: int, page: Callable[[], str | None]) -> Mapping[str, int]:
         """Watch until a message that was sent after `began_ns` is delivered; give the times."""
         stamps: dict[str, int] = {}
+        self.deliveries.begin()
         addresses = dict(self._control.refresh().addresses)
         deadline = time.monotonic() + _PATIENCE_S
         while "deliver" not in stamps:
             assert time.monotonic() < deadline, "nothing was delivered after the kill"
+            self.deliveries.look()
             seen = {
-                "deliver": self._delivers_after(began_ns),
+                "deliver": self.deliveries.newest_ns > began_ns,
                 "order": bool(self._new_writers()),
                 "advertise": self._control.follow(0.0).addresses != addresses,
                 "connect": "connect" in stamps or page() is not None,
@@ -228,10 +349,6 @@ class _Watch:
                 stamps.setdefault(part, time.monotonic_ns())
         # What was not seen by then came before the delivery, within one look.
         return defaultdict(partial(int, stamps["deliver"]), stamps)
-
-    def _delivers_after(self, began_ns: int) -> bool:
-        batches = self._consumer.poll(_LOOK_S)
-        return any(int(record.value or 0) > began_ns for each in batches for record in each.records)
 
     def _new_writers(self) -> set[int]:
         from multicast.order import decode  # noqa: PLC0415 - not in the measured process
@@ -242,14 +359,14 @@ class _Watch:
 
 
 @contextmanager
-def _sending(rig: Any) -> Iterator[None]:
+def _sending(driver: Any, topic: str) -> Iterator[None]:
     """Multicast the time, every `_SEND_EVERY_S`, during the context."""
     from multicast import Producer  # noqa: PLC0415 - not in the measured process
 
     stop = threading.Event()
 
     def send() -> None:
-        with Producer(topic=rig.topic, driver=rig.driver) as producer:
+        with Producer(topic=topic, driver=driver) as producer:
             while not stop.wait(_SEND_EVERY_S):
                 producer.multicast(b"%d" % time.monotonic_ns(), to={"P1"})
 

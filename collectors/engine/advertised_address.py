@@ -2,7 +2,9 @@
 
 Producers announce their messages to the address in the collector's newest `address` record.
 An instance without one writes a `running` record instead: `amcast topology apply` waits for either
-before it ends an epoch. Losing such a record costs time, never order.
+before it ends an epoch. An instance that is asked to end writes the same record again, with its
+writer as `released`: a standby takes the collector over, and advertises itself. Losing any of these
+records costs time, never order.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ class AdvertisedAddress:
         self.address: Address | None = None
         self.advertised = False
         self.announcements = 0
+        self._is_offered = False
         self._engine = engine
         self._assignment = assignment
 
@@ -34,14 +37,17 @@ class AdvertisedAddress:
         """Write to the control topic where producers announce to, or that an instance is open.
 
         Both name the web pages of this process. Writes nothing where the topic says so already, nor
-        over the record of a later epoch.
+        over the record of a later epoch, nor over our own offer.
         """
+        if self._is_offered:
+            return
         name, epoch, page = self._assignment.name, self._assignment.plan.epoch, self._engine.page
         state = self._engine.control
         if self.address is None:
             newest = state.running.get(name, 0)
-            is_new = newest < epoch or (newest == epoch and state.pages.get(name) != page)
-            if is_new and not self.advertised:
+            is_other = state.pages.get(name) != page
+            is_offered = state.offered_by(epoch, name) is not None
+            if is_offered or (newest == epoch and is_other):
                 self._engine.write_control(*running_record(epoch, name, page))
         else:
             newest, address = state.addresses.get(name, (0, None))
@@ -49,12 +55,46 @@ class AdvertisedAddress:
                 self._engine.write_control(*address_record(epoch, name, self.address, page))
         self.advertised = True
 
+    def offer(self, writer: int) -> None:
+        """Write that this instance, with this writer, hands the collector over."""
+        name, epoch, page = self._assignment.name, self._assignment.plan.epoch, self._engine.page
+        if self.address is None:
+            record = running_record(epoch, name, page, releases=writer)
+        else:
+            record = address_record(epoch, name, self.address, page, releases=writer)
+        self._engine.write_control(*record)
+        self._is_offered = True
+
+    def is_taken(self, writer: int) -> bool:
+        """Whether another instance has advertised itself since our `offer`."""
+        offer = self._engine.control.offers.get(self._assignment.name)
+        return offer is not None and offer.writer == writer and offer.is_taken
+
+    def is_superseded(self) -> bool:
+        """Whether another instance was the last one to advertise itself.
+
+        Without announcements and web pages instances look alike; then False.
+        """
+        name, state = self._assignment.name, self._engine.control
+        if self.address is None:
+            return state.pages.get(name) != self._engine.page
+        return state.addresses.get(name, (0, None))[1] != self.address
+
     def has_dead_holder(self) -> bool:
         """Whether the process that advertised the newest address is known to have ended."""
         _, address = self._engine.control.addresses.get(self._assignment.name, (0, None))
         if address is None or address == self.address:
             return False
         return self._engine.ended_processes.has_ended(address)
+
+    def is_holder_known_dead(self) -> bool:
+        """Whether `has_dead_holder` said so of this holder's process a moment ago; never blocks."""
+        _, address = self._engine.control.addresses.get(self._assignment.name, (0, None))
+        return (
+            address is not None
+            and address != self.address
+            and self._engine.ended_processes.is_known(address)
+        )
 
     def decode(self, datagrams: Sequence[bytes]) -> list[Announcement]:
         """Read the announcements among these datagrams that carry our token."""

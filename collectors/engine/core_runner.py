@@ -31,7 +31,7 @@ from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
-from multicast.control import ControlState, checkpoint_record
+from multicast.control import checkpoint_record
 from multicast.drivers.protocol import TopicPartition
 
 
@@ -55,6 +55,7 @@ class CoreRunner:
         self.over = False
         self.skips_appended = 0
         self._fills = 0
+        self._leaving = False
         self._waits = LogWaits()
         self.lock = threading.Lock()
         self.address = AdvertisedAddress(engine, assignment)
@@ -90,6 +91,22 @@ class CoreRunner:
         if self.assignment.parent is not None and core.parent is not None:
             starts[self.assignment.parent] = core.parent.offset_next
         self._engine.streams.subscribe(self, starts)
+
+    def release(self) -> bool:
+        """Offer the collector to a standby, and act on until it has taken over; then end.
+
+        Returns False, and does nothing, where the instance does not act, or has left its share and
+        its successor has advertised itself.
+        """
+        role = self._role
+        if not self.begun or not role.acting:
+            return False
+        if not role.primary and self.address.is_superseded():
+            return False
+        self.address.offer(self.core.writer)
+        role.primary = False
+        self._leaving = True
+        return True
 
     # -- life: without the lock -----------------------------------------------------------------
 
@@ -138,9 +155,9 @@ class CoreRunner:
         """Take the end of a log after a fill; None where it is unknown."""
         self._take(lambda: self.core.filled(log, end))
 
-    def control_changed(self, state: ControlState) -> None:
-        """Take a new state of the control topic."""
-        self._take(self._control, state)
+    def control_changed(self) -> None:
+        """Take the newest state of the control topic."""
+        self._take(self._control)
 
     def tick(self) -> None:
         """Take a tick; unlike an event, it does not keep the instance on the clock."""
@@ -166,6 +183,9 @@ class CoreRunner:
             self._end(error)
             return
         self._acked()
+        # Not in `_acked`, which may run with the lock held.
+        if self._is_relieved():
+            self._end(None)
 
     def _acked(self) -> None:
         """Take the acks that are queued; end the instance once its epoch is over."""
@@ -176,6 +196,12 @@ class CoreRunner:
             return
         if self.core.frozen:
             self._end(None)
+
+    def _is_relieved(self) -> bool:
+        """Whether a standby has taken over what `release` has offered."""
+        if not self._leaving:
+            return False
+        return not self._role.acting or self.address.is_taken(self.core.writer)
 
     def _take_acks(self) -> None:
         """Give acks to the core, unless another thread holds the lock: then that one does it."""
@@ -193,6 +219,9 @@ class CoreRunner:
         """Carry out what the core decides now."""
         self._own.restart_if_failed(self.core)
         acted, acts = self._role.acting, self._role.acts(self.core, time.monotonic())
+        if self._role.waiting and self.address.is_holder_known_dead():
+            self._role.be_alone()
+            acts = self._role.acts(self.core, time.monotonic())
         if acts and not acted:
             self.address.advertise()
         if self._role.waiting:
@@ -230,10 +259,14 @@ class CoreRunner:
         for announcement in self.address.decode(datagrams):
             self.core.announced(announcement)
 
-    def _control(self, state: ControlState) -> None:
+    def _control(self) -> None:
+        # The newest one, whoever calls: with an older one, an offer would be lost.
+        state = self._engine.control
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
             self.core.freeze_after(positions)
+        writer = state.offered_by(self.assignment.plan.epoch, self.assignment.name)
+        self._role.offer(None if writer == self.core.writer else writer)
 
     def _look(self) -> None:
         if self._role.waiting and self.address.has_dead_holder():

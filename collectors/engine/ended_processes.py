@@ -21,6 +21,9 @@ _ANSWER_MS = 2
 # The collectors of a process that was killed all ask at once: one question serves them. A look
 # comes every 50 ms (`clock.py`), and must not get the answer of the one before.
 _FRESH_S = 0.04
+# An ended process stays so, but another one may get its port: then a standby acts too early once.
+# A tenth, and collectors one below the other on a message's way would each have to ask again.
+_KNOWN_S = 2.0
 
 
 class EndedProcesses:
@@ -40,9 +43,19 @@ class EndedProcesses:
         asked, ended = self._answers.get(place, (-_FRESH_S, False))
         if now - asked >= _FRESH_S:
             ended = _is_refused(*place)
-            fresh = {key: of for key, of in self._answers.items() if now - of[0] < _FRESH_S}
-            self._answers = {**fresh, place: (now, ended)}
+            known = {key: of for key, of in self._answers.items() if _is_kept(of, now)}
+            self._answers = {**known, place: (now, ended)}
         return ended
+
+    def is_known(self, address: Address) -> bool:
+        """Say, without a question, whether that process was found to have ended a moment ago."""
+        answer = self._answers.get((address.host, address.port))
+        return answer is not None and answer[1] and _is_kept(answer, time.monotonic())
+
+
+def _is_kept(answer: tuple[float, bool], now: float) -> bool:
+    since, ended = answer
+    return now - since < (_KNOWN_S if ended else _FRESH_S)
 
 
 def _is_refused(host: str, port: int) -> bool:

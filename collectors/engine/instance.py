@@ -68,7 +68,7 @@ class CollectorInstance:
         self._checkpoints = checkpoints
         self._limits = limits
         self._starts: Mapping[int, int] = {}  # of the logs in the epoch
-        self._control_seen = (0, 0)
+        self._control_seen: tuple[int, int, int | None] | None = None
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
@@ -112,15 +112,16 @@ class CollectorInstance:
         self.control_changed(self._engine.control)  # it may have changed since `state`
 
     def control_changed(self, state: ControlState) -> None:
-        """Take a new state of the control topic: begin when due, freeze at the epoch's markers."""
+        """Take a new state of the control topic: begin when due, freeze, take over."""
         if not self.begun:
             if self.is_open and self._is_due(state):
                 self._engine.chores.begin(self)
             return
-        seen = state.epoch, len(state.markers)
+        offered = state.offered_by(self.plan.epoch, self.name)
+        seen = state.epoch, len(state.markers), offered
         if seen != self._control_seen:
             self._control_seen = seen
-            self._runner.control_changed(state)
+            self._runner.control_changed()
 
     def play(self, *, primary: bool) -> None:
         """Act as the primary from now on, or stand by."""
@@ -132,6 +133,17 @@ class CollectorInstance:
             if primary and self.is_open and not self.over and not address.advertised:
                 address.advertise()
         self._runner.look()
+
+    def release(self) -> None:
+        """Hand the collector over: act on until a standby has taken over, then end.
+
+        Ends at once where it does not act. Without a standby it goes on: stop it after a time. Safe
+        from any thread that does not hold the core's lock.
+        """
+        with self._runner.lock:
+            hands_over = not self.over and self._runner.release()
+        if not hands_over:
+            self.stop()
 
     def stop(self) -> None:
         """End soon, without an error. Safe from any thread that does not hold the core's lock."""

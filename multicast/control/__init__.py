@@ -23,7 +23,7 @@ from multicast.control.codecs import (
 from multicast.control.documents import PROCESS_BYTES, StatusPage
 from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
-from multicast.control.state import ControlState, genesis
+from multicast.control.state import NOBODY, ControlState, genesis
 from multicast.control.topics import (
     SINGLE_LOG,
     control_partition,
@@ -35,6 +35,7 @@ from multicast.control.topics import (
 )
 
 __all__ = [
+    "NOBODY",
     "PROCESS_BYTES",
     "SINGLE_LOG",
     "ControlReader",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicast.announcements import Address
-from multicast.control.documents import Ended, StatusPage
+from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
 from multicast.order import Checkpoint, digest_of
 from topology.tree import Plan
 
@@ -66,9 +66,17 @@ def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
 
 
 def address_record(
-    epoch: int, collector: str, address: Address, page: StatusPage | None = None
+    epoch: int,
+    collector: str,
+    address: Address,
+    page: StatusPage | None = None,
+    *,
+    releases: int | None = None,
 ) -> tuple[bytes, bytes]:
-    """Make the statement of the address at which a collector's instance takes announcements."""
+    """Make the statement of the address at which a collector's instance takes announcements.
+
+    `releases` is the instance's writer if it hands the collector over.
+    """
     return f"address/{collector}".encode(), _dump(
         {
             "epoch": epoch,
@@ -76,21 +84,30 @@ def address_record(
             "port": address.port,
             "token": address.token.hex(),
             **_web(page),
+            **_released(releases),
         }
     )
 
 
 def running_record(
-    epoch: int, collector: str, page: StatusPage | None = None
+    epoch: int, collector: str, page: StatusPage | None = None, *, releases: int | None = None
 ) -> tuple[bytes, bytes]:
-    """Make the statement that an instance of a collector has opened this epoch."""
-    return f"running/{collector}".encode(), _dump({"epoch": epoch, **_web(page)})
+    """Make the statement that an instance of a collector has opened this epoch.
+
+    `releases` is the instance's writer if it hands the collector over.
+    """
+    document = {"epoch": epoch, **_web(page), **_released(releases)}
+    return f"running/{collector}".encode(), _dump(document)
 
 
 def _web(page: StatusPage | None) -> dict[str, Any]:
     if page is None:
         return {}
     return {"web": {"host": page.host, "port": page.port, "process": page.process.hex()}}
+
+
+def _released(writer: int | None) -> dict[str, str]:
+    return {} if writer is None else {"released": writer.to_bytes(WRITER_BYTES, "big").hex()}
 
 
 def _dump(document: dict[str, Any]) -> bytes:

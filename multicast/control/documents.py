@@ -18,6 +18,7 @@ from topology.tree import Plan
 HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
 PROCESS_BYTES = 8  # of a process's random number: two are never equal by chance
+WRITER_BYTES = 8  # of an instance's random number in its order records
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,14 @@ class StatusPage(NamedTuple):
     process: bytes
 
 
+class Offer(NamedTuple):
+    """An instance hands over a collector that began in this epoch; `writer` is in its records."""
+
+    epoch: int
+    writer: int
+    is_taken: bool = False  # another instance has advertised itself since
+
+
 def address_of(document: Mapping[str, Any]) -> Address:
     """Decode the address at which a collector takes announcements."""
     host, port = _endpoint_of(document)
@@ -57,6 +66,13 @@ def page_of(document: Mapping[str, Any]) -> StatusPage | None:
     web = _object(document["web"])
     host, port = _endpoint_of(web)
     return StatusPage(host, port, octets(part(web, "process"), PROCESS_BYTES))
+
+
+def writer_of(document: Mapping[str, Any]) -> int | None:
+    """Decode the optional part "released" of an address or running statement: a writer."""
+    if "released" not in document:
+        return None
+    return int.from_bytes(octets(document["released"], WRITER_BYTES), "big")
 
 
 def _endpoint_of(document: Mapping[str, Any]) -> tuple[str, int]:

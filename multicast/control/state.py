@@ -23,7 +23,8 @@ only, and a rival statement between the two would become the first.
                                    their token; it influences nothing but speed
     running/NAME                   {"epoch": e}: an instance that takes no announcements has opened
                                    this epoch's collector; only operators' commands read it
-                                   Both may say where the instance's process serves its web pages
+                                   Both may say where the instance's process serves its web pages,
+                                   and that the instance hands the collector over (`released`)
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -38,11 +39,13 @@ from multicast.announcements import Address
 from multicast.control.checkpoints import best_checkpoint
 from multicast.control.documents import (
     Ended,
+    Offer,
     StatusPage,
     address_of,
     ended_of,
     page_of,
     positions_of,
+    writer_of,
 )
 from multicast.control.sources import (
     first_epoch,
@@ -59,6 +62,7 @@ from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Plan
 
+NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
 
 
@@ -80,6 +84,7 @@ class ControlState:
     addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # by name, with epoch
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
+    offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     recovered: dict[int, Ended] = field(default_factory=dict)
     _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
@@ -99,6 +104,7 @@ class ControlState:
             addresses=dict(self.addresses),
             running=dict(self.running),
             pages=dict(self.pages),
+            offers=dict(self.offers),
             _retained=list(self._retained),
             _checkpoints=dict(self._checkpoints),
         )
@@ -125,13 +131,14 @@ class ControlState:
             self._checkpoints[key] = self._checkpoint(rest, document)
         elif kind == "address":
             epoch = whole(part(document, "epoch"), EPOCH_MAX)
-            address, page = address_of(document), page_of(document)
+            address, page, writer = address_of(document), page_of(document), writer_of(document)
             self.addresses[rest] = epoch, address
-            self.pages[rest] = page
+            self._opened(rest, epoch, page, writer)
         elif kind == "running":
             epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
+            writer = writer_of(document)
             self.running[rest] = epoch
-            self.pages[rest] = page
+            self._opened(rest, epoch, page, writer)
         elif kind == "plan":
             self._read_plan(value or b"", document)
         elif kind in ("markers", "ends"):
@@ -145,6 +152,13 @@ class ControlState:
             facts.setdefault(epoch, positions)
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
+
+    def _opened(self, name: str, epoch: int, page: StatusPage | None, writer: int | None) -> None:
+        self.pages[name] = page
+        if writer is not None:
+            self.offers[name] = Offer(epoch, writer)
+        elif name in self.offers:
+            self.offers[name] = self.offers[name]._replace(is_taken=True)
 
     def _read_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
         plan = Plan.from_json(part(document, "plan"))
@@ -221,6 +235,17 @@ class ControlState:
         """Give the collectors that some instance has opened in this epoch or a later one."""
         advertised = {name for name, (opened, _) in self.addresses.items() if opened >= epoch}
         return advertised | {name for name, opened in self.running.items() if opened >= epoch}
+
+    def offered_by(self, epoch: int, name: str) -> int | None:
+        """Give who leaves a collector that began in this epoch to the next instance; None: nobody.
+
+        It is the writer that hands it over, or `NOBODY` where no instance has opened it so far.
+        """
+        offer = self.offers.get(name)
+        if offer is not None and not offer.is_taken and offer.epoch == epoch:
+            return offer.writer
+        opened, _ = self.addresses.get(name, (0, None))
+        return NOBODY if max(opened, self.running.get(name, 0)) < epoch else None
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Give the plan of an epoch, by default the newest; raises `UncoveredInterest`."""

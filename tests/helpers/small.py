@@ -65,12 +65,12 @@ class Small:
         self.write(plan_record(control.refresh().previous, plan, attempt="1"))
         control.close()
 
-    def run(self, name, *, listen=None, **options):
+    def run(self, name, *, listen=None, page=None, **options):
         """Run an instance in an engine of its own, as in a process of its own.
 
         Gives the node, and a thread that ends when it has. Raises what stops it from the start.
         """
-        engine = Engine(self.driver, self.plan.topic, listen=listen)
+        engine = Engine(self.driver, self.plan.topic, listen=listen, page=page)
         node = CollectorInstance(engine, name, limits=self._limits, **options)
 
         def ended():

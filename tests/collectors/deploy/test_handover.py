@@ -1,0 +1,334 @@
+"""A process that is asked to end hands its collectors over: no standby waits for its patience."""
+
+import json
+import time
+import urllib.request
+from itertools import count
+
+import pytest
+
+from bench.deployment.rolling import SharedCollectors
+from collectors.collector import Append, Collector
+from collectors.standby import Standby
+from multicast import Producer
+from multicast.announcements import Address
+from multicast.control import (
+    NOBODY,
+    PROCESS_BYTES,
+    ControlState,
+    StatusPage,
+    address_record,
+    control_partition,
+    running_record,
+)
+from multicast.drivers.protocol import Record
+from multicast.order import OrderStream
+from multicast.properties import check_all
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from tests.helpers.plans import chain, from_start, poster
+from tests.helpers.small import Small
+from tests.helpers.system import PATIENCE_S, System
+from tests.helpers.system import until as eventually
+
+HERE = "127.0.0.1"
+ENDLESS_S = 1e9  # a patience that no test uses up
+
+# -- the role, in virtual time ----------------------------------------------------------------
+
+
+class Instances:
+    """A primary and two standbys of K1 on one stream, without threads; no time ever passes."""
+
+    def __init__(self):
+        self.records = []
+        self.cores = [self._core(writer) for writer in (1, 2, 3)]
+        self.roles = [Standby(primary=writer == 1, patience_s=ENDLESS_S) for writer in (1, 2, 3)]
+        self._read = [0, 0, 0]
+
+    def _core(self, writer):
+        plan = chain()
+        core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=writer)
+        core.own_end(0)
+        return core
+
+    def offer(self):
+        """Let the primary hand over; all standbys read that."""
+        self.roles[0].primary = False
+        for role in self.roles[1:]:
+            role.offer(1)
+
+    def ends(self, end):
+        for core in self.cores:
+            core.log_end(0, end)
+
+    def turn(self, which):
+        """Read all records, and append what is due; give how many records were appended."""
+        core = self.cores[which]
+        for offset in range(self._read[which], len(self.records)):
+            core.own_read(offset, self.records[offset])
+        self._read[which] = len(self.records)
+        actions = core.step(0) if self.roles[which].acts(core, 0.0) else ()
+        raws = [action.raw for action in actions if isinstance(action, Append)]
+        self.records += raws
+        return len(raws)
+
+    @property
+    def acting(self):
+        return [role.acting for role in self.roles]
+
+
+def test_a_standby_acts_at_once_for_one_that_hands_over_and_that_one_acts_until_then():
+    made = Instances()
+    made.ends(1)
+    assert not made.turn(1)  # a standby waits
+    made.offer()
+    assert made.turn(0)  # the one that leaves still acts
+    assert not made.turn(1)  # it reads that record; nothing is due, and it acts from now on
+    assert made.acting == [True, True, False]
+    made.ends(2)
+    assert made.turn(1)
+    assert not made.turn(0)  # another instance's record was accepted
+    assert made.acting == [False, True, False]
+    assert [role.takeovers for role in made.roles] == [0, 1, 0]
+
+
+def test_a_late_record_of_the_one_that_left_does_not_stop_its_successor():
+    made = Instances()
+    made.offer()
+    assert not made.turn(1)
+    made.roles[1].offer(None)  # it has advertised itself, so nobody offers any more
+    made.ends(1)
+    assert made.turn(0)  # appended before, read late
+    assert not made.turn(1)
+    made.ends(2)
+    assert made.turn(1)
+    assert made.acting[1]
+
+
+def test_of_two_standbys_that_take_the_same_offer_one_steps_back():
+    made = Instances()
+    made.offer()
+    made.ends(1)
+    assert made.turn(1)
+    assert not made.turn(2)  # it reads the other's record, so it lets the offer go
+    made.ends(2)
+    assert not made.turn(2)
+    assert made.turn(1)
+    assert made.acting == [True, True, False]
+
+
+def test_an_instance_that_has_not_caught_up_takes_no_offer():
+    made = Instances()
+    behind = Collector(OrderStream(chain(), "K1", from_start(chain())), None, writer=4)
+    behind.own_end(1)  # the stream has a record that it has not read
+    role = Standby(primary=False, patience_s=ENDLESS_S)
+    role.offer(1)
+    assert not role.acts(behind, 0.0)
+    made.ends(1)
+    made.turn(0)
+    behind.own_read(0, made.records[0])
+    assert role.acts(behind, 0.0)
+
+
+# -- what the control topic says ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda **released: address_record(1, "K1", Address("h", 1, bytes(8)), **released),
+        lambda **released: running_record(1, "K1", **released),
+    ],
+)
+def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself(record):
+    state, offsets = ControlState("A"), count()
+    assert state.offered_by(1, "K1") == NOBODY
+
+    def read(raw):
+        key, value = raw
+        state.read(Record(next(offsets), value, key))
+
+    read(record(releases=2**64 - 1))
+    before = state.copy()
+    assert (state.offered_by(1, "K1"), state.offered_by(2, "K1")) == (2**64 - 1, NOBODY)
+    read(record())
+    assert (state.offered_by(1, "K1"), before.offered_by(1, "K1")) == (None, 2**64 - 1)
+    key, value = record()
+    for wrong in ("", "12", 1, None):
+        document = {**json.loads(value), "epoch": 7, "released": wrong}
+        read((key, json.dumps(document).encode()))
+    assert state.void == 4
+    assert 7 not in (*state.running.values(), *[epoch for epoch, _ in state.addresses.values()])
+
+
+# -- instances on a log in memory -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listen", [HERE, None])
+def test_an_instance_that_is_released_ends_once_a_standby_has_advertised_itself(listen):
+    pages = [StatusPage(HERE, port, bytes(PROCESS_BYTES)) for port in (1, 2)]
+    with Small(chain()) as system, system.producer() as producer:
+        first, thread = system.run("K1", listen=listen, page=pages[0])
+        second, _ = system.run(
+            "K1", listen=listen, page=pages[1], standby=True, patience_s=ENDLESS_S
+        )
+        producer.multicast(b"1", to={"P1"}).ordered(60)
+        assert second.status()["appended_here"] == 0
+        first.release()  # nothing is due, and nobody stops it
+        thread.join(60)
+        assert first.over
+        assert first.error is None
+        assert second.status()["acting"]
+        assert second.status()["takeovers"] == 1
+        producer.multicast(b"2", to={"P1"}).ordered(60)
+        assert system.all("C1") == ["P1:0", "P1:1"]
+
+
+def test_a_standby_of_a_collector_that_nobody_has_opened_acts_at_once():
+    with Small(chain()) as system, system.producer() as producer:
+        standby, _ = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
+        producer.multicast(b"1", to={"P1"}).ordered(60)
+        assert standby.status()["takeovers"] == 1
+
+
+def test_an_instance_that_is_released_without_a_standby_acts_on():
+    with Small(chain()) as system, system.producer() as producer:
+        only, _ = system.run("K1", listen=HERE)
+        producer.multicast(b"1", to={"P1"}).ordered(60)
+        only.release()
+        for _ in range(3):
+            producer.multicast(b"2", to={"P1"}).ordered(60)
+        assert not only.over
+
+
+def test_a_standby_that_is_released_ends_at_once():
+    with Small(chain()) as system:
+        system.run("K1", listen=HERE)
+        standby, thread = system.run("K1", listen=HERE, standby=True)
+        standby.release()
+        thread.join(60)
+        assert (standby.over, standby.error) == (True, None)
+
+
+def test_collectors_change_hands_again_and_again_under_load_and_nothing_is_lost():
+    with Small(chain()) as system, system.producer() as producer:
+        acting, thread = system.run("K1", listen=HERE)
+        sent = 0
+        for _ in range(5):
+            standby, its_thread = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
+            acting.release()
+            deadline = time.monotonic() + 60.0
+            while thread.is_alive():
+                assert time.monotonic() < deadline, "nobody took over"
+                producer.multicast(b"", to={"P1"}).ordered(60)
+                sent += 1
+            acting, thread = standby, its_thread
+        producer.multicast(b"", to={"P1"}).ordered(60)
+        assert system.all("C1") == [f"P1:{number}" for number in range(sent + 1)]
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def status(shared, number):
+    with urllib.request.urlopen(f"{shared.page(number)}/status", timeout=30) as answer:
+        return json.load(answer)
+
+
+def primaries(shared, number):
+    """Give, by collector that this process is the primary of, how much its instance appended."""
+    return {
+        node["node"]: node["appended_here"]
+        for node in status(shared, number)["nodes"]
+        if node["role"] == "primary" and node.get("begun")
+    }
+
+
+def statements(system, name):
+    """Give the control topic's statements of where a collector runs, in order."""
+    partition = control_partition(system.topic)
+    end = system.driver.last_stable_offsets([partition])[partition]
+    reader = system.driver.reader({partition: 0})
+    found, position = [], 0
+    while position < end:
+        for fetched in reader.poll(1.0):
+            position = fetched.position
+            found += [
+                json.loads(record.value)
+                for record in fetched.records
+                if record.key == f"address/{name}".encode()
+            ]
+    reader.close()
+    return found
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_that_joins_leaves_what_stays_alone_and_one_that_ends_hands_over(
+    kafka_cluster, tmp_path
+):
+    # Init: two processes share the collectors, and have ordered something.
+    with (
+        System(kafka_cluster.bootstrap, poster(), tmp_path) as system,
+        SharedCollectors(kafka_cluster.bootstrap, system.topic, tmp_path, processes=2) as shared,
+        Producer(topic=system.topic, driver=system.driver) as producer,
+    ):
+        names = {node.name for node in system.plan.collectors}
+        sets = [{"P1"}, {"P2"}, {"P3"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"}]
+
+        def send():
+            for receipt in [producer.multicast(b"", to=sets[n % 6]) for n in range(60)]:
+                receipt.ordered(PATIENCE_S)
+
+        def have_all_appended():
+            send()
+            return all(min(primaries(shared, each).values(), default=1) for each in range(2))
+
+        def meet(size):
+            def met():
+                everybody = range(shared.count)
+                return (
+                    all(len(status(shared, each)["members"]) == size for each in everybody)
+                    and set().union(*[primaries(shared, each) for each in everybody]) == names
+                )
+
+            eventually(met, f"{size} processes that share all collectors")
+
+        meet(2)
+        eventually(have_all_appended, "records of all primaries")
+        before = [primaries(shared, each) for each in range(2)]
+
+        # Test: a third process joins.
+        shared.start(shared.count)
+        shared.count += 1
+        meet(3)
+        after = [primaries(shared, each) for each in range(2)]
+
+        # Check: a collector whose primary stays keeps its instance; a new one counts from 0.
+        stayed = [
+            (old[name], new[name])
+            for old, new in zip(before, after, strict=True)
+            for name in old.keys() & new.keys()
+        ]
+        assert stayed
+        assert all(new >= old > 0 for old, new in stayed)
+
+        # Test: a process ends by SIGTERM.
+        leaver = max(range(3), key=lambda each: len(primaries(shared, each)))
+        led = set(primaries(shared, leaver))
+        page = shared.page(leaver)
+        shared.stop(leaver)
+        send()
+
+        # Check: for each of its collectors it made an offer, and another one advertised itself.
+        assert led
+        for name in led:
+            found = statements(system, name)
+            offers = [each for each, said in enumerate(found) if "released" in said]
+            assert len(offers) == 1
+            ours, theirs = found[offers[0]], found[offers[0] + 1]
+            assert page.endswith(f":{ours['web']['port']}")
+            assert theirs["web"]["port"] != ours["web"]["port"]
+        report = check_all(replayed(system.driver, system.topic, [ReplayedConsumer("C1", None)]))
+        assert not report.violations

@@ -266,7 +266,10 @@ class CoreRunner:
         if positions is not None:
             self.core.freeze_after(positions)
         writer = state.offered_by(self.assignment.plan.epoch, self.assignment.name)
-        self._role.offer(None if writer == self.core.writer else writer)
+        is_others = writer not in (None, self.core.writer)
+        self._role.offer(writer if is_others else None)
+        if is_others and self._role.acting:  # since before the offer, which took our address away
+            self.address.advertise()
 
     def _look(self) -> None:
         if self._role.waiting and self.address.has_dead_holder():

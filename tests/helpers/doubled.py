@@ -51,14 +51,19 @@ class World:
         return any(isinstance(outcome, AppendFailed) for outcome in list(self.outcomes.values()))
 
     def append_surely(self, partition, value):
-        """Append until one is accepted: a client may still be about to take up its work again."""
+        """Append until one is accepted: a client may still be about to take up its work again.
 
+        Nothing is in flight afterwards.
+        """
         known = self.accepted()
 
         def accepted():
-            if self.settled():
-                self.append(partition, b"%s %d" % (value, len(self.outcomes)))
-            return bool(self.accepted() - known)
+            if not self.settled():
+                return False
+            if self.accepted() - known:
+                return True
+            self.append(partition, b"%s %d" % (value, len(self.outcomes)))
+            return False
 
         until(accepted, "an acknowledgement")
 

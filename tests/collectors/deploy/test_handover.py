@@ -275,6 +275,18 @@ def statements(system, name):
     return found
 
 
+def offer_and_answer(system, name):
+    """Give the only offer of a collector, and the next statement, which may come a moment later."""
+    eventually(
+        lambda: "released" not in statements(system, name)[-1],
+        f"another instance of {name}",
+        pause=0.2,
+    )
+    found = statements(system, name)
+    (offer,) = [each for each, said in enumerate(found) if "released" in said]
+    return found[offer], found[offer + 1]
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -337,15 +349,7 @@ def test_a_process_that_joins_leaves_what_stays_alone_and_one_that_ends_hands_ov
         # Check: for each of its collectors it made an offer, and another one advertised itself.
         assert led
         for name in led:
-
-            def is_advertised(name=name):
-                """Whether the last statement is no offer; the record may be on its way still."""
-                return "released" not in statements(system, name)[-1]
-
-            eventually(is_advertised, f"another instance of {name}", pause=0.2)
-            found = statements(system, name)
-            (offer,) = [each for each, said in enumerate(found) if "released" in said]
-            ours, theirs = found[offer], found[offer + 1]
+            ours, theirs = offer_and_answer(system, name)
             assert page.endswith(f":{ours['web']['port']}")
             assert theirs["web"]["port"] != ours["web"]["port"]
         report = check_all(replayed(system.driver, system.topic, [ReplayedConsumer("C1", None)]))

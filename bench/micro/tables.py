@@ -34,9 +34,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from bench.harness import figures
+from bench.harness.background import BackgroundThread
 from bench.harness.rig import Rig, pause, standing, ticks
 from bench.pipeline.session import LOCAL, spark, spark_class
 from multicast.consumer import Consumer
@@ -205,32 +206,24 @@ def tree_cpu_seconds(roots: Sequence[int]) -> float:
     )  # utime, stime, and those of ended children
 
 
-class _Peaks:
+class _Peaks(BackgroundThread):
     """The greatest peak of a Java and of a Python process among some trees, in MiB.
 
     Python workers end with their work, so a thread looks at them while the block runs.
     """
 
     def __init__(self, roots: Sequence[int]) -> None:
+        super().__init__()
         self.mib = {"java": 0.0, "python": 0.0}
         self._roots = roots
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def run(self) -> None:
+        """Look again and again."""
         while True:
             for pid, _ in _tree(self._roots):
                 with suppress(OSError, ValueError):
                     self._look(pid)
-            if self._stop.wait(_PEAK_S):
+            if self.stop.wait(_PEAK_S):
                 return
 
     def _look(self, pid: int) -> None:

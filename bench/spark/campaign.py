@@ -17,13 +17,13 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 from bench.harness import figures
+from bench.harness.background import BackgroundThread
 from bench.harness.rig import pause
 from bench.spark.query import small_spark
 from bench.spark.streamed import StreamedQuery, executors
@@ -50,29 +50,21 @@ def drawn(seed: str) -> random.Random:
     return random.Random(seed)  # noqa: S311 - which moments are drawn is no secret
 
 
-class BackgroundSender:
+class BackgroundSender(BackgroundThread):
     """Multicasts to random ones of some sets, in a thread, until the block ends.
 
     `topic` is a `TopicOnBroker`.
     """
 
     def __init__(self, topic: Any, sets: Sequence[Sequence[str]], rng: random.Random) -> None:
+        super().__init__()
         self._producer = topic.producer()
         self._sets = sets
         self._rng = rng
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._rng.uniform(0, _BURST_PAUSE_S)):
+    def run(self) -> None:
+        """Send bursts."""
+        while not self.stop.wait(self._rng.uniform(0, _BURST_PAUSE_S)):
             receipts = [
                 self._producer.multicast(b"%d" % number, to=self._rng.choice(self._sets))
                 for number in range(self._rng.randint(1, _BURST_MAX))

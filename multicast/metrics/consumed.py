@@ -30,13 +30,13 @@ class ConsumptionCounter:
         self._entries = EntriesRead()
         self._delivered: dict[str, int] = {}
         self._payload_bytes = 0  # of the deliveries before
-        self._delivery: Delivery
+        self._delivery: Delivery | None = None  # until the consumer is open
         self._stopped: tuple[Delivery, int | None, float] | None = None
         self._replanning_s: float | None = None
 
     def begin(self, delivery: Delivery) -> None:
         """Continue with this delivery; the one before it reads nothing more."""
-        if hasattr(self, "_delivery"):
+        if self._delivery is not None:
             self._payload_bytes += _payload_bytes(self._delivery)
         self._delivery = delivery
         self._entries.begin(delivery)
@@ -70,6 +70,7 @@ class ConsumptionCounter:
         """Give all counts of one moment."""
         with self._lock:
             delivery = self._delivery
+            assert delivery is not None
             entries = self._entries.sums()
             buffers = delivery.buffers.values()
             progress = {} if delivery.payload_starts is None else delivery.progress()

@@ -1,15 +1,17 @@
 """Prints the planner's lower bound of one input: `python -m bench.micro.bounds local1 4000000`.
 
-The input is `local1`, `scattered0`, `scattered1`, `large` or `hubs`; the number is the budget of
-steps. The bound depends on these only. The seconds are CPU time of this process and of the solvers.
+The input is `local1`, `scattered0`, `scattered1`, `large`, `hubs`, or `acyclic0` to `acyclic2`; the
+number is the budget of steps. The bound depends on these only. The seconds are CPU time of this
+process and of the solvers.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
-from bench.micro.planner import hubs, local, measures, scattered
+from bench.micro.planner import acyclic, hubs, local, measures, scattered
 from topology.planner.bound import STEPS_MAX, bounded
 
 INPUTS = {
@@ -18,6 +20,9 @@ INPUTS = {
     "scattered1": lambda: scattered(1),
     "large": lambda: local(0, 1000, 1000),
     "hubs": lambda: hubs(3, 4),
+    "acyclic0": lambda: acyclic(0),
+    "acyclic1": lambda: acyclic(1),
+    "acyclic2": lambda: acyclic(2),
 }
 
 
@@ -30,4 +35,8 @@ def main(name: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else STEPS_MAX)
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.bounds", description=__doc__)
+    parser.add_argument("input", choices=INPUTS)
+    parser.add_argument("steps", type=int, nargs="?", default=STEPS_MAX)
+    options = parser.parse_args()
+    main(options.input, options.steps)

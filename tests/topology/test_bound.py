@@ -8,18 +8,19 @@ import pytest
 from tests.topology.test_optimal import random_file
 from topology.interests import Hosts
 from topology.planner import bound
-from topology.planner.cost import Measure, bits
-from topology.planner.exact import SearchState, best_choices, choices
-from topology.planner.hypergraph import reduced
-from topology.planner.integer_program import maximised
-from topology.planner.light import (
+from topology.planner.boundaries import (
     Budget,
     Exhausted,
-    LightCollectors,
     Restricted,
     least_boundaries,
     small_boundaries,
 )
+from topology.planner.cost import Measure, bits
+from topology.planner.exact import SearchState, best_choices, choices
+from topology.planner.hypergraph import reduced
+from topology.planner.integer_program import maximised
+from topology.planner.light import LightCollectors
+from topology.planner.pairs import partners
 from topology.planner.prices import DemandPrices
 
 STEPS = 10_000_000
@@ -196,3 +197,27 @@ def test_a_level_that_cannot_end_within_the_budget_is_not_begun():
         LightCollectors(part, 4, budget, lower=lower)
 
     assert budget.steps == few, "the search of families was begun"
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("seed", range(24))
+def test_partners_are_all_disjoint_pairs_of_sets_whose_boundaries_fit_together(seed, level):
+    part, _ = random_part(seed)
+    listed = small_boundaries(part, level, Budget(STEPS))
+    expected = {
+        (one, other)
+        for one in listed
+        for other in listed
+        if not one & other
+        and one & -one < other & -other
+        and (listed[one] | listed[other]).bit_count() <= level
+    }
+
+    found = [
+        (one, other)
+        for one, others, _ in partners(listed, level, len(part.weight), len(part.readers))
+        for other in others
+    ]
+
+    assert sorted(found) == sorted(expected), "each pair is listed once"
+    assert all(one | other in listed for one, other in found)

@@ -145,6 +145,7 @@ def test_every_hypergraph_on_four_logs_is_planned_at_the_least_cost_of_all_bags_
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(1200)
 def test_four_logs_with_six_to_eleven_interests_are_planned_at_the_least_cost():
     every = [edges for edges in hypergraphs(4, 11) if len(edges) > 5]
     assert len(every) > 50

@@ -20,19 +20,14 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from topology.planner.boundaries import Budget, Exhausted, Restricted, least_boundaries
 from topology.planner.cost import Measure, bits
 from topology.planner.integer_program import maximised
-from topology.planner.light import (
-    Budget,
-    Exhausted,
-    LightCollectors,
-    Restricted,
-    least_boundaries,
-)
+from topology.planner.light import LightCollectors
 from topology.planner.prices import DemandPrices
 
-# At most about 40 s of CPU for 50 interests, most of it for the level that is reached last. Each
-# level needs some eight times the steps of the one before, and its bound is 8 to 10 % higher.
+# At most about 50 s of CPU for 50 interests, most of it for the level that is reached last. Each
+# level needs five to seven times the steps of the one before, and its bound is 6 to 10 % higher.
 STEPS_MAX = 12_000_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
 UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound

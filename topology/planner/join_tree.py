@@ -18,8 +18,9 @@ an input; so only arcs whose common logs are one of these can occur.
 
     y[P, C]     C is a child of P, for bags whose common logs are a separator
     r[K]        K is the root
-    f[d, P, C]  the way of d's logs from the top to d's collector takes this arc, if both bags hold
-                a log of d (elsewhere the way costs nothing and is left out)
+    f[d, P, C]  the way of d's logs from the top to d's collector takes this arc, if P holds a log
+                of d and C holds all that P does (if P holds none, the way costs nothing and is
+                left out; if C lacks one, d is not below C, for a log's collectors are connected)
 
     minimise    sum y[P, C] * phi * rate(P) + sum f[d, P, C] * weight of d * rate(logs of d in both)
     each demand has one parent, or is the root; there is one root
@@ -39,7 +40,7 @@ from dataclasses import dataclass, field
 from topology.planner.cost import Measure, TreeNode
 from topology.planner.integer_program import LinearProgram, minimised
 
-# 64 logs and 50 interests have up to 40,000 columns, a few seconds for CBC. More are left out.
+# 64 logs and 50 interests have up to 30,000 columns, some seconds for CBC. More are left out.
 COLUMNS_MAX = 80_000
 # Where foreign work is cheaper, several demands at one collector are better than one each: with phi
 # 1 the least join tree cost 7 to 14 % more than the heuristic's (4 of 4 inputs of 50 interests).
@@ -178,8 +179,8 @@ class _JoinProgram:
         wanted, near = bags[demand], measure.scale.phi.denominator * measure.weight[demand]
         way: dict[tuple[int, int], int] = {}
         for (above, child), column in self.arc.items():
-            common = bags[above] & bags[child] & wanted
-            if not common or above == demand:
+            common = bags[above] & wanted
+            if not common or above == demand or common & ~bags[child]:
                 continue
             if child == demand:
                 way[above, child] = column
@@ -191,11 +192,7 @@ class _JoinProgram:
         for (above, _), column in way.items():
             leaving.setdefault(above, []).append((column, 1))
         for above, columns in leaving.items():
-            begun = [
-                self.arc[top, above]
-                for top in self.into[above]
-                if top != demand and (top, above) not in way
-            ]
+            begun = [self.arc[top, above] for top in self.into[above] if not bags[top] & wanted]
             entered = [way[top, above] for top in self.into[above] if (top, above) in way]
             sources = [(column, -1) for column in (*begun, *entered, self.root[above])]
             program.at_most([*columns, *sources], 0)

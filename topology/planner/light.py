@@ -1,229 +1,53 @@
 """Light collectors: all trees whose collectors have small bags, by dynamic programming over sets.
 
-A collector is light if the rate of its bag is at most a level, and heavy otherwise. All rates are
-multiples of one unit here, and a set of logs is a bit set with a bit for each unit, so that the
-rate of a set is its number of bits.
+A collector is light if the rate of its bag is at most a level, and heavy otherwise. Sets, logs and
+rates are as in `boundaries.py`.
 
     boundary   logs read inside and outside a set of demands; it is within the bag of the collector
                that orders the set, so only sets with a boundary of at most the level matter
     value      of a tree below a collector: the prices of its collectors, less what the parent is
                credited for the boundary (the entries that the child does not drop), plus a hop for
                each reader of the boundary
-
-The number of sets with a small boundary is small: a search that decides demand by demand whether it
-belongs to the set ends a branch as soon as logs of too great a rate are read on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from operator import add
 from typing import NamedTuple
 
-from topology.planner.cost import bits
+from topology.planner.boundaries import Budget, Exhausted, Restricted, small_boundaries
+from topology.planner.pairs import partners
 
 NEVER = 1 << 200  # more than any price: no light tree is known
-# Levels took 0.58 to 1.05 times the steps that the level before let expect (ten inputs). A level
-# that would have to take less than half of these is not begun: the budget would be lost on it.
-MISJUDGED_MAX = 2
-
-
-class Exhausted(Exception):
-    """The budget of steps is used up."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """The steps that may still be taken. A step is one turn of an inner loop, about 1 us."""
-
-    steps: int
-
-    def take(self, steps: int = 1) -> None:
-        """Take some steps; raises `Exhausted` if too few are left."""
-        self.steps -= steps
-        if self.steps < 0:
-            raise Exhausted
-
-
-@dataclass(frozen=True, slots=True)
-class Restricted:
-    """A connected part of a restricted problem, with the prices of hops and of foreign work.
-
-    `readers` has a bit set of demands for each unit of rate. A hop of one unit of rate costs `hop`
-    for each unit of a demand's weight; `discard` is the price of an entry that a consumer of weight
-    one discards, and `drop` of one that a collector passes on or drops. No weight times `discard`
-    is less than `drop`.
-    """
-
-    readers: tuple[int, ...]
-    weight: tuple[int, ...]
-    hop: int
-    drop: int
-    discard: int
-    needs: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Compute the logs of each demand."""
-        needs = [0] * len(self.weight)
-        for number, mask in enumerate(self.readers):
-            for demand in bits(mask):
-                needs[demand] |= 1 << number
-        object.__setattr__(self, "needs", tuple(needs))
-
-    @property
-    def everyone(self) -> int:
-        """The set of all demands."""
-        return (1 << len(self.weight)) - 1
-
-    def touched(self, demands: int) -> int:
-        """Give the logs that at least one demand of a set needs."""
-        logs = 0
-        for number in bits(demands):
-            logs |= self.needs[number]
-        return logs
-
-    def passing(self, below: int, boundary: int) -> int:
-        """Price one hop of the boundary's logs for all their readers below."""
-        total = 0
-        for number in bits(boundary):
-            total += sum(self.weight[d] for d in bits(self.readers[number] & below))
-        return total * self.hop
-
-    def leaf(self, demand: int) -> int:
-        """Price a collector that serves one demand only; it discards and passes on nothing."""
-        return self.hop * self.weight[demand] * self.needs[demand].bit_count()
-
-
-def connected_sets(part: Restricted, level: int, budget: Budget) -> Iterator[tuple[int, int, int]]:
-    """List the connected sets of demands with a boundary of at most `level`.
-
-    Each comes with its boundary and with the shared logs that it needs. Raises `Exhausted`.
-    """
-    shared = sum(1 << number for number, mask in enumerate(part.readers) if mask & (mask - 1))
-    needs = [logs & shared for logs in part.needs]
-    near = [0] * len(needs)
-    for mask in part.readers:
-        for demand in bits(mask):
-            near[demand] |= mask
-    before = 0
-    for first, logs in enumerate(needs):
-        pending = [(1 << first, (1 << first) - 1, logs, before, near[first])]
-        before |= logs
-        while pending:
-            budget.take()
-            inside, outside, ours, theirs, around = pending.pop()
-            undecided = around & ~inside & ~outside
-            if not undecided:
-                yield inside, ours & theirs, ours
-                continue
-            chosen = _most_decisive(undecided, needs, ours, theirs)
-            more, bit = needs[chosen], 1 << chosen
-            if (ours & (theirs | more)).bit_count() <= level:
-                pending.append((inside, outside | bit, ours, theirs | more, around))
-            if ((ours | more) & theirs).bit_count() <= level:
-                pending.append((inside | bit, outside, ours | more, theirs, around | near[chosen]))
-
-
-def least_boundaries(part: Restricted, level: int, budget: Budget) -> list[int]:
-    """Give for each number of demands a lower bound of the rate of such a set's boundary.
-
-    It is exact for connected sets up to `level`, `level + 1` for larger boundaries of theirs, and
-    for other sets the least sum of such. Raises `Exhausted`.
-    """
-    count = len(part.weight)
-    least = [0, *[level + 1] * (count - 1), 0]
-    for demands, logs, _ in connected_sets(part, level, budget):
-        size, rate = demands.bit_count(), logs.bit_count()
-        # A set and its complement have the same boundary.
-        for same in (size, count - size):
-            least[same] = min(least[same], rate)
-    for size in range(2, count):
-        apart = (least[some] + least[size - some] for some in range(1, size // 2 + 1))
-        least[size] = min(least[size], *apart)
-    return [min(pair) for pair in zip(least, reversed(least), strict=True)]
-
-
-def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, int]:
-    """List the sets of demands with a boundary of at most `level`, each with its boundary.
-
-    Single demands are always listed. Raises `Exhausted`.
-    """
-    small: dict[int, int] = {}
-    touched: dict[int, int] = {}
-    for demands, logs, ours in connected_sets(part, level, budget):
-        small[demands], touched[demands] = logs, ours
-    _add_unions(small, touched, level, budget)
-    shared = sum(1 << number for number, mask in enumerate(part.readers) if mask & (mask - 1))
-    for demand, logs in enumerate(part.needs):
-        small.setdefault(1 << demand, logs & shared)
-    return small
-
-
-def _most_decisive(undecided: int, needs: Sequence[int], ours: int, theirs: int) -> int:
-    """Pick the demand whose exclusion, or else inclusion, adds most to the boundary."""
-    mine, other, best, chosen = ours & ~theirs, theirs & ~ours, -1, 0
-    while undecided:
-        low = undecided & -undecided
-        undecided ^= low
-        demand = low.bit_length() - 1
-        logs = needs[demand]
-        score = 3 * (logs & mine).bit_count() + (logs & other).bit_count()
-        if score > best:
-            best, chosen = score, demand
-    return chosen
-
-
-def _add_unions(small: dict[int, int], touched: dict[int, int], level: int, budget: Budget) -> None:
-    """Add the unions of sets without a common log; their boundaries add up."""
-    parts = sorted((logs.bit_count(), demands) for demands, logs in small.items() if logs)
-    growing = [(rate, demands, demands & -demands) for rate, demands in parts]
-    while growing:
-        grown = []
-        for rate, demands, low in growing:
-            for more, other in parts:
-                budget.take()
-                if rate + more > level:
-                    break
-                if other & -other > low and not touched[demands] & touched[other]:
-                    union = demands | other
-                    if union not in small:
-                        small[union] = small[demands] | small[other]
-                        touched[union] = touched[demands] | touched[other]
-                        grown.append((rate + more, union, other & -other))
-        growing = grown
-
-
-def _lowest_two(demands: int) -> int:
-    """Give the two first demands of a set, or the only one."""
-    rest = demands & (demands - 1)
-    return demands & -demands | rest & -rest
-
-
-def _smaller(demands: int, before: Mapping[int, Sequence[int]]) -> list[int]:
-    """Collect the sets from `before` that may be parts of a set and contain its first demand.
-
-    `before` has them by their two first demands, so those whose second one is outside are not met.
-    """
-    first = demands & -demands
-    found = [*before.get(first, ())]
-    for second in bits(demands ^ first):
-        found += before.get(first | 1 << second, ())
-    return found
+UNKNOWN = NEVER >> 1  # a sum of at least this contains NEVER
+# Levels of 0.1 million steps and more took 0.65 to 0.91 times the steps that the level before let
+# expect (four inputs). One that would have to take less is not begun: the budget would be lost.
+MISJUDGED_MAX = 1.5
 
 
 class Family(NamedTuple):
-    """Children of one collector: the set that they order, the logs they bring, their number."""
+    """A way to order a set below one collector: the logs that its children bring, their number.
 
-    below: int
+    Each row divides it: `firsts[i]` is the child with the first demand, and `others[i]` is the only
+    other child, or a family of all others. Both are nodes of `LightCollectors`.
+    """
+
+    node: int
     logs: int
     children: int
+    firsts: list[int]
+    others: list[int]
 
 
 class LightCollectors:
     """All light collectors of a part, in the order in which a search can price them.
 
-    `sets` lists the sets of demands, small ones first. `options[set]` gives pairs of a price and of
-    the children (a set, a `Family`, or None) of a collector that orders the set.
+    `sets` lists the sets of demands, small ones first. Set i is node i + 1, node 0 is nothing, and
+    each family has a node, too. `families[i]` are the families of set i. A collector that orders
+    set i has the children `keys[i][j]` (a node: nothing, a set or a family) at the price
+    `prices[i][j]`, and serves the other demands of the set.
     """
 
     def __init__(
@@ -242,86 +66,164 @@ class LightCollectors:
         self.boundary = small_boundaries(part, level, budget)
         left = budget.steps
         if lower is not None:
-            # The steps grow as the square of the number of sets.
+            # The steps grow nearly as the square of the number of sets.
             expected = lower.steps * len(self.boundary) ** 2 // len(lower.boundary) ** 2
             if expected > MISJUDGED_MAX * left:
                 raise Exhausted
         self.sets = sorted(self.boundary, key=lambda demands: (demands.bit_count(), demands))
+        self.node = {demands: number for number, demands in enumerate(self.sets, start=1)}
+        self.nodes = len(self.sets) + 1
         self.inner = {
             demands: (part.touched(demands) & ~logs).bit_count()
             for demands, logs in self.boundary.items()
         }
         self.passing = {d: part.passing(d, logs) for d, logs in self.boundary.items()}
-        self._options: dict[int, dict[int | Family | None, int]] = {d: {} for d in self.sets}
-        self.families: dict[int, dict[Family, list[tuple[int | Family, int]]]] = {}
-        self._extend(0, 0, 0, None, budget)
-        before: dict[int, list[int]] = {}
-        for demands in self.sets:
-            self._add_families(demands, _smaller(demands, before), budget)
-            before.setdefault(_lowest_two(demands), []).append(demands)
-            for family in self.families.get(demands, ()):
-                rate = family.logs.bit_count()
-                self._options[demands][family] = part.drop * rate * (1 + family.children)
-                self._extend(demands, family.logs, family.children, family, budget)
-            if self.boundary[demands].bit_count() <= level:
-                self._extend(demands, self.boundary[demands], 1, demands, budget)
-        self.options = {demands: list(rows.items()) for demands, rows in self._options.items()}
+        self.prices: list[list[int]] = [[] for _ in self.sets]
+        self.keys: list[list[int]] = [[] for _ in self.sets]
+        self.families: list[list[Family]] = []
+        self.family_of: list[Family] = []
+        self._extend(0, 0, 0, near=self._near(0, 0), key=0, budget=budget)
+        divided = self._divided(budget)
+        for place, demands in enumerate(self.sets):
+            self.families.append(self._families(divided[place], budget))
+            divided[place] = []
+            boundary = self.boundary[demands]
+            near = self._near(demands, boundary)
+            for key, logs, count, *_ in self.families[place]:
+                self.prices[place].append(part.drop * logs.bit_count() * (1 + count))
+                self.keys[place].append(key)
+                self._extend(demands, logs, count, near=near, key=key, budget=budget)
+            if boundary.bit_count() <= level:
+                self._extend(demands, boundary, 1, near=near, key=place + 1, budget=budget)
         self.steps: int = left - budget.steps  # without those for the sets
 
-    def _add_families(self, demands: int, smaller: Sequence[int], budget: Budget) -> None:
-        """List the ways to divide a set among children, by the logs that they bring."""
-        rows: dict[Family, list[tuple[int | Family, int]]] = {}
-        outside, listed, level = ~demands, self.boundary, self.level
-        budget.take(1 + len(smaller) // 16)
-        for some in [s for s in smaller if not s & outside and demands ^ s in listed]:
-            last = demands ^ some
-            brought, families = listed[last], self.families.get(some, ())
-            budget.take(1 + len(families))
-            logs = listed[some] | brought
-            if logs.bit_count() <= level:
-                rows.setdefault(Family(demands, logs, 2), []).append((some, last))
-            for family in families:
-                logs = family.logs | brought
-                if logs.bit_count() <= level:
-                    rows.setdefault(Family(demands, logs, family.children + 1), []).append(
-                        (family, last)
-                    )
-        if rows:
-            self.families[demands] = rows
+    def _divided(self, budget: Budget) -> list[list[tuple[int, int]]]:
+        """List for each set the ways to divide it in two whose boundaries fit in a light bag.
 
-    def _extend(
-        self, below: int, logs: int, count: int, key: int | Family | None, budget: Budget
-    ) -> None:
-        """List the collectors with these children that also serve some demands."""
-        part, level, options = self.part, self.level, self._options
-        near = [
+        Both are nodes; the part with the set's first demand comes first.
+        """
+        node, ways = self.node, [list[tuple[int, int]]() for _ in self.sets]
+        counts = len(self.part.weight), len(self.part.readers)
+        for demands, others, steps in partners(self.boundary, self.level, *counts):
+            budget.take(steps)
+            first = node[demands]
+            for other in others:
+                ways[node[demands | other] - 1].append((first, node[other]))
+        return ways
+
+    def _families(self, ways: Sequence[tuple[int, int]], budget: Budget) -> list[Family]:
+        """List the ways to divide a set among children, by the logs that they bring."""
+        by_logs: dict[tuple[int, int], Family] = {}
+        sets, boundary, level = self.sets, self.boundary, self.level
+        for first, rest in ways:
+            brought, families = boundary[sets[first - 1]], self.families[rest - 1]
+            budget.take(1 + len(families))
+            options = [(boundary[sets[rest - 1]] | brought, 2, rest)]
+            options += [(f.logs | brought, f.children + 1, f.node) for f in families]
+            for logs, children, others in options:
+                if logs.bit_count() > level:
+                    continue
+                family = by_logs.get((logs, children))
+                if family is None:
+                    family = Family(self.nodes, logs, children, [], [])
+                    by_logs[logs, children] = family
+                    self.nodes += 1
+                    self.family_of.append(family)
+                family.firsts.append(first)
+                family.others.append(others)
+        return list(by_logs.values())
+
+    def _near(self, below: int, logs: int) -> list[tuple[int, int, int]]:
+        """List the demands outside a set that a light collector above it could serve."""
+        part, level = self.part, self.level
+        return [
             (1 << demand, needs, part.weight[demand])
             for demand, needs in enumerate(part.needs)
             if not below >> demand & 1 and (logs | needs).bit_count() <= level
         ]
+
+    def _extend(
+        self,
+        below: int,
+        logs: int,
+        count: int,
+        *,
+        near: Sequence[tuple[int, int, int]],
+        key: int,
+        budget: Budget,
+    ) -> None:
+        """List the collectors with these children that also serve some of the demands `near`."""
+        part, level, node = self.part, self.level, self.node
+        near = [entry for entry in near if (logs | entry[1]).bit_count() <= level]
         pending = [(0, below, logs, 0, 0, 0)]
         while pending:
             start, demands, bag, wanted, discards, fixed = pending.pop()
-            for place in range(start, len(near)):
-                bit, needs, weight = near[place]
+            for following, (bit, needs, weight) in enumerate(near[start:], start=start + 1):
                 wider = bag | needs
                 rate = wider.bit_count()
                 if rate > level:
                     continue
                 budget.take()
-                own = needs.bit_count()
                 served = wanted | needs
                 more = discards + weight
-                less = fixed + weight * own * (part.hop - part.discard)
+                less = fixed + weight * needs.bit_count() * (part.hop - part.discard)
                 union = demands | bit
-                pending.append((place + 1, union, wider, served, more, less))
-                if union in options:
+                pending.append((following, union, wider, served, more, less))
+                place = node.get(union)
+                if place is not None:
                     price = less + part.discard * more * rate
                     price += part.drop * (rate * (1 + count) - served.bit_count())
-                    row = options[union]
-                    if price < row.get(key, NEVER):
-                        row[key] = price
+                    self.prices[place - 1].append(price)
+                    self.keys[place - 1].append(key)
 
     def credit(self, demands: int) -> int:
         """Give what is added to the price of a tree below a set to get its value."""
         return self.passing[demands] - self.part.drop * self.boundary[demands].bit_count()
+
+    # -- evaluation; `values` has the least value of each node, as soon as it is known -------------
+
+    def least(self, place: int, values: list[int]) -> int:
+        """Give the least value of a set under a light collector, and note that of its families.
+
+        It is at least `UNKNOWN` if there is no such tree.
+        """
+        known = values.__getitem__
+        for node, _, _, firsts, others in self.families[place]:
+            values[node] = min(map(add, map(known, firsts), map(known, others)))
+        demands, best = self.sets[place], NEVER
+        if self.keys[place]:
+            best = min(map(add, self.prices[place], map(known, self.keys[place])))
+        if demands & (demands - 1) == 0:
+            best = min(best, self.part.leaf(demands.bit_length() - 1))
+        return best + self.credit(demands) if best < UNKNOWN else NEVER
+
+    def heavy_below(self, place: int, values: Sequence[int], heavy: AbstractSet[int]) -> list[int]:
+        """List the sets under heavy collectors in the tree whose value is the least of a set.
+
+        `heavy` has the nodes of all sets that are cheaper under a heavy collector.
+        """
+        listed: list[int] = []
+        pending = [self._cheapest(place, values)]
+        while pending:
+            node = pending.pop()
+            if node > len(self.sets):
+                family = self.family_of[node - len(self.sets) - 1]
+                sums = [values[a] + values[b] for a, b in zip(*family[3:], strict=True)]
+                row = sums.index(min(sums))
+                pending += [family.others[row], family.firsts[row]]
+            elif node in heavy:
+                listed.append(self.sets[node - 1])
+            elif node:
+                pending.append(self._cheapest(node - 1, values))
+        return listed
+
+    def _cheapest(self, place: int, values: Sequence[int]) -> int:
+        """Give the children, a node, of the light collector with which a set is cheapest."""
+        sums = [
+            price + values[key]
+            for price, key in zip(self.prices[place], self.keys[place], strict=True)
+        ]
+        demands, best = self.sets[place], min(sums, default=NEVER)
+        if demands & (demands - 1) == 0 and self.part.leaf(demands.bit_length() - 1) <= best:
+            return 0
+        return self.keys[place][sums.index(best)]

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from topology.planner.cost import bits
-from topology.planner.light import NEVER, Family, LightCollectors
+from topology.planner.light import NEVER, UNKNOWN, LightCollectors
 
 SERVED = 4  # a collector that serves this many demands or more may pass on nothing
 SOLVED_MAX = 4  # programs for one proof; the violated rows of each are added to the next
@@ -42,24 +42,19 @@ Solver = Callable[[int, dict[int, float], Sequence[Row]], Sequence[float] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """A lower bound of a set's value: `fixed`, and a heavy collector's excess for each of `heavy`.
+class Proof:
+    """A proven bound, and what limits it.
 
-    `value` is the sum for the prices at hand.
+    `values` has a lower bound of the value of each node of `LightCollectors`. The sets whose node
+    is in `heavy` have it under a heavy collector; `excess` is that of heavy collectors by size.
+    `root` is the least cost with a light root.
     """
 
-    value: int
-    heavy: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """A proven bound, and what limits it: the worths by set, and the excess of heavy collectors."""
-
     bound: int
-    worths: dict[int, Worth]
+    values: list[int]
+    heavy: set[int]
     excess: list[int]
-    root: Worth | None
+    root: int
 
 
 class DemandPrices:
@@ -109,10 +104,8 @@ class DemandPrices:
         excess = [low] * (self.count + 1)  # of a heavy collector
         open_ = [[low] * (SERVED + 1) for _ in range(self.count + 1)]  # by demands served so far
         open_[1][1] = served
-        worths: dict[int, Worth] = {}
-        groups: dict[Family, Worth] = {}
-        root: Worth | None = None
-        place = 0
+        values, heavy = self._unknown(), set[int]()
+        root, place = NEVER, 0
         for size in range(1, self.count + 1):
             if size > 1:
                 several[size] = max(
@@ -131,57 +124,33 @@ class DemandPrices:
                 child[size] = excess[size] - self.outer[size]
             while place < len(light.sets) and light.sets[place].bit_count() == size:
                 demands, inner = light.sets[place], self.inner[place]
-                worth = self._lightest(demands, worths, groups)
+                value = light.least(place, values)
                 place += 1
                 if demands == part.everyone:
-                    root = worth
+                    root = value
                     continue
                 total = sum(prices[d] for d in bits(demands))
-                heavy = total - excess[size] + light.passing[demands] + inner
-                if size > 1 and heavy < worth.value:
-                    worth = Worth(heavy, (demands,))
-                if worth.value < NEVER:
-                    worths[demands] = worth
-                    child[size] = max(child[size], total - worth.value + inner)
+                under = total - excess[size] + light.passing[demands] + inner
+                if size > 1 and under < value:
+                    value = under
+                    heavy.add(place)  # the node of the set
+                values[place] = value
+                if value < UNKNOWN:
+                    child[size] = max(child[size], total - value + inner)
         bound = sum(prices) - excess[self.count] + self.fixed
-        return Proof(bound if root is None else min(bound, root.value), worths, excess, root)
+        return Proof(min(bound, root), values, heavy, excess, root)
 
     def values_of_light_trees(self) -> dict[int, int]:
         """Give the least value of each listed set over all trees with light collectors only."""
-        worths: dict[int, Worth] = {}
-        groups: dict[Family, Worth] = {}
-        for demands in self.light.sets:
-            worth = self._lightest(demands, worths, groups)
-            if worth.value < NEVER:
-                worths[demands] = worth
-        return {demands: worth.value for demands, worth in worths.items()}
+        values = self._unknown()
+        for place in range(len(self.light.sets)):
+            values[place + 1] = self.light.least(place, values)
+        named = zip(self.light.sets, values[1:], strict=False)
+        return {demands: value for demands, value in named if value < UNKNOWN}
 
-    def _lightest(
-        self, demands: int, worths: dict[int, Worth], groups: dict[Family, Worth]
-    ) -> Worth:
-        """Find the least value of a set under a light collector, from those of smaller sets."""
-        never = Worth(NEVER)
-        for family, rows in self.light.families.get(demands, {}).items():
-            best, chosen = NEVER, (never, never)
-            for some, last in rows:
-                first = groups[some] if isinstance(some, Family) else worths.get(some, never)
-                second = worths.get(last, never)
-                if first.value + second.value < best:
-                    best, chosen = first.value + second.value, (first, second)
-            groups[family] = Worth(min(best, NEVER), chosen[0].heavy + chosen[1].heavy)
-        heavy: tuple[int, ...] = ()
-        best = NEVER
-        for key, price in self.light.options[demands]:
-            if key is None:
-                if price < best:
-                    best, heavy = price, ()
-                continue
-            below = groups[key] if isinstance(key, Family) else worths.get(key, never)
-            if price + below.value < best:
-                best, heavy = price + below.value, below.heavy
-        if demands & (demands - 1) == 0:
-            best = min(best, self.part.leaf(demands.bit_length() - 1))
-        return Worth(best + self.light.credit(demands) if best < NEVER else NEVER, heavy)
+    def _unknown(self) -> list[int]:
+        """Give the values of all nodes before any is known; nothing costs nothing."""
+        return [0, *[NEVER] * (self.light.nodes - 1)]
 
     # -- the linear program -----------------------------------------------------------------------
 
@@ -316,40 +285,41 @@ class _Program:
         """Add rows for sets with heavy collectors below light ones; whether there were new ones."""
         owner, light, added = self.owner, self.owner.light, False
         by_size: dict[int, list[tuple[int, int]]] = {}
-        for demands, worth in proof.worths.items():
-            if worth.heavy and worth.heavy != (demands,):
+        for place, demands in enumerate(light.sets):
+            value = proof.values[place + 1]
+            # A set with its pure value has no heavy collector below.
+            if place + 1 not in proof.heavy and value < self.pure.get(demands, UNKNOWN):
                 total = sum(prices[d] for d in bits(demands))
                 total += owner.part.drop * light.inner[demands]
-                by_size.setdefault(demands.bit_count(), []).append((worth.value - total, demands))
+                by_size.setdefault(demands.bit_count(), []).append((value - total, place))
         for size, rows in by_size.items():
-            for _, demands in sorted(rows)[:ROWS_PER_SIZE]:
+            for _, place in sorted(rows)[:ROWS_PER_SIZE]:
+                demands = light.sets[place]
                 row = {self._of("price", d): 1.0 for d in bits(demands)}
                 row[self._of("child", size)] = -1.0
-                worth = proof.worths[demands]
                 limit = float(-light.inner[demands])
-                added |= self._mixed_row(demands, worth, (row, limit), self._known(prices, proof))
-        if proof.root is not None and proof.root.heavy:
-            everyone, row = owner.part.everyone, {self._of("bound"): 1.0}
-            known = self._known(prices, proof)
-            added |= self._mixed_row(everyone, proof.root, (row, 0.0), known)
+                added |= self._mixed_row(
+                    place, proof.values[place + 1], proof, prices, (row, limit)
+                )
+        last = len(light.sets) - 1  # all demands, if a light root is possible
+        if proof.root < UNKNOWN:
+            row = {self._of("bound"): 1.0}
+            added |= self._mixed_row(last, proof.root, proof, prices, (row, 0.0))
         return added
 
-    @staticmethod
-    def _known(prices: Sequence[int], proof: Proof) -> Callable[[int], int]:
-        """Give the function that tells what a set under a heavy collector was worth."""
-        return lambda demands: (
-            sum(prices[d] for d in bits(demands)) - proof.excess[demands.bit_count()]
-        )
-
-    def _mixed_row(self, demands: int, worth: Worth, row: Row, known: Callable[[int], int]) -> bool:
+    def _mixed_row(
+        self, place: int, value: int, proof: Proof, prices: Sequence[int], row: Row
+    ) -> bool:
         """Add that a set under light collectors with heavy ones below is worth what these are."""
-        if (demands, worth.heavy) in self.taken:
+        light, (terms_of, limit) = self.owner.light, row
+        heavy = light.heavy_below(place, proof.values, proof.heavy)
+        key = light.sets[place], tuple(heavy)
+        if not heavy or key in self.taken:
             return False
-        self.taken.add((demands, worth.heavy))
-        terms, limit = list(row[0].items()), row[1]
-        fixed = worth.value
-        for other in worth.heavy:
-            fixed -= known(other)
+        self.taken.add(key)
+        terms, fixed = list(terms_of.items()), value
+        for other in heavy:
+            fixed -= sum(prices[d] for d in bits(other)) - proof.excess[other.bit_count()]
             terms.extend((self._of("price", d), -1.0) for d in bits(other))
             terms.append((self._of("excess", other.bit_count()), 1.0))
         self._row(limit + fixed / self.unit, *terms)

@@ -1,0 +1,91 @@
+"""Pairs of disjoint sets of demands whose boundaries fit in one bag.
+
+Two children of a light collector have boundaries that fit in its bag together. There are few such
+pairs, but very many sets to choose from. So this search does not compare sets one by one: for each
+demand and each log it keeps the listed sets with it as a bit set (of sets), and finds all partners
+of a set by some operations on these. A unit of rate is a log here, as in `boundaries.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from topology.planner.cost import bits
+
+
+def partners(
+    listed: Mapping[int, int], level: int, demands: int, logs: int
+) -> Iterator[tuple[int, list[int], int]]:
+    """List each set with its partners: disjoint sets whose first demand comes later.
+
+    `listed` has the boundary of each set; those of two partners have at most `level` logs together.
+    `demands` and `logs` are their numbers. The last item is the work, in steps (`light.Budget`).
+    """
+    by_first: dict[int, list[int]] = {}
+    for members in listed:
+        by_first.setdefault(members & -members, []).append(members)
+    order: list[int] = []
+    holding = [0] * demands  # by demand, the sets of `order` that contain it
+    reading = [0] * logs  # by log, the sets of `order` with it in their boundary
+    for first in sorted(by_first, reverse=True):
+        for members in by_first[first]:
+            boundary = listed[members]
+            spare = level - boundary.bit_count()
+            if spare < 0:
+                continue
+            met = 0
+            for demand in bits(members):
+                met |= holding[demand]
+            others = [sets for log, sets in enumerate(reading) if not boundary >> log & 1]
+            fit = ((1 << len(order)) - 1) & ~(met | _with_more_than(spare, others))
+            found = [order[place] for place in _places(fit)]
+            work = len(others) * (spare + 1) * len(order) // STEP_BITS
+            yield members, found, 1 + len(found) + work
+        _append(by_first[first], listed, len(order), holding, reading)
+        order += by_first[first]
+
+
+STEP_BITS = 50_000  # a step of about 1 us handles so many bits
+
+
+def _with_more_than(spare: int, others: list[int]) -> int:
+    """Give the sets that occur more than `spare` times in a list of bit sets of sets."""
+    if spare == 0:
+        once = 0
+        for sets in others:
+            once |= sets
+        return once
+    times = [0] * (spare + 2)  # times[n]: in n of them at least
+    for sets in others:
+        for count in range(spare + 1, 1, -1):
+            times[count] |= times[count - 1] & sets
+        times[1] |= sets
+    return times[spare + 1]
+
+
+def _places(sets: int) -> Iterator[int]:
+    """List the members of a long and sparse bit set; `bits` would copy it for each."""
+    text = bin(sets)[:1:-1]
+    place = text.find("1")
+    while place >= 0:
+        yield place
+        place = text.find("1", place + 1)
+
+
+def _append(
+    added: list[int], listed: Mapping[int, int], place: int, holding: list[int], reading: list[int]
+) -> None:
+    """Add sets to the bit sets, from a place on."""
+    rows = [bytearray(len(added) // 8 + 1) for _ in range(len(holding) + len(reading))]
+    for number, members in enumerate(added):
+        byte, bit = number >> 3, 1 << (number & 7)
+        for demand in bits(members):
+            rows[demand][byte] |= bit
+        for log in bits(listed[members]):
+            rows[len(holding) + log][byte] |= bit
+    for number, row in enumerate(rows):
+        more = int.from_bytes(row, "little") << place
+        if number < len(holding):
+            holding[number] |= more
+        else:
+            reading[number - len(holding)] |= more

@@ -1,8 +1,15 @@
-"""What all tests share: the order of their files, and loggers that no test changes for others."""
+"""What all tests share: the order of their files, no deadlines, loggers that no test changes."""
 
+import gc
 import logging
+import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine, examples are drawn and run slowly; hypothesis would count that as a failure.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 OURS = ("amcast", "kafka", "faust", "mode")
 
@@ -32,3 +39,14 @@ def loggers_as_they_were():
         logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def sockets_of_spark_are_closed():
+    """Collect the sockets that pyspark leaves open while a module that expects it still runs.
+
+    Their destructors warn, and a warning would fail whichever later test of the worker meets it.
+    """
+    yield
+    if "pyspark" in sys.modules:
+        gc.collect()

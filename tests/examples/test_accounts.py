@@ -64,7 +64,7 @@ def prefixes(s):
         yield dict(money)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS)
 def test_no_account_goes_below_zero_and_all_readers_agree(steps):
     """Clerks send with whatever they have read so far, so their views are as old as can be."""

@@ -59,7 +59,7 @@ def stream(source, seed):
     return topics, [one[0][1] for one in made]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6))
 def test_a_relay_that_crashes_anywhere_sends_every_transaction_whole_and_first_in_order(
     programs, seed

@@ -16,6 +16,7 @@ from kafka.admin import (
     ResourcePattern,
     ResourcePatternFilter,
     ResourceType,
+    UserScramCredentialUpsertion,
 )
 
 from multicast.local.broker import free_ports
@@ -23,6 +24,7 @@ from multicast.local.cluster import LocalCluster
 from tests.helpers.small import until
 
 PASSWORD = "open sesame"
+SCRAM = "SCRAM-SHA-512"
 _USERS = [f"u{number}" for number in range(150)]
 _OPERATIONS = {operation.name.replace("_", "").lower(): operation for operation in ACLOperation}
 
@@ -52,6 +54,14 @@ class Authorized:
         before = self._granted(name)
         self._admin.create_acls([self._acl(name, *right) for right in rights])
         until(lambda: self._granted(name) == before + len(set(rights)))
+
+    def by_scram(self, client):
+        """Give the settings with which this user signs in by SCRAM, once the broker knows him."""
+        name = client["sasl.username"]
+        made = UserScramCredentialUpsertion(name, SCRAM, PASSWORD)
+        self._admin.alter_user_scram_credentials([made])
+        until(lambda: name in str(self._admin.describe_user_scram_credentials([name])))
+        return {**client, "sasl.mechanism": SCRAM}
 
     def _granted(self, name):
         """Count the rights that the broker knows of; the controller had them before."""
@@ -102,8 +112,11 @@ def authorized_broker():
         "listener.security.protocol.map": (
             "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT"
         ),
-        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
         "listener.name.users.plain.sasl.jaas.config": login,
+        f"listener.name.users.{SCRAM.lower()}.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }

@@ -64,7 +64,7 @@ class FaustWorker:
     def wait(self, count):
         """Wait until the agent has got so many different messages."""
         try:
-            until(lambda: len(set(self.payloads())) >= count, f"message {count}", 120, pause=0.1)
+            until(lambda: len(set(self.payloads())) >= count, f"message {count}", pause=0.1)
         except AssertionError as late:
             raise AssertionError(f"{late}\n{self.log()[-5000:]}") from None
 

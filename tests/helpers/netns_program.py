@@ -331,7 +331,7 @@ def three_brokers_serve_and_one_is_isolated(folder):
                 found = held(others, "t")
                 return found and all(lonely not in {one} | in_sync for one, in_sync in found)
 
-            until(moved, "leadership of the others", timeout=120)
+            until(moved, "leadership of the others")
             assert len(client_on(network, "c1", others, "t", "isolated", "9")) == 9
             assert cluster.status().state == "degraded"
             network.heal()
@@ -340,7 +340,7 @@ def three_brokers_serve_and_one_is_isolated(folder):
                 found = held(cluster.bootstrap, "t")
                 return found and all(len(in_sync) == 3 for _, in_sync in found)
 
-            until(whole, "the healed one's return", timeout=120)
+            until(whole, "the healed one's return")
             assert network.reset("b1", "b2") >= 1
             append(cluster.bootstrap, "t", b"whole")
             values = fetched(cluster.bootstrap, "t", 12)

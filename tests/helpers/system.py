@@ -28,16 +28,26 @@ _numbers = itertools.count(1)
 PATIENCE_S = 240.0
 
 
-def amcast(*arguments, env=None, stdin=None, timeout=PATIENCE_S):
-    """Run the command `amcast` to its end."""
+# On a busy machine a collector may need longer than `apply` waits for it.
+PATIENTLY = f"""
+from collectors.reconfiguration import apply, drain
+apply._OPENING_S = drain._READY_S = drain._HELP_S = {PATIENCE_S}
+from multicast.cli.main import main
+main()
+"""
+
+
+def amcast(*arguments, env=None, stdin=None, timeout=PATIENCE_S, cwd=None, patiently=False):
+    """Run the command `amcast` to its end; `patiently` where all collectors run."""
     return subprocess.run(
-        [sys.executable, "-m", "multicast", *arguments],
+        [sys.executable, *(("-c", PATIENTLY) if patiently else ("-m", "multicast")), *arguments],
         input=stdin,
         capture_output=True,
         text=True,
         env=env,
         timeout=timeout,
         check=False,
+        cwd=cwd,
     )
 
 

@@ -61,7 +61,7 @@ def read(consumer):
             away.append(error)
         return len(delivered) >= 2
 
-    until(poll, timeout=20)
+    until(poll)
     return delivered, len(away)
 
 

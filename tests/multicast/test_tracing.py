@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 
 import pytest
 from opentelemetry import trace
@@ -15,6 +16,7 @@ from collectors.testing.running import RunningTopic
 from multicast import Producer
 from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.errors import AppendRefused, UsageError
+from multicast.tracing import spans_of_consumer
 from multicast.tracing.context import PROPAGATOR, context_of, injected
 from tests.helpers.system import PATIENCE_S, until
 
@@ -209,6 +211,26 @@ def test_each_message_of_a_backlog_has_the_span_of_its_own_order_record(topic, s
         assert span.attributes["amcast.order.record"] == delivered[offset]
     assert len(set(delivered.values())) > 60
     received(topic, "C2", 100)
+
+
+def test_a_record_without_a_time_stamp_has_spans_of_now_not_of_1970(topic, spans):
+    # Init: as a stranger's record of the old format would come.
+    with topic.producer(tracing=True) as producer:
+        producer.multicast(b"x", to={"P1", "P2"}).ordered(PATIENCE_S)
+    with topic.consumer("C1", group="C1-traced", committed=False) as consumer:
+        (batch, *_) = consumer.poll(PATIENCE_S)
+    (record,) = [each for each in batch.records if each.headers]
+    maker = spans_of_consumer("C1", "g", wanted=True)
+
+    # Test.
+    began_ns = time.time_ns()
+    maker.delivered(batch, record._replace(timestamp_ms=-1))
+    maker.make()
+
+    # Check.
+    assert one_of(spans("deliver")).start_time >= began_ns
+    for name in ("C1", "C2"):
+        received(topic, name, 1)
 
 
 def test_a_refused_message_is_an_error_of_its_span(topic, spans):

@@ -150,6 +150,8 @@ def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know()
     assert len(shown[0].splitlines()) > 60
     done = amcast("bench", "nemesis", "--loopback", "--kinds", "collector-killed,meteor")
     assert (done.returncode, "there is no kind of fault meteor" in done.stderr) == (2, True)
+    done = amcast("bench", "nemesis", "--loopback", "--order-versions", "3")
+    assert (done.returncode, "give 1, 2, 1,2" in done.stderr) == (2, True)
 
 
 def naming(text):
@@ -178,11 +180,11 @@ def test_whatever_ends_a_run_nothing_of_it_goes_on(tmp_path, number):
         desk = subprocess.Popen(command, stdout=said, stderr=said)
     try:
         histories = folder / "consume-C1.0.jsonl"
-        until(histories.exists, "the start of its clients", timeout=300)
+        until(histories.exists, "the start of its clients")
         assert len(naming(str(folder))) > 5
         desk.send_signal(number)
-        desk.wait(120)
+        desk.wait(240)
     finally:
         desk.kill()
         desk.wait(30)
-    until(lambda: not naming(str(folder)), "the end of all that it started", timeout=120)
+    until(lambda: not naming(str(folder)), "the end of all that it started")

@@ -246,14 +246,15 @@ def test_who_speaks_no_kafka_is_closed_and_others_go_on(proxy, spoken):
 
 
 def test_a_broker_that_is_away_closes_its_clients_and_a_closed_proxy_refuses_them():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[:2]
-    with Proxy({1: free}) as proxy:
-        address = proxy.address(1)
-        with Raw(proxy) as raw:
-            assert raw.numbers(1) == [None]
-        with pytest.raises(AmcastError), Proxy({1: free}, ports={1: address[1]}):
-            pass
+    with socket.socket() as away:
+        away.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else may
+        free = away.getsockname()
+        with Proxy({1: free}) as proxy:
+            address = proxy.address(1)
+            with Raw(proxy) as raw:
+                assert raw.numbers(1) == [None]
+            with pytest.raises(AmcastError), Proxy({1: free}, ports={1: address[1]}):
+                pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=ANSWER_S)
 

@@ -82,7 +82,7 @@ def test_a_produce_without_an_answer_is_sent_again_and_stored_once(world, action
 
 
 def test_a_produce_whose_answers_are_all_lost_is_unknown_and_stored_at_most_once(world):
-    producer = world.open_producer("p1", delivery_timeout_s=3.0)
+    producer = world.open_producer("p1", delivery_timeout_s=6.0)
     try:
         world.send("P1", producer=producer).accepted(PATIENCE_S)
         lost = world.proxy.arm(produces(Action.LOSE_ANSWER, nth=None))

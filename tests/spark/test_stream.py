@@ -2,11 +2,14 @@
 
 import confluent_kafka
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from bench.spark.campaign import PORTIONS, BackgroundSender, drawn, finish, judge, kill, stored
 from bench.spark.streamed import StreamedQuery
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
+from multicast.spark import AmcastSource
+from multicast.tables.arrow import schema
 from tests.helpers.spark import INTERESTS, SETS, send, send_oddities
 from tests.helpers.system import PATIENCE_S, until
 
@@ -51,6 +54,66 @@ def test_a_killed_query_goes_on_exactly_where_its_checkpoint_says(amcast_topic, 
 
     # Check: every message once, stored in the order in which a plain consumer delivers.
     assert query.messages() == delivered(topic)
+
+
+def test_a_first_batch_begins_no_later_than_it_ends(amcast_topic):
+    """With the trigger `availableNow` Spark asks for the end of the first batch, then its start."""
+    topic = amcast_topic(INTERESTS)
+    send(topic, 50)
+    delivered(topic)  # so all is ordered
+    options = {"kafka.bootstrap.servers": topic.bootstrap, "topic": topic.topic, "consumer": "C1"}
+    fields = StructType([StructField(name, StringType()) for name in schema().names])
+    reader = AmcastSource(options).streamReader(fields)
+    try:
+        # Test: more messages come and are ordered between the two calls.
+        end = reader.latestOffset()
+        send(topic, 50, seed=2)
+        more = len(delivered(topic))
+        start = reader.initialOffset()
+
+        # Check: a stream begins at the latest offset, so its first batch is empty.
+        assert more > 0
+        assert start == end
+        assert reader.partitions(start, end) == []
+        later = reader.latestOffset()
+        assert later != end
+        assert reader.partitions(end, later) != []
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_first_batch_that_a_kill_has_interrupted_is_planned_again(amcast_topic, start):
+    """After a restart Spark tells the end of that batch first, then asks for its start."""
+    topic = amcast_topic(INTERESTS)
+    send(topic, 50)
+    delivered(topic)  # so all is ordered
+    options = {
+        "kafka.bootstrap.servers": topic.bootstrap, "topic": topic.topic, "consumer": "C1",
+        "startingOffsets": start,
+    }  # fmt: skip
+    fields = StructType([StructField(name, StringType()) for name in schema().names])
+    killed = AmcastSource(options).streamReader(fields)
+    restarted = AmcastSource(options).streamReader(fields)
+    try:
+        # Init: the first batch is planned.
+        first = killed.initialOffset()
+        send(topic, 50, seed=2)
+        delivered(topic)
+        end = killed.latestOffset()
+        assert killed.partitions(first, end) != []
+
+        # Test.
+        assert restarted.partitions(end, end) == []
+        again = restarted.initialOffset()
+
+        # Check: "latest" was another place then; nothing begins behind the batch's end.
+        assert again == (first if start == "earliest" else end)
+        assert (restarted.partitions(again, end) == []) == (start == "latest")
+        assert restarted.latestOffset() == end
+    finally:
+        killed.stop()
+        restarted.stop()
 
 
 @pytest.mark.campaign

@@ -60,6 +60,8 @@ def test_all_other_verbs_work_without_it():
         ("bench", "run", "ci", "--out"),
         ("bench", "poster", "--out"),
         ("demo", "--history"),
+        ("send", "-b", "127.0.0.1:1", "--to", "P1", "--history"),
+        ("receive", "-b", "127.0.0.1:1", "-n", "C1", "--history"),
         ("osn", "demo", "--picture"),
     ],
     ids=" ".join,

@@ -220,7 +220,7 @@ def as_event(record):
     return Event(record.offset, frozenset(filter(None, tags.split(","))), None, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(STEPS, st.integers(0, 5))
 def test_all_consumers_agree_with_the_rule_wherever_they_start(steps, seed):
     with system(INTERESTS, seed=seed) as s:

@@ -25,7 +25,7 @@ app = faust.App(
     datadir=os.environ["DATADIR"],
     topic_partitions=1,
     topic_disable_leader=True,
-    broker_session_timeout=6.0,  # so long a killed worker keeps its successor waiting
+    broker_session_timeout=12.0,  # so long a killed worker keeps its successor waiting
     broker_heartbeat_interval=1.0,
 )
 counts = app.Table("counts", default=int, partitions=1).tumbling(timedelta(days=36500))

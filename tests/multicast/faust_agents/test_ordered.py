@@ -54,7 +54,9 @@ def test_a_killed_worker_goes_on_at_its_cursor_in_order_and_with_its_table_also_
     send(topic, 0, 200)
     with worker.running():
         worker.wait(200)
-        until(lambda: committed(topic, in_order(topic), worker.app_id), "a commit", pause=0.5)
+        until(
+            lambda: committed(topic, in_order(topic), worker.app_id) >= 200, "a commit", pause=0.5
+        )
         send(topic, 200, 100)
         worker.wait(300)
     # Killed. What is sent now has an order of a new epoch for a part.

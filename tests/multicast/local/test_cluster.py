@@ -46,10 +46,11 @@ from multicast.local.process import (
 )
 
 ROOT = Path(__file__).parents[3]
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
+PATIENCE_S = 120.0  # stops a hang, no more
 
 
-def until(condition, *, timeout_s=20.0):
+def until(condition, *, timeout_s=PATIENCE_S):
     """Wait for a condition that no event announces."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
@@ -158,7 +159,7 @@ def sleeper():
     process = identify(spawn([*SLEEPER, argument_of(token)]))
     yield process, token
     kill_carriers(token)
-    wait_ended([process], token=token, timeout_s=5)
+    wait_ended([process], token=token, timeout_s=PATIENCE_S)
     reap(process)
 
 
@@ -179,7 +180,7 @@ def test_a_number_that_a_thread_has_now_belongs_to_an_ended_process():
     try:
         process = ProcessId(thread.native_id, 1)
         assert not send(process, signal.SIGKILL, token="any")
-        assert wait_ended([process], token="any", timeout_s=5) == [process]
+        assert wait_ended([process], token="any", timeout_s=PATIENCE_S) == [process]
     finally:
         stop.set()
         thread.join()
@@ -192,7 +193,7 @@ def test_a_paused_process_is_seen_and_an_ended_one_is_reaped(sleeper):
     until(lambda: state_of(process, token=token) == "paused")
     assert wait_ended([process], token=token, timeout_s=0.05) == []
     assert send(process, signal.SIGKILL, token=token)
-    assert wait_ended([process], token=token, timeout_s=5) == [process]
+    assert wait_ended([process], token=token, timeout_s=PATIENCE_S) == [process]
     assert state_of(process, token=token) == "ended"
     assert reap(process) == -signal.SIGKILL
     assert reap(process) is None
@@ -209,7 +210,7 @@ def test_the_guard_ends_what_its_owner_left_behind(tmp_path):
         f"spawn({[*SLEEPER, argument_of(token)]!r})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", owner], cwd=ROOT, timeout=20, check=False)
+    subprocess.run([sys.executable, "-c", owner], cwd=ROOT, timeout=PATIENCE_S, check=False)
     until(lambda: not carriers(token) and not doomed.exists())
 
 
@@ -219,7 +220,7 @@ def test_the_guard_ends_what_its_owner_left_behind(tmp_path):
 def produce(bootstrap, topic, value, **settings):
     settings |= kafka_python_settings({})
     with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap, **settings)) as producer:
-        return producer.send(topic, value).get(timeout=20)
+        return producer.send(topic, value).get(timeout=PATIENCE_S)
 
 
 def consume(bootstrap, topic, count, **settings):
@@ -228,7 +229,7 @@ def consume(bootstrap, topic, count, **settings):
             topic,
             bootstrap_servers=bootstrap,
             auto_offset_reset="earliest",
-            consumer_timeout_ms=20_000,
+            consumer_timeout_ms=int(1000 * PATIENCE_S),
             **settings,
             **kafka_python_settings({}),
         )
@@ -353,7 +354,7 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
         token = token_of(tmp_path)
         until(lambda: carriers(token))
         up.send_signal(number)
-        up.wait(timeout=20)
+        up.wait(timeout=PATIENCE_S)
     assert up.returncode == (130 if number is signal.SIGINT else -number)
     until(lambda: not carriers(token))
     # The last of its threads may take a moment more than its memory.
@@ -373,7 +374,7 @@ def test_a_cluster_dies_with_the_process_that_started_it():
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     directory, _, document = done.stdout.partition("\n")
@@ -388,7 +389,7 @@ def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(k
         "org.apache.kafka.tools.ConsoleProducer",
         *("--bootstrap-server", kafka_cluster.bootstrap, "--topic", "console"),
     )
-    subprocess.run(command, input=b"from the console\n", timeout=60, check=True)
+    subprocess.run(command, input=b"from the console\n", timeout=PATIENCE_S, check=True)
     assert consume(kafka_cluster.bootstrap, "console", 1) == [b"from the console"]
 
 
@@ -461,7 +462,7 @@ def test_the_fixture_uses_a_cluster_that_is_there(tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -490,7 +490,8 @@ def test_from_the_next_block_committed_is_the_next_one(runner, channels, channel
         async with served(channels) as client:
             stream = client.deliver(seek_envelope(USER, "chain-a", "next", "next"))
             waiting = asyncio.ensure_future(anext(stream))
-            assert not (await asyncio.wait({waiting}, timeout=0.05))[0]
+            await until(lambda: channel.watchers)  # so it waits for the block after these
+            assert not waiting.done()
             await asyncio.to_thread(channel.add)
             return numbers([await waiting, *await gathered(stream)])
 

@@ -142,13 +142,13 @@ def expected(order, names, start):
 
 
 @given(orders(), CHAIN_SETS, st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_interleaving_gives_the_order_of_the_records(order, names, random):
     assert read(order, names, 0, random) == expected(order, names, 0)
 
 
 @given(orders(), CHAIN_SETS, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_reader_that_resumes_at_any_cursor_gets_exactly_the_rest(order, names, random):
     whole = read(order, names, 0, random)
     for number, (cursor, _) in enumerate(whole):
@@ -156,7 +156,7 @@ def test_a_reader_that_resumes_at_any_cursor_gets_exactly_the_rest(order, names,
 
 
 @given(orders(), CHAIN_SETS, CHAIN_SETS, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_m12_two_readers_agree_on_every_two_common_entries(order, names, others, random):
     first, second = (
         [cursor for cursor, _ in read(order, each, 0, random)] for each in (names, others)

@@ -331,7 +331,7 @@ def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkey
             except OSError:
                 return True
 
-        until(is_ended, timeout=20)
+        until(is_ended)
     assert ask(server, "GET", "/healthz", context=context)[0] == 200
 
 

@@ -120,7 +120,7 @@ async def run(steps):
     return answers
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEP, max_size=40))
 def test_every_bundle_has_the_fate_that_the_log_gives_it(steps):
     asyncio.run(run(steps))

@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordering_osn.chain.bundles.bundle import Bundle
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 CHAINS = ("chain-a", "chain-b", "chain-c")
 OTHERS = ("chain-a", "chain-d", "chain-e")
 WINDOW = 3
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=150)
 
 
 @cache

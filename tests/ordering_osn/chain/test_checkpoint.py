@@ -28,7 +28,7 @@ class Checkpointing(Node):
             self.checkpoint = checkpoint
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_nodes_that_resume_from_their_checkpoints_write_the_same_blocks(seed):
     world = World(seed, old=20)

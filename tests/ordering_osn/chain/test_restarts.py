@@ -272,7 +272,7 @@ def fresh(log, start=START):
     return node
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
     world = World(seed, old=20)
@@ -285,7 +285,7 @@ def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
     assert all(node.chain.ingress_open for node in world.nodes)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_every_good_transaction_is_ordered_once(seed):
     world = World(seed)
@@ -295,7 +295,7 @@ def test_every_good_transaction_is_ordered_once(seed):
     assert sorted(ordered) == sorted(world.posted)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
     world = World(seed, old=20)
@@ -309,7 +309,7 @@ def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
         assert part or name not in near, near
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
     world = World(seed, old=20)
@@ -329,7 +329,7 @@ def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
         }  # also those of records that were read again
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 2**32))
 def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
     world = World(seed, old=20)
@@ -344,7 +344,7 @@ def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
             assert envelope in raw
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
     """An identity that expires may be valid at one node and no longer valid at another."""
@@ -366,7 +366,7 @@ def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
     assert len(set(ordered)) == len(ordered)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 2**32))
 def test_bc18_any_split_of_a_record_stream_gives_the_same_blocks(seed):
     """Every prefix of the blocks, with the rest of the stream, makes all the blocks."""

@@ -62,7 +62,7 @@ def without_versions(group):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(TREES, min_size=2, max_size=4))
 def test_an_update_that_was_made_leads_to_the_config_that_was_wanted(shapes):
     current = Anything(tree(shapes[0]))

@@ -141,7 +141,7 @@ RULES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RULES, st.text("apA", max_size=3))
 def test_any_signature_policy_decides_as_fabrics_array_of_flags(rule, signers):
     distinct = list(dict.fromkeys(signers))

@@ -257,4 +257,4 @@ def test_s3_a_transaction_waits_as_long_as_its_channels_batch_time_out_says(tmp_
         accepted(node, late)
         found = until_ordered(node, 3, "chain-a")
         assert (found[0], found[2]) == (patient, late)
-        assert counted(node, "timers_posted", "chain-a", "stored") == 1
+        until(lambda: counted(node, "timers_posted", "chain-a", "stored") == 1)

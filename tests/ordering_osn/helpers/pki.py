@@ -98,6 +98,7 @@ class Certified:
         extensions=(),
         issuer=None,
         digest=hashes.SHA256,
+        serial=None,
     ):
         """Certify somebody. `begins` and `ends` are years after `THEN`."""
         key = key or ec.generate_private_key(ec.SECP256R1())
@@ -114,6 +115,7 @@ class Certified:
             key_id=key_id,
             extensions=extensions,
             digest=digest,
+            serial=serial,
         )
 
     def revoke(self, *members, by=None, names=None, key_id=True):
@@ -143,14 +145,27 @@ class Certified:
 
 
 def certify(
-    signer, issuer, name, key, *, ca, begins, ends, constraints, usage, key_id, extensions, digest
+    signer,
+    issuer,
+    name,
+    key,
+    *,
+    ca,
+    begins,
+    ends,
+    constraints,
+    usage,
+    key_id,
+    extensions,
+    digest,
+    serial=None,
 ):
     builder = (
         x509.CertificateBuilder()
         .issuer_name(issuer)
         .subject_name(name)
         .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial or x509.random_serial_number())
         .not_valid_before(years(begins))
         .not_valid_after(years(ends))
     )

@@ -108,7 +108,7 @@ def a_full_definition():
 FULL = a_full_definition()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, len(FULL) - 1), st.integers(0, 255)), max_size=3))
 def test_a_damaged_definition_is_used_or_refused_and_nothing_else(damages):
     damaged = bytearray(FULL)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multicast.errors import UsageError
@@ -17,6 +17,7 @@ from ordering_osn.chain.blocks import new_block, seal
 from ordering_osn.ledger import segments
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerLocked, NotNext, NotYet, Pruned
 from ordering_osn.ledger.snapshots import restore, snapshot
+from tests.helpers.small import until
 from tests.ordering_osn.helpers.ledgers import (
     SMALL,
     Unsigned,
@@ -374,6 +375,8 @@ def test_readers_and_lookers_see_right_blocks_while_it_grows_and_is_pruned(tmp_p
                 ledger.append(number, blocks[number])
                 if number % 7 == 0:
                     ledger.prune(number - 5)
+                if number == 125:
+                    until(lambda: all(reads) or wrong)
         finally:
             done.set()
             for thread in threads:
@@ -462,7 +465,7 @@ STEP = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(steps=st.lists(STEP, max_size=30))
 def test_any_run_of_appends_crashes_prunings_and_restarts_is_what_a_list_would_be(
     steps, tmp_path_factory

@@ -129,7 +129,7 @@ def test_m7_the_batch_time_out_cuts_a_block_with_a_lone_part(tmp_path):
         one = bundle_for(A, B)
         clients.accepted(node, one)
         until(lambda: ordered(node, A) == [one.parts[0].envelope])
-        assert counted(node, "timers_posted", A, "stored") == 1
+        until(lambda: counted(node, "timers_posted", A, "stored") == 1)
         assert ordered(node, B) == []  # its block is not full, and its time-out is long
         more = [bundle_for(A, B) for _ in range(9)]
         clients.accepted(node, *more)

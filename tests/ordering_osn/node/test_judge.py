@@ -211,7 +211,7 @@ def undamaged():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EDITS, st.integers(0, 4))
 def test_whatever_is_damaged_is_refused_or_let_in_and_never_more(edits, which):
     config, system, envelopes = undamaged()

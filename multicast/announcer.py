@@ -1,7 +1,8 @@
 """Counts a producer's appends, and announces them: datagrams to a log's collector.
 
 The producer calls `sent` right after it has started an append, and `settled` when the outcome is
-known. A thread follows the control topic, where collectors publish their addresses.
+known. Collectors publish their addresses on the control topic; whoever follows it calls `learn`.
+In an epoch of version 2 nothing is announced: tickets have the place of announcements.
 
 Nothing waits for an announcement, and nothing is lost without it. A datagram that cannot be sent is
 dropped; of those that follow each other within `_SPACING_S` only the first is sent. The counts are
@@ -28,19 +29,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from multicast.announcements import Address, Announcement, Count, encode
-from multicast.control import ControlReader, ControlState
-from multicast.drivers.protocol import Driver
+from multicast.control import ControlState
 from multicast.errors import AmcastError
 from multicast.metrics.counts import AppendCounts
 from multicast.metrics.families import LatencyCounts
+from topology.tree import ORDER_VERSION_FIRST
 
 # Between two datagrams of one log: at most 5,000 a second, whatever the message rate. A producer
 # with more messages has many in flight, and one datagram announces them all.
 _SPACING_S = 0.0002
-# How often the control topic is read for new addresses. Until then messages to a collector that
-# has moved are not ordered early, which costs latency only. Every producer pays for each read.
-_CONTROL_EVERY_S = 1.0
-_JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 
 
 class LogAnnouncer:
@@ -91,6 +88,11 @@ class LogAnnouncer:
         with self._lock:
             self._number, self._token, self._socket, self._address = number, token, to, address
 
+    def disconnect(self) -> None:
+        """Announce nothing from now on."""
+        with self._lock:
+            self._socket = None
+
     def sent(self, count: int) -> None:
         """Add appends that were started, and announce them."""
         with self._lock:
@@ -103,8 +105,9 @@ class LogAnnouncer:
             self._announced_at = now
             counts = (Count(self._number, self._sent if self._settled else 0, self._settled),)
             raw = encode(self._token, Announcement(self._producer, counts))
+            to, address = self._socket, self._address
         with contextlib.suppress(OSError, OverflowError):
-            self._socket.sendto(raw, self._address)
+            to.sendto(raw, address)
 
     def settled(self, count: int, errors: Sequence[AmcastError] = ()) -> None:
         """Add appends whose outcome is known, and the errors among these outcomes.
@@ -148,36 +151,18 @@ class LogAnnouncer:
 
 
 class Announcer:
-    """Connects one producer's `LogAnnouncer`s; its thread follows the control topic.
+    """Connects one producer's `LogAnnouncer`s. Before `learn` they only count.
 
-    With `announce` off there is no thread, and they only count. `monotonic` gives the time.
+    `monotonic` gives the time.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        topic: str,
-        control: ControlState,
-        *,
-        announce: bool = True,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._producer = int.from_bytes(os.urandom(8))
         self._monotonic = monotonic
         self._logs: dict[str, LogAnnouncer] = {}
         self._known: dict[str, tuple[int, Address]] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._driver = driver
-        self._topic = topic
-        self._thread: threading.Thread | None = None
-        if announce:
-            self._learn(control)
-            self._thread = threading.Thread(
-                target=self._follow, name="amcast-announcer", daemon=True
-            )
-            self._thread.start()
 
     def log(self, name: str) -> LogAnnouncer:
         """Give the announcer of a log."""
@@ -194,26 +179,24 @@ class Announcer:
         return {name: count for name, count in counts.items() if count.sent or count.full}
 
     def close(self) -> None:
-        """Stop the thread, and close the sockets."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
+        """Close the sockets; nobody may call `learn` any more."""
         for opened in self._sockets.values():
             opened.close()
 
-    def _follow(self) -> None:
-        control: ControlReader | None = None
-        try:
-            while not self._stop.wait(_CONTROL_EVERY_S):
-                with contextlib.suppress(AmcastError):
-                    control = control or ControlReader(self._driver, self._topic)
-                    self._learn(control.refresh())
-        finally:
-            if control is not None:
-                control.close()
+    def learn(self, state: ControlState) -> None:
+        """Connect logs to published addresses; of two for one log, the newer epoch's wins.
 
-    def _learn(self, state: ControlState) -> None:
-        """Connect logs to published addresses; of two for one log, the newer epoch's wins."""
+        May look up the name of a host, which blocks. One thread at a time.
+        """
+        begun = state.begun_epoch
+        if begun and state.plan(begun).order_version != ORDER_VERSION_FIRST:
+            if self._known:
+                self._known.clear()
+                with self._lock:
+                    logs = list(self._logs.values())
+                for log in logs:
+                    log.disconnect()
+            return
         for name, published in sorted(state.addresses.items(), key=lambda entry: entry[1][0]):
             epoch, address = published
             if self._known.get(name) == published or not 1 <= epoch <= state.epoch:
@@ -224,8 +207,8 @@ class Announcer:
             # For a malformed host name `getaddrinfo` raises more than `OSError`.
             with contextlib.suppress(OSError, ValueError, OverflowError):
                 opened, resolved = self._open(address)
-                for log in plan.own_logs(name):
-                    self.log(log).connect(plan.number(log), address.token, opened, resolved)
+                for own in plan.own_logs(name):
+                    self.log(own).connect(plan.number(own), address.token, opened, resolved)
                 self._known[name] = published
 
     def _open(self, address: Address) -> tuple[socket.socket, tuple[Any, ...]]:

@@ -1,8 +1,7 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
-`Consumer` polls Kafka and carries out what `multicast.delivery` decides; this file contains no rule
-of the protocol. A consumer is used from one thread at a time; only `commit`, `progress`, `entries`
-and `counts` may be called from another thread meanwhile.
+`Consumer` polls Kafka and carries out what `multicast.delivery` decides. It is used from one thread
+at a time; only `commit`, `progress`, `entries` and `counts` may be called from another meanwhile.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from multicast.subscription import (
     pass_marker,
     resume,
 )
+from multicast.tickets.stream import TicketOrder
 from multicast.topic_identity import refuse_changed_topics
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import HandedOut, observer_of
@@ -70,8 +70,8 @@ class Consumer:
     begins at the committed cursor; at `start` if there is none, or if `committed` is False.
     Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
     `driver` is a driver's name, or an open driver, which stays open. `tracing` makes spans
-    (docs/tracing.md). Raises `UncoveredInterest` if
-    no collector orders all logs of the interest, `UsageError` for an unknown partition.
+    (docs/tracing.md). Raises `UncoveredInterest` if no collector orders all logs of the interest,
+    `UsageError` for an unknown partition.
     """
 
     def __init__(
@@ -122,11 +122,13 @@ class Consumer:
             self._group_cursor = GroupCursor(self._driver, self._clock, topic, group)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
-            # Two readers: in one, order and payloads would wait for each other's fetches.
+            # In one reader, order and payloads would wait for each other's fetches. In version 2
+            # they come together: there `_payloads` reads both.
             self._orders: Reader = self._driver.reader({})
             opened.callback(self._orders.close)
             self._payloads: Reader = self._driver.reader({})
             opened.callback(self._payloads.close)
+            self._reads_orders = self._orders
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
             self._control.refresh()
@@ -397,18 +399,20 @@ class Consumer:
         return all_out and missing(control, self._request, self._delivery, end) is None
 
     def _open(self, cursor: Cursor, *, checkpoints: bool = True) -> Delivery:
-        state, bounds = self._control.state, self._bounds
-        return resume(state, self._request, cursor, bounds=bounds, checkpoints=checkpoints)
+        known = self._control.state, self._request, cursor
+        return resume(*known, bounds=self._bounds, checkpoints=checkpoints)
 
     def _begin(self, delivery: Delivery) -> None:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
         streams = self._streams.items()
-        self._orders.remove([partition for partition, number in streams if number == _ORDER])
-        self._payloads.remove([partition for partition, number in streams if number != _ORDER])
+        self._reads_orders.remove([log for log, number in streams if number == _ORDER])
+        self._payloads.remove([log for log, number in streams if number != _ORDER])
         self._streams.clear()
         self._paused.clear()
+        by_tickets = isinstance(delivery.order, TicketOrder)
+        self._reads_orders = self._payloads if by_tickets else self._orders
         self._delivery, delivery.void_too = delivery, self._void_too
         delivery.judges.void = self._void
         self._lookback.close()
@@ -417,7 +421,7 @@ class Consumer:
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)
             self._streams[partition] = _ORDER
-            self._orders.add({partition: delivery.order.offset_next})
+            self._reads_orders.add({partition: delivery.order.offset_next})
         self._read_payloads()
 
     def _read_payloads(self) -> None:
@@ -433,11 +437,9 @@ class Consumer:
         self._payloads.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
 
     def _read(self, timeout: float) -> None:
-        """Read what the next delivery needs: order records if no run is queued, else payloads.
-
-        So the number of queued runs stays bounded. The other reader fetches ahead meanwhile.
-        """
-        if self._delivery.waits_for_order:
+        """Read order records if no run is queued, which bounds runs, else payloads; or both."""
+        # One reader of both is bounded by `_balance`. Of two, the other fetches ahead meanwhile.
+        if self._delivery.waits_for_order and self._reads_orders is self._orders:
             answers = self._orders.poll(timeout, _ORDER_RECORDS_MAX)
         else:
             answers = self._payloads.poll(timeout)
@@ -457,18 +459,19 @@ class Consumer:
         try:
             for record in records:
                 self._delivery.order_read(record.offset, record.value)
+            self._delivery.order_passed(position)
         except ProtocolViolation:
             order = self._delivery.order
             if order is None or order.proven:
                 raise
             # The checkpoint does not match the stream: read from the epoch's start instead.
             self._begin(self._open(self._delivery.position, checkpoints=False))
-            return
-        self._delivery.order_passed(position)
 
     def _balance(self) -> None:
-        """Pause the logs whose buffers are full; resume the others."""
+        """Pause the logs whose buffers are full, and the order in their reader; resume the rest."""
         numbers = set(self._delivery.paused())
+        if self._reads_orders is self._payloads and self._delivery.order_paused():
+            numbers.add(_ORDER)
         paused = {partition for partition, number in self._streams.items() if number in numbers}
         if paused != self._paused:
             self._payloads.pause(sorted(paused - self._paused))
@@ -481,8 +484,7 @@ class Consumer:
         True: delivery continues only after the control topic says more.
         """
         delivery = self._delivery
-        stopped = delivery.ended or (delivery.order is None and delivery.marker is not None)
-        if not stopped:
+        if not (delivery.ended or (delivery.order is None and delivery.marker is not None)):
             return False
         self._counter.stopped(delivery, self._clock.monotonic())
         control = self._control.state

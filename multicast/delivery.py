@@ -22,6 +22,7 @@ like a marker, so `Delivery` only stops at it; `subscription.pass_marker` decide
 
 from __future__ import annotations
 
+import enum
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -30,10 +31,11 @@ from operator import attrgetter, itemgetter
 
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
+from multicast.control.streams import AnyStream
 from multicast.cursor import Cursor
 from multicast.drivers.protocol import Headers, Record
 from multicast.messages import Covered, EpochMarker, MessageID, Special, has_reserved, special
-from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, Void
+from multicast.order import OFFSET_MAX, Run
 from topology.tree import Log, Plan
 
 _offset = attrgetter("offset")
@@ -48,7 +50,8 @@ _RECORD_BYTES = 200
 # each log. It influences no delivery.
 BUFFER_BYTES_MAX = 16 << 20
 # Runs that are queued, by default: some 15 MB (a `_Run` has five numbers). It bounds callers that
-# ask `order_paused`; `Consumer` reads the order only while no run is queued.
+# ask `order_paused`, as `Consumer` does where one reader reads order and payloads; else it reads
+# the order only while no run is queued.
 RUNS_MAX = 100_000
 
 
@@ -221,7 +224,7 @@ class Delivery:
         self,
         plan: Plan,
         interest: Sequence[str],
-        order: OrderStream | None,
+        order: AnyStream | None,
         cursor: Cursor,
         *,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
@@ -234,7 +237,7 @@ class Delivery:
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
-        self.void: dict[Void, int] = {}
+        self.void: dict[enum.Enum, int] = {}
         self.judges = LogJudges()
         self.void_too = False  # deliver void messages, with their decision
         self.payload_starts: Mapping[int, int] | None = None
@@ -258,15 +261,14 @@ class Delivery:
     # -- input ------------------------------------------------------------------------------
 
     def order_read(self, offset: int, raw: bytes | None) -> None:
-        """Process the next record of the order stream; raises what `OrderStream.read` raises."""
+        """Process the next record of the order stream; raises what `AnyStream.runs` raises."""
         assert self.order is not None
         self._reach(offset)
-        result = self.order.read(offset, raw)
-        if isinstance(result, OrderRecord):
-            if offset >= self._start.record:
-                self._queue(offset, result)
-        elif result is not None:
+        result = self.order.runs(offset, raw)
+        if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
+        elif result is not None and offset >= self._start.record:
+            self._queue(offset, result)
         self._reach(self.order.offset_next)
 
     def order_passed(self, position: int) -> None:
@@ -402,9 +404,9 @@ class Delivery:
                 self.payload_starts = {number: positions[number] for number in self.logs}
                 self._read_base = positions.copy()
 
-    def _queue(self, offset: int, record: OrderRecord) -> None:
+    def _queue(self, offset: int, runs: Sequence[Run]) -> None:
         resumed = offset == self._start.record
-        for index, (log, first, end) in enumerate(record.runs):
+        for index, (log, first, end) in enumerate(runs):
             if not resumed and log not in self.logs:
                 continue
             begin = first

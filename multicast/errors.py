@@ -92,6 +92,13 @@ class AppendNotAuthorized(AppendRefused, NotAuthorized):
     """The user lacks the permission Write; the log does not contain the record."""
 
 
+class AppendNotStored(AppendRefused):
+    """The log does not contain the record, through no fault of it; another append may succeed."""
+
+    retriable = True
+    exit_code = 4
+
+
 class AppendUnknown(AmcastError):
     """The append was not acknowledged; the log may contain the record, or get it later."""
 

@@ -86,7 +86,12 @@ def special(log: str, headers: Headers) -> Special | None:
 
 def has_reserved(headers: Headers) -> bool:
     """Whether a reserved name is among the headers; without one no header has a meaning."""
-    return any(name.startswith("amcast.") for name, _ in headers)
+    return any(reserved(name) for name, _ in headers)
+
+
+def reserved(name: str) -> bool:
+    """Whether a header's name is one of this project's."""
+    return name.startswith("amcast.")
 
 
 def _meaning(log: str, name: str, text: str) -> Special | None:

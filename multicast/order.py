@@ -178,12 +178,17 @@ class Checkpoint:
     positions: Mapping[int, int]
     parent_next: ParentNext
 
+    @property
+    def read_from(self) -> int:
+        """The offset at which a reader begins that opens the stream here."""
+        return self.offset
+
 
 class Resumed(NamedTuple):
     """Where a stream begins in a log after a recovery, and up to which offset it is owed.
 
     `position` is the position of the same collector's stream in the previous epoch; `owed` is the
-    higher one of it and the position of the parent's stream.
+    higher one of it and the position of the parent's stream; only version 1 needs that.
     """
 
     position: int
@@ -286,6 +291,16 @@ class OrderStream:
         result = self._judge(offset, raw)
         self._move(offset + 1)
         return result
+
+    def runs(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | Void | None:
+        """Read a record as `read` does; of an accepted one, give only what it orders."""
+        result = self.read(offset, raw)
+        return result.runs if isinstance(result, OrderRecord) else result
+
+    @property
+    def count(self) -> int:
+        """The number of records that were accepted since the stream began."""
+        return self.state.count
 
     def _move(self, position: int) -> None:
         self.offset_next = max(self.offset_next, position)

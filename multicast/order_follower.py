@@ -9,11 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from multicast.control import ControlReader, stream_partition
+from multicast.control import AnyStream, ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
-from multicast.order import OrderStream
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.
@@ -38,7 +37,7 @@ class OrderFollower:
         self._reader: Reader = driver.reader({})
         self._checkpoints = True
         self._epoch: int | None = None  # whose streams are read now
-        self._streams: dict[TopicPartition, OrderStream] = {}
+        self._streams: dict[TopicPartition, AnyStream] = {}
         self._control_due = 0.0
         self._thread: threading.Thread | None = None
         if self._clock.threads:
@@ -148,7 +147,7 @@ class OrderFollower:
         for fetched in self._reader.poll(timeout_s):
             stream = self._streams[fetched.partition]
             for record in fetched.records:
-                stream.read(record.offset, record.value)
+                stream.runs(record.offset, record.value)
             stream.passed(fetched.position)
             with self._moved:
                 for number in stream.own:

@@ -17,7 +17,7 @@ from typing import Self, TypeVar, overload
 from multicast.announcer import Announcer
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
-from multicast.control import ControlReader, log_partition
+from multicast.control import ControlFollower, ControlReader, log_partition
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
 from multicast.drivers.client_settings import check_client, producer_settings
@@ -56,6 +56,7 @@ from multicast.receipts import (
     Route,
     Settlement,
 )
+from multicast.tickets.appender import TicketingAppender, open_appender, plain_only
 from multicast.tracing import spans_of_producer
 from topology.tree import Log, Plan, log_name
 
@@ -140,19 +141,24 @@ class Producer:
             self._plan_read_at = self._clock.monotonic()
             self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
             opened.callback(self._keys.close)
-            self._appender = self._driver.appender(
-                linger_ms=(tuning.linger_ms or 0) if linger_ms is None else linger_ms,
-                compression=tuning.compression,
-                batch_bytes=tuning.batch_bytes,
-            )
-            self._announcer = Announcer(
+            linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
+            self._appender = open_appender(
                 self._driver,
-                topic,
                 self._control.state,
-                announce=announce and self._clock.threads,
-                monotonic=self._clock.monotonic,
+                partial(
+                    self._driver.appender,
+                    linger_ms=linger_ms,
+                    compression=tuning.compression,
+                    batch_bytes=tuning.batch_bytes,
+                ),
+                plain_only=plain_only(linger_ms, tuning.compression),
             )
+            self._announcer = Announcer(self._clock.monotonic)
             opened.callback(self._announcer.close)
+            learners = [self._announcer.learn] if announce else []
+            if isinstance(self._appender, TicketingAppender):
+                learners.append(self._appender.learn)
+            self._learning = ControlFollower(self._driver, self._control.state, learners)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -393,6 +399,7 @@ class Producer:
 
     def close(self, timeout: float = FAILOVER_S) -> None:
         """Flush for at most `timeout` seconds, then release everything."""
+        self._learning.close()  # first, since it may be about to change the appender
         self._appender.close(timeout)
         for follower in (self._follower, self._decisions):
             if follower is not None:

@@ -29,7 +29,7 @@ class Bounds:
     """Limits of a consumer's memory. They influence its speed, but never its deliveries."""
 
     buffer_bytes_max: int = BUFFER_BYTES_MAX  # of each log
-    runs_max: int = RUNS_MAX  # for callers that ask `Delivery.order_paused`; `Consumer` does not
+    runs_max: int = RUNS_MAX  # for callers that ask `Delivery.order_paused`
 
 
 @dataclass(frozen=True, slots=True)

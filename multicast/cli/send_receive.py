@@ -294,6 +294,10 @@ def receive(
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with ExitStack() as opened:
         show = opened.enter_context(_metrics(metrics_port))
+        writer = None
+        if history_file is not None:
+            writer = HistoryWriter(history_file)
+            opened.callback(writer.close)
         consumer = opened.enter_context(
             Consumer(
                 chosen.bootstrap,
@@ -308,10 +312,6 @@ def receive(
             )
         )
         show(consumer)
-        writer = None
-        if history_file is not None:
-            writer = HistoryWriter(history_file)
-            opened.callback(writer.close)
         printer = _Printer(consumer, name or interest or "", instance, writer)
         batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
         try:

@@ -8,7 +8,9 @@ Other rooms import from here, not from the modules:
     state        what all statements say together; no I/O
     sources      which stream is read in which epoch; no I/O
     checkpoints  which checkpoint a stream is opened at
+    streams      what readers of a stream rely on, in both versions of order records; no I/O
     reader       reads the topic from a cluster
+    follower     reads it again and again, for the parts of a producer
 """
 
 from multicast.control.checkpoints import best_checkpoint
@@ -21,9 +23,11 @@ from multicast.control.codecs import (
     running_record,
 )
 from multicast.control.documents import PROCESS_BYTES, StatusPage
+from multicast.control.follower import ControlFollower
 from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
 from multicast.control.state import NOBODY, ControlState, genesis
+from multicast.control.streams import AnyCheckpoint, AnyStream, of_version_1, written_ms
 from multicast.control.topics import (
     SINGLE_LOG,
     control_partition,
@@ -38,6 +42,9 @@ __all__ = [
     "NOBODY",
     "PROCESS_BYTES",
     "SINGLE_LOG",
+    "AnyCheckpoint",
+    "AnyStream",
+    "ControlFollower",
     "ControlReader",
     "ControlState",
     "StatusPage",
@@ -50,10 +57,12 @@ __all__ = [
     "groups_topic",
     "log_partition",
     "markers_record",
+    "of_version_1",
     "order_topic",
     "plan_record",
     "running_record",
     "sentinel_topic",
     "source_of",
     "stream_partition",
+    "written_ms",
 ]

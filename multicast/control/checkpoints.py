@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import TypeVar
 
-from multicast.order import Checkpoint
+from multicast.control.streams import AnyCheckpoint
+
+_Point = TypeVar("_Point", bound=AnyCheckpoint)
 
 
 def best_checkpoint(
-    checkpoints: Sequence[Checkpoint], epoch: int, collector: str, below: int
-) -> Checkpoint | None:
+    checkpoints: Sequence[_Point], epoch: int, collector: str, below: int
+) -> _Point | None:
     """Give the stream's last checkpoint below an offset; None if there is none.
 
     A reader that starts there reads every record from offset `below` on.

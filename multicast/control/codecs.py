@@ -8,6 +8,7 @@ from typing import Any
 
 from multicast.announcements import Address
 from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
+from multicast.control.streams import AnyCheckpoint
 from multicast.order import Checkpoint, digest_of
 from topology.tree import Plan
 
@@ -44,6 +45,8 @@ def ends_record(
         }
     if ended is not None and ended.stopped:
         document["stopped"] = dict(ended.stopped)
+    if ended is not None and ended.restored:
+        document["restored"] = dict(ended.restored)
     value = _dump(document)
     return _key("ends", epoch, value, attempt), value
 
@@ -52,9 +55,11 @@ def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
     return f"{kind}/{epoch}/{digest_of(value).hex()}/{attempt}".encode()
 
 
-def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
+def checkpoint_record(point: AnyCheckpoint) -> tuple[bytes, bytes]:
     """Make the statement of a checkpoint."""
     key = f"checkpoint/{point.epoch}/{point.collector}/{point.offset}".encode()
+    if not isinstance(point, Checkpoint):
+        return key, _dump({"record": point.raw.hex()})
     return key, _dump(
         {
             "digest": point.digest.hex(),

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from multicast.announcements import TOKEN_BYTES, Address
-from multicast.order import Resumed
+from multicast.order import Checkpoint, ParentNext, Resumed, anchor
+from multicast.tickets.encoding import CheckpointRecord, decode
+from multicast.tickets.stream import TicketCheckpoint
 from topology.documents import NotReadable, octets, part, text, whole
-from topology.tree import Plan
+from topology.tree import DIGEST_BYTES, Plan
 
 HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
@@ -27,11 +29,13 @@ class Ended:
 
     `resumed` gives, by collector and log, where the collector's stream of the next epoch begins, if
     that is not the log's end. `stopped` gives, by collector, the offset at which its stream is over
-    without a freeze record.
+    without a freeze record: in version 1 only. `restored` gives, by collector, the number of runs
+    with which its stream of the next epoch begins: in version 2 only, and only where not 0.
     """
 
     resumed: Mapping[str, Mapping[str, Resumed]] = field(default_factory=dict)
     stopped: Mapping[str, int] = field(default_factory=dict)
+    restored: Mapping[str, int] = field(default_factory=dict)
 
 
 class StatusPage(NamedTuple):
@@ -112,4 +116,53 @@ def ended_of(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
     stopped = positions_of(document.get("stopped", {}))
     if not all(map(plan.has_collector, stopped)):
         raise NotReadable("it stops a collector that is not in the epoch")
-    return Ended(resumed, stopped)
+    restored = positions_of(document.get("restored", {}))
+    if not all(map(following.has_collector, restored)):
+        raise NotReadable("it restores runs of a collector that is not in the next epoch")
+    return Ended(resumed, stopped, restored)
+
+
+def checkpoint_of(
+    document: Mapping[str, Any], plan: Plan, collector: str, offset: int
+) -> Checkpoint | TicketCheckpoint:
+    """Decode a checkpoint of a collector's stream, in the version of the plan's epoch.
+
+    It must have a position for exactly the logs of the bag.
+    """
+    if plan.order_version != 1:
+        return _ticket_checkpoint(document, plan, collector, offset)
+    positions = positions_of(part(document, "positions"))
+    known = {str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag}
+    if positions.keys() != known.keys():
+        raise NotReadable("its logs are not those of the bag")
+    parent_next = part(document, "parent_next")
+    if not isinstance(parent_next, list) or len(parent_next) != 2:
+        raise NotReadable("its parent_next is not a pair")
+    return Checkpoint(
+        epoch=plan.epoch,
+        collector=collector,
+        offset=offset,
+        digest=octets(part(document, "digest"), DIGEST_BYTES),
+        count=whole(part(document, "count")),
+        positions={known[name]: offset for name, offset in positions.items()},
+        parent_next=ParentNext(*map(whole, parent_next)),
+    )
+
+
+def _ticket_checkpoint(
+    document: Mapping[str, Any], plan: Plan, collector: str, offset: int
+) -> TicketCheckpoint:
+    try:
+        raw = bytes.fromhex(text(part(document, "record")))
+    except ValueError:
+        raise NotReadable("its record is no hexadecimal number") from None
+    record = decode(anchor(plan, collector), raw)
+    if not isinstance(record, CheckpointRecord) or record.mark > offset:
+        raise NotReadable("its record is no checkpoint of this stream")
+    numbers = {plan.number(name) for name in plan.collector(collector).bag}
+    own = {plan.number(name) for name in plan.own_logs(collector)}
+    if {log.log for log in record.own} != own or {log for log, _ in record.inherited} != (
+        numbers - own
+    ):
+        raise NotReadable("its logs are not those of the bag")
+    return TicketCheckpoint(plan.epoch, collector, offset, record, raw)

@@ -16,9 +16,10 @@ only, and a rival statement between the two would become the first.
                                    once each log is ordered up to there
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch,
                                    except those retained by the next (`topology/carry_over.py`).
-                                   After a recovery also `resumed` and `stopped`, see `Ended`
-    checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record
-                                   (an empty value deletes it)
+                                   After a recovery also `resumed`, `stopped` and `restored`: see
+                                   `Ended`
+    checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record (version 2:
+                                   a copy of that record); an empty value deletes it
     address/NAME                   where the newest instance of a collector takes announcements, and
                                    their token; it influences nothing but speed
     running/NAME                   {"epoch": e}: an instance that takes no announcements has opened
@@ -42,6 +43,7 @@ from multicast.control.documents import (
     Offer,
     StatusPage,
     address_of,
+    checkpoint_of,
     ended_of,
     page_of,
     positions_of,
@@ -55,12 +57,18 @@ from multicast.control.sources import (
     single_log_end,
     single_log_start,
 )
+from multicast.control.streams import (
+    AnyCheckpoint,
+    AnyStream,
+    refuse_unknown,
+)
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest
-from multicast.order import Checkpoint, OrderStream, ParentNext, digest_of
+from multicast.order import Checkpoint, OrderStream, digest_of
+from multicast.tickets.stream import TicketOrder
 from topology.carry_over import Retained, retained
-from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
-from topology.tree import DIGEST_BYTES, EPOCH_MAX, InvalidPlan, Plan
+from topology.documents import NotReadable, json_object, part, whole, whole_text
+from topology.tree import EPOCH_MAX, ORDER_VERSION_FIRST, InvalidPlan, Plan
 
 NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
@@ -86,7 +94,7 @@ class ControlState:
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     recovered: dict[int, Ended] = field(default_factory=dict)
-    _checkpoints: dict[bytes, Checkpoint] = field(default_factory=dict)
+    _checkpoints: dict[bytes, AnyCheckpoint] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
@@ -161,7 +169,8 @@ class ControlState:
             self.offers[name] = self.offers[name]._replace(is_taken=True)
 
     def _read_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
-        plan = Plan.from_json(part(document, "plan"))
+        # A plan of an unknown order version counts, so that its epoch stops this program by name.
+        plan = Plan.from_json(part(document, "plan"), any_order=True)
         previous = part(document, "previous")
         if previous != self.previous.hex() or plan.epoch != len(self.plans) + 1:
             raise InvalidPlan("it does not extend the last accepted plan")
@@ -189,32 +198,14 @@ class ControlState:
             if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
 
-    def _checkpoint(self, rest: str, document: Mapping[str, Any]) -> Checkpoint:
-        """Decode a checkpoint, which must name a collector of a plan and exactly its bag's logs."""
+    def _checkpoint(self, rest: str, document: Mapping[str, Any]) -> AnyCheckpoint:
+        """Decode a checkpoint, which must name a collector of a plan."""
         first, _, rest = rest.partition("/")
         collector, _, last = rest.rpartition("/")
         epoch = whole_text(first, EPOCH_MAX)
         if not (1 <= epoch <= self.epoch and self.plan(epoch).has_collector(collector)):
             raise NotReadable("it names no stream of any plan")
-        plan = self.plan(epoch)
-        positions = positions_of(part(document, "positions"))
-        known = {
-            str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag
-        }
-        if positions.keys() != known.keys():
-            raise NotReadable("its logs are not those of the bag")
-        parent_next = part(document, "parent_next")
-        if not isinstance(parent_next, list) or len(parent_next) != 2:
-            raise NotReadable("its parent_next is not a pair")
-        return Checkpoint(
-            epoch=epoch,
-            collector=collector,
-            offset=whole_text(last),
-            digest=octets(part(document, "digest"), DIGEST_BYTES),
-            count=whole(part(document, "count")),
-            positions={known[name]: offset for name, offset in positions.items()},
-            parent_next=ParentNext(*map(whole, parent_next)),
-        )
+        return checkpoint_of(document, self.plan(epoch), collector, whole_text(last))
 
     # -- look-ups ---------------------------------------------------------------------------
 
@@ -291,23 +282,39 @@ class ControlState:
             raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
         return starts
 
-    def stream(self, epoch: int, collector: str, *, below: int) -> OrderStream:
+    def stream(self, epoch: int, collector: str, *, below: int) -> AnyStream:
         """Open a collector's stream at its last checkpoint below an offset; 0: at its start.
 
         A stream that is retained from earlier epochs opens under the plan in which it began. Raises
-        `UncoveredInterest` if the epoch has not begun.
+        `UncoveredInterest` if the epoch has not begun, and `UnknownVersion`.
         """
         epoch = self.first_epoch(epoch, collector)
-        points = self.checkpoints(epoch, collector)
-        return self.opened(epoch, collector, best_checkpoint(points, epoch, collector, below))
+        point = best_checkpoint(list(self._checkpoints.values()), epoch, collector, below)
+        return self.opened(epoch, collector, point)
 
-    def opened(self, epoch: int, collector: str, point: Checkpoint | None = None) -> OrderStream:
-        """Open a stream in the epoch in which it began, at a checkpoint or at its start."""
-        last = self.last_epoch(epoch, collector)
+    def opened(self, epoch: int, collector: str, point: AnyCheckpoint | None = None) -> AnyStream:
+        """Open a stream in the epoch in which it began, at one of its checkpoints or its start.
+
+        Raises `UncoveredInterest` if the epoch has not begun, and `UnknownVersion`.
+        """
+        plan = self.plan(epoch)
+        refuse_unknown(plan)
         before = self.recovered.get(epoch - 1, _ORDINARY)
+        if plan.order_version != ORDER_VERSION_FIRST:
+            assert not isinstance(point, Checkpoint), "an epoch has checkpoints of its version only"
+            return TicketOrder(
+                plan,
+                collector,
+                self.begun(epoch),
+                point,
+                resumed=before.resumed.get(collector),
+                owed=before.restored.get(collector, 0),
+            )
+        assert point is None or isinstance(point, Checkpoint)
+        last = self.last_epoch(epoch, collector)
         ended = _ORDINARY if last is None else self.recovered.get(last, _ORDINARY)
         return OrderStream(
-            self.plan(epoch),
+            plan,
             collector,
             self.begun(epoch),
             point,
@@ -328,11 +335,11 @@ class ControlState:
         start = single_log_start(self.ends, self.markers, epoch, log)
         return self.begun(epoch)[log] if start is None else start
 
-    def checkpoints(self, epoch: int, collector: str) -> list[Checkpoint]:
-        """List a stream's checkpoints by offset."""
+    def checkpoints(self, epoch: int, collector: str) -> list[AnyCheckpoint]:
+        """List the checkpoints of a stream by offset."""
         points = [
             point
             for point in self._checkpoints.values()
-            if point.epoch == epoch and point.collector == collector
+            if (point.epoch, point.collector) == (epoch, collector)
         ]
         return sorted(points, key=lambda point: point.offset)

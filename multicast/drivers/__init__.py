@@ -53,7 +53,12 @@ def open_driver(
         return LibrdkafkaDriver(
             bootstrap,
             client,
-            delegate=KafkaPythonDriver(bootstrap, client, request_timeout_s=request_timeout_s),
+            delegate=KafkaPythonDriver(
+                bootstrap,
+                client,
+                request_timeout_s=request_timeout_s,
+                delivery_timeout_s=delivery_timeout_s,
+            ),
             request_timeout_s=request_timeout_s,
             delivery_timeout_s=delivery_timeout_s,
         )

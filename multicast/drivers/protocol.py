@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from multicast.errors import AmcastError, BufferFull
+from multicast.errors import AmcastError, BufferFull, UsageError
 
 # Bounds of the appends in flight, by default: librdkafka's default of queue.buffering.max.messages,
 # and twice Kafka's default of buffer.memory. A tenth would refuse bursts; ten times more bytes
@@ -85,6 +85,20 @@ class AppendFailed:
 
 
 AppendOutcome = Appended | AppendFailed
+
+
+class JointRecord(NamedTuple):
+    """A record for one Kafka partition, and the callback for its outcome."""
+
+    partition: TopicPartition
+    value: bytes | None
+    done: Callable[[AppendOutcome], None]
+    key: bytes | None = None
+    headers: Headers = ()
+
+
+# Gives what a request carries beside its records: `Driver.joint_appender`.
+Beside = Callable[[Mapping[TopicPartition, int]], Sequence[JointRecord]]
 
 
 class Appender(Protocol):
@@ -165,6 +179,11 @@ def append_each(
                 done=partial(done, index),
             )
         except BufferFull:
+            return index
+        except UsageError:
+            # The appender was closed meanwhile: the caller must learn what was started.
+            if not index:
+                raise
             return index
     return len(values)
 
@@ -303,8 +322,20 @@ class Driver(Protocol):
         installed.
         """
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
-        """Open a reader with its own connections; `starts` as for `Reader.add`."""
+    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
+        """Open a reader with its own connections; `starts` as for `Reader.add`.
+
+        Without `ahead` it asks for records only while a poll waits: who polls seldom then costs
+        itself and the brokers less, and a poll takes longer.
+        """
+
+    def column_reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
+        """Open a reader for tables, whose records are `RecordColumns` as a rule.
+
+        That is much faster for who needs their fields only. A poll may give some more records than
+        it should. Blocks until the leaders are known, for the request time-out at most. Without
+        numpy it raises `MissingExtra`; the memory driver gives a plain reader.
+        """
 
     def watcher(
         self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
@@ -318,6 +349,15 @@ class Driver(Protocol):
 
     def direct_appender(self) -> DirectAppender | None:
         """Open a direct appender; None if the driver has none."""
+
+    def joint_appender(self, *, beside: Beside | None = None) -> Appender | None:
+        """Open an appender whose requests hold records of several partitions; None: it has none.
+
+        It neither lingers nor compresses. `beside` is called for each request, with the numbers of
+        records that the request starts in each partition; what it returns goes with them, or by a
+        request to its own leader. It is called under a lock, on any thread: it must not block, nor
+        call the appender, nor wait for a lock whose holder calls the appender.
+        """
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""

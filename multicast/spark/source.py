@@ -34,7 +34,8 @@ from multicast.tables.order_walk import OrderWalk, Piece, between
 from multicast.tables.slices import Slice, read, slices
 
 FORMAT = "amcast"
-_DRIVER = "librdkafka"  # payloads come several times faster than by kafka-python
+_PLANNER = "librdkafka"  # opens readers sooner
+_TASK = "kafka-python"  # has the column reader; librdkafka would be one client more
 _CURSOR = "cursor"
 
 
@@ -78,8 +79,8 @@ def _refuse_other(given: StructType) -> None:
         raise UsageError("format amcast has its own columns; leave out .schema(…)")
 
 
-def _open(options: TableOptions) -> Driver:
-    return open_driver(_DRIVER, options.bootstrap, options.client)
+def _open(options: TableOptions, name: str) -> Driver:
+    return open_driver(name, options.bootstrap, options.client)
 
 
 def _partitions(options: TableOptions, pieces: Sequence[Piece]) -> list[InputPartition]:
@@ -91,7 +92,7 @@ def _read(options: TableOptions, partition: InputPartition | None) -> Iterator[A
     if not isinstance(partition, SlicePartition):
         return
     part, columns = partition.part, schema()
-    with closing(_open(options)) as driver:
+    with closing(_open(options, _TASK)) as driver:
         for rows in read(driver, part, timeout_s=options.timeout_s):
             yield record_batch(part, rows, columns)
 
@@ -102,7 +103,7 @@ class _TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with closing(_open(options)) as driver:
+        with closing(_open(options, _PLANNER)) as driver:
             pieces = between(
                 driver,
                 options.topic,
@@ -130,23 +131,39 @@ class _StreamReader(DataSourceStreamReader):
     """Lives in the query's driver as long as the query; pickled to workers only to read slices.
 
     After a restart Spark calls `partitions(c, c)` with the newest offset of its checkpoint c before
-    it asks for the latest one, so the stream goes on there.
+    it asks for the latest one, so the stream goes on there. If c ends the first batch, which is not
+    committed, it then asks for the initial offset, too, and plans that batch again.
     """
 
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         self._driver: Driver | None = None
+        self._initial: Cursor | None = None  # where a new query begins
         self._ahead: _Ahead | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_driver": None, "_ahead": None}
+        return {"_options": self._options, "_driver": None, "_initial": None, "_ahead": None}
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Give the cursor at which a new query begins."""
-        return _offset(self._from(None).start)
+        """Give the cursor at which a new query begins.
 
-    def latestOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Give the cursor up to which the next batch can go: what is ordered and stored now."""
+        With the trigger `availableNow` Spark asks for the latest offset first; both belong to one
+        look at the order. If the query was killed in its first batch and begins at the latest
+        offset, that offset is not known any more: the first batch is empty then.
+        """
+        if self._initial is None and self._ahead is not None and self._options.start == "latest":
+            self._initial = self._ahead.start
+        if self._initial is None:
+            self._from(None)
+        assert self._initial is not None
+        return _offset(self._initial)
+
+    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """Give the cursor up to which the next batch can go: what is ordered and stored now.
+
+        From 4.2 on, Spark gives the start and a limit to sources that take them; it calls this form
+        as before, so that this source works with 4.0, too.
+        """
         ahead = self._ahead or self._from(None)
         given = sum(piece.next - piece.first for piece in ahead.pieces)
         room = self._options.offsets_max - given
@@ -188,7 +205,7 @@ class _StreamReader(DataSourceStreamReader):
 
     def _opened(self) -> Driver:
         if self._driver is None:
-            self._driver = _open(self._options)
+            self._driver = _open(self._options, _PLANNER)
         return self._driver
 
     def _from(self, cursor: Cursor | None) -> _Ahead:
@@ -200,6 +217,8 @@ class _StreamReader(DataSourceStreamReader):
         start = options.start if cursor is None else cursor
         walk = OrderWalk(self._opened(), options.topic, options.request, start)
         self._ahead = _Ahead(walk.position, walk)
+        if cursor is None:
+            self._initial = walk.position
         return self._ahead
 
 

@@ -13,11 +13,12 @@ cursor            string    the position right after the message, for `Consumer.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from itertools import chain, repeat
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multicast.drivers.protocol import Headers
+from multicast.drivers.protocol import Headers, Record
+from multicast.drivers.record_columns import Parts, RecordColumns
+from multicast.messages import reserved
 from multicast.tables.slices import Rows, Slice
 from topology import extra
 
@@ -33,6 +34,12 @@ def pyarrow(part: str = "pyarrow") -> Any:
     """Give the package pyarrow, or a part of it; raises `MissingExtra` if it is not installed."""
     with extra("spark"):
         return importlib.import_module(part)
+
+
+def numpy() -> Any:
+    """Give the package numpy; raises `MissingExtra` if it is not installed."""
+    with extra("spark"):
+        return importlib.import_module("numpy")
 
 
 def schema() -> Any:
@@ -63,44 +70,101 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     """
     pa, pc = pyarrow(), pyarrow("pyarrow.compute")
     name, count = part.log.name, len(rows.records)
-    offsets, values, keys, headers, stamps = zip(*rows.records, strict=True)
-    offset = pa.array(offsets, pa.int64())
-    shifts = [place.position - place.first for place, _ in rows.spans]
-    cursors = [f"{part.epoch}/{part.source}/{place.record}/{place.run}" for place, _ in rows.spans]
-    lengths = [length for _, length in rows.spans]
-    moment = pa.array(stamps, pa.int64())
-    known = pc.if_else(pc.less(moment, 0), pa.scalar(None, pa.int64()), moment)
     types = {field.name: field.type for field in columns}
+    offset, stamp, key, value, headers = _fields(rows.records, types)
+    shifts = pa.array([place.position - place.first for place, _ in rows.spans], pa.int64())
+    cursors = [f"{part.epoch}/{part.source}/{place.record}/{place.run}" for place, _ in rows.spans]
+    spread = _spread([length for _, length in rows.spans])
+    known = pc.if_else(pc.less(stamp, 0), pa.scalar(None, pa.int64()), stamp)
     arrays = {
         "epoch": pa.repeat(pa.scalar(part.epoch, pa.int64()), count),
-        "position": pc.add(offset, _spread(shifts, lengths, pa.int64())),
+        "position": pc.add(offset, shifts.take(spread)),
         "message_id": pc.binary_join_element_wise(name, pc.cast(offset, pa.string()), ":"),
         "log": pa.repeat(name, count),
         "offset": offset,
-        "to": pa.array([part.log.to] * count if rows.to is None else rows.to, types["to"]),
-        "key": pa.array(keys, pa.binary()),
-        "value": pa.array(values, pa.binary()),
-        "headers": _headers(headers, types["headers"]),
+        "to": _same(part.log.to, count) if rows.to is None else pa.array(rows.to, types["to"]),
+        "key": key,
+        "value": value,
+        "headers": headers,
         "timestamp": pc.cast(pc.multiply(known, _US_PER_MS), types["timestamp"]),
         "cursor": pc.binary_join_element_wise(
-            _spread(cursors, lengths, pa.string()), pc.cast(pc.add(offset, 1), pa.string()), "/"
+            pa.array(cursors, pa.string()).take(spread),
+            pc.cast(pc.add(offset, 1), pa.string()),
+            "/",
         ),
     }
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=columns)
 
 
-def _spread(values: Sequence[Any], lengths: Sequence[int], kind: Any) -> Any:
-    """Repeat each value so many times, as one array."""
-    return pyarrow().array(chain.from_iterable(map(repeat, values, lengths)), kind)
-
-
-def _headers(headers: Sequence[Headers], kind: Any) -> Any:
+def _fields(records: Sequence[Record], types: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Give offset, time in ms, key, value and headers of records, as Arrow arrays."""
     pa = pyarrow()
-    if not any(headers):
-        nothing = pa.array([], kind.value_type)
-        return pa.ListArray.from_arrays(
-            pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1), nothing
+    if isinstance(records, RecordColumns):
+        return (
+            pa.array(records.offset),
+            pa.array(records.timestamp_ms),
+            _pieces(records.raw, records.key),
+            _pieces(records.raw, records.value),
+            _header_lists(records, types["headers"]),
         )
-    return pa.array(
-        [[pair for pair in each if not pair[0].startswith("amcast.")] for each in headers], kind
+    offsets, values, keys, headers, stamps = zip(*records, strict=True)
+    return (
+        pa.array(offsets, pa.int64()),
+        pa.array(stamps, pa.int64()),
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array([_own(each) for each in headers], types["headers"]),
     )
+
+
+def _header_lists(records: RecordColumns, kind: Any) -> Any:
+    """Give the headers of records, which have no reserved ones, as lists of pairs."""
+    pa, np = pyarrow(), numpy()
+    columns = records.headers
+    if columns is None:
+        none = pa.array(np.zeros(len(records) + 1, np.int32))
+        return pa.ListArray.from_arrays(none, pa.array([], kind.value_type))
+    low, high = int(columns.bounds[0]), int(columns.bounds[-1])
+    names = _pieces(records.raw, columns.name.between(low, high)).cast(pa.string())
+    values = _pieces(records.raw, columns.value.between(low, high))
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    bounds = (columns.bounds - low).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(bounds), pairs)
+
+
+def _own(headers: Headers) -> list[tuple[str, bytes | None]]:
+    return [pair for pair in headers if not reserved(pair[0])]
+
+
+def _pieces(raw: bytes, parts: Parts) -> Any:
+    """Give pieces of `raw`, which follow each other, as an array of bytes; of length -1: null.
+
+    The pieces and what lies between them in turns are an array over `raw` without a copy; the
+    pieces are then taken from it, so no object is made of any.
+    """
+    pa, np = pyarrow(), numpy()
+    null = parts.length < 0
+    count = len(null)
+    if null.all():
+        return pa.nulls(count, pa.binary())  # also if there is no piece
+    bounds = np.empty((count, 2), np.int32)
+    bounds[:, 0] = parts.first
+    bounds[:, 1] = parts.first + np.maximum(parts.length, 0)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(raw)]
+    whole = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return whole.take(pa.array(np.arange(0, 2 * count, 2), mask=null if null.any() else None))
+
+
+def _same(texts: Sequence[str], count: int) -> Any:
+    """Give one list of texts, `count` times; `pyarrow.repeat` is forty times slower for lists."""
+    pa, np = pyarrow(), numpy()
+    width = len(texts)
+    bounds = width * np.arange(count + 1, dtype=np.int32)
+    each = pa.array(np.tile(np.arange(width), count))
+    return pa.ListArray.from_arrays(pa.array(bounds), pa.array(texts, pa.string()).take(each))
+
+
+def _spread(lengths: Sequence[int]) -> Any:
+    """Give the indices 0, 1, …, each as often as its length says."""
+    np = numpy()
+    return pyarrow().array(np.repeat(np.arange(len(lengths)), lengths))

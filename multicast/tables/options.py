@@ -35,9 +35,9 @@ NAMES = (
 )
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger",)
-# A task's worth: enough that opening its clients does not count, few enough for a retry to be
-# cheap and for two tasks to share a log of ordinary size.
-_SLICE_OFFSETS = 200_000
+# A task's worth, about half a second: enough that starting it in Spark, some 0.1 s, counts little,
+# few enough for a retry to be cheap.
+_SLICE_OFFSETS = 500_000
 _TIMEOUT_MS = 30_000  # as `Consumer.until_end`: it outlives the failover of a broker
 
 

@@ -1,8 +1,8 @@
 """Reads an order without its payloads: pieces, which are runs of offsets with their positions.
 
 Which stream is read in which epoch is decided by `multicast.subscription`, and what a stream says
-by `multicast.order.OrderStream`, as for a `Consumer`. A piece contains only offsets that are both
-ordered and stored, so whoever reads it need not wait.
+by `multicast.control.AnyStream`, as for a `Consumer`. A piece contains only offsets that are
+both ordered and stored, so whoever reads it need not wait.
 
     position   of a message in an epoch: how many offsets its collector's stream orders before it,
                those of all logs, delivered or not; for a single-log subscription its offset.
@@ -13,12 +13,19 @@ Invariant: the pieces of all calls together are the order from the start cursor 
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal, NamedTuple, Self
 
-from multicast.control import SINGLE_LOG, ControlReader, log_partition, stream_partition
+from multicast.control import (
+    SINGLE_LOG,
+    AnyStream,
+    ControlReader,
+    log_partition,
+    stream_partition,
+)
 from multicast.cursor import Cursor
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
@@ -31,7 +38,7 @@ from multicast.errors import (
     Trimmed,
     UsageError,
 )
-from multicast.order import OFFSET_MAX, OrderRecord, OrderStream, ordered_by
+from multicast.order import OFFSET_MAX, ordered_by
 from multicast.subscription import (
     Bounds,
     End,
@@ -91,7 +98,7 @@ class OrderWalk:
         self._checkpoints = True
         self._queue: deque[Piece] = deque()
         self._queued = 0  # offsets in the queue
-        self._order: OrderStream | None = None
+        self._order: AnyStream | None = None
         self._partition: TopicPartition  # of the order stream, if there is one
         self._log_next = 0  # of a single log: the first offset not queued yet
         self._log_over = False  # a single log's epoch is queued to its end
@@ -260,14 +267,14 @@ class OrderWalk:
                 self._checkpoints = False
                 self._open(self.position)
 
-    def _queue_runs(self, order: OrderStream, offset: int, raw: bytes | None) -> None:
-        result = order.read(offset, raw)
-        if not isinstance(result, OrderRecord):
+    def _queue_runs(self, order: AnyStream, offset: int, raw: bytes | None) -> None:
+        runs = order.runs(offset, raw)
+        if runs is None or isinstance(runs, enum.Enum):
             return
         position = self._ordered
-        self._ordered += ordered_by(result.runs)
+        self._ordered += ordered_by(runs)
         start = self._start
-        for index, (number, first, end) in enumerate(result.runs):
+        for index, (number, first, end) in enumerate(runs):
             low = first
             if (offset, index) < (start.record, start.run):
                 low = end

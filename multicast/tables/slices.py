@@ -19,13 +19,14 @@ from multicast.conditional.lookback import Lookback
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Record
+from multicast.drivers.record_columns import RecordColumns
 from multicast.errors import TimedOut
-from multicast.messages import Covered, special
+from multicast.messages import Covered, reserved, special
 from multicast.tables.order_walk import Piece
 from topology.tree import Log
 
 _POLL_S = 1.0  # one wait for records that exist; more polls follow
-_OFFSET, _HEADERS = attrgetter("offset"), attrgetter("headers")
+_HEADERS = attrgetter("headers")
 
 
 class Place(NamedTuple):
@@ -53,7 +54,8 @@ class Rows(NamedTuple):
     """Messages of one log, in offset order.
 
     `spans` says how many of them, one after the other, have their positions by which place; `to` is
-    the destination set of each, or None if all were sent to the log's own set.
+    the destination set of each, or None if all were sent to the log's own set. `records` are most
+    often `RecordColumns`.
     """
 
     records: Sequence[Record]
@@ -98,7 +100,7 @@ def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[Rows]:
     """
     partition = log_partition(part.log)
     position, end = part.places[0].first, part.places[-1].next
-    reader = driver.reader({partition: position})
+    reader = driver.column_reader({partition: position})
     clock = clock_of(driver)
     judges = _SliceJudges(driver, part.log, timeout_s)
     try:
@@ -133,13 +135,13 @@ class _SliceJudges:
         self._judges = LogJudges()
         self._lookback = Lookback(driver)
 
-    def effective(self, records: Sequence[Record]) -> list[Record]:
+    def effective(self, records: Sequence[Record]) -> Sequence[Record]:
         """Give the records that take effect; each record of the slice must come once, in order.
 
         Raises `Trimmed` if retention has removed what decides, and `TimedOut`.
         """
-        if not self._judges.active(0) and not any(map(_HEADERS, records)):
-            return list(records)  # the common case, without a call for each record
+        if not self._judges.active(0) and not _have_meaning(records):
+            return records  # the common case, without a call for each record
         return [
             record
             for record in records
@@ -164,25 +166,37 @@ class _SliceJudges:
         self._lookback.close()
 
 
-def _rows(part: Slice, records: list[Record], index: int) -> tuple[Rows, int]:
+def _have_meaning(records: Sequence[Record]) -> bool:
+    """Whether headers may say something of their records; ordinary ones are the producers'."""
+    if isinstance(records, RecordColumns):
+        return records.headers is not None and any(map(reserved, records.headers.names))
+    return any(map(_HEADERS, records))
+
+
+def _rows(part: Slice, records: Sequence[Record], index: int) -> tuple[Rows, int]:
     """Give these records' rows, and the index of the place that the next record is in or after."""
     to: list[tuple[str, ...]] | None = None
-    if any(map(_HEADERS, records)):
+    if _have_meaning(records):
         pairs = list(_messages(part, records))
         records = [record for record, _ in pairs]
         to = [addressed for _, addressed in pairs]
+    offsets = (
+        records.offset.tolist()
+        if isinstance(records, RecordColumns)
+        else [record.offset for record in records]
+    )
     spans: list[tuple[Place, int]] = []
-    places, count, low = part.places, len(records), 0
+    places, count, low = part.places, len(offsets), 0
     while low < count:
-        offset = records[low].offset
+        offset = offsets[low]
         while index < len(places) and offset >= places[index].next:
             index += 1
         if index == len(places):  # after the slice
             return Rows(records[:low], spans, None if to is None else to[:low]), index - 1
         place = places[index]
         high = min(count, low + place.next - offset)  # exact if no offset is missing
-        if records[high - 1].offset >= place.next:
-            high = bisect_left(records, place.next, low, high, key=_OFFSET)
+        if offsets[high - 1] >= place.next:
+            high = bisect_left(offsets, place.next, low, high)
         spans.append((place, high - low))
         low = high
     return Rows(records, spans, to), index

@@ -78,8 +78,10 @@ class ConsumerSpans:
         before = get_current_span(parent).get_span_context()
         if not before.trace_flags.sampled:
             return
-        begun_ns = record.timestamp_ms * _NS
         ordered_ms = self._ordered_ms(batch.record)
+        # A record of a stranger may have no time stamp: Kafka then gives -1.
+        begun_ms = record.timestamp_ms if record.timestamp_ms > 0 else ordered_ms
+        begun_ns = begun_ms * _NS if begun_ms > 0 else at_ns
         if ordered_ms and not batch.source.startswith(SINGLE_LOG):
             order = self._tracer.start_span(
                 "order " + batch.log.topic,

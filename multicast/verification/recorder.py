@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, UsageError
 
 
 @contextmanager
@@ -22,13 +22,18 @@ def stored_in(place: str) -> Iterator[None]:
 
 
 class HistoryWriter:
-    """Appends lines to a history's file; each `store` writes all of its lines or none."""
+    """Appends lines to a history's file; each `store` writes all of its lines or none.
+
+    Raises `UsageError` if the file cannot be opened.
+    """
 
     def __init__(self, file: Path) -> None:
         self._place = str(file)
         self._lines: list[str] = []
-        with stored_in(self._place):
+        try:
             self._file = file.open("ab", buffering=0)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}") from error
 
     def note(self, line: str) -> None:
         """Add a line for the next `store`."""

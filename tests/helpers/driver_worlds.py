@@ -27,6 +27,8 @@ LARGE = {"max.message.bytes": "12000000"}
 class MemoryWorld:
     """A log in memory with what tests do to a cluster behind a driver's back."""
 
+    polls_exactly = True
+
     def __init__(self):
         self.held = []
         self.log = MemoryLog(threaded=True)
@@ -85,6 +87,8 @@ class RealTransaction:
 
 
 class RealWorld:
+    polls_exactly = True
+
     def __init__(self, name, bootstrap):
         self.bootstrap = bootstrap
         self._name = name
@@ -96,7 +100,7 @@ class RealWorld:
     @cached_property
     def impatient(self):
         """Half of its patience is how long a topic may be unknown."""
-        driver = open_driver(self._name, self.bootstrap, request_timeout_s=3.0)
+        driver = open_driver(self._name, self.bootstrap, request_timeout_s=5.0)
         return self._opened.enter_context(driver)
 
     def topic(self, partitions=1):
@@ -117,6 +121,23 @@ class RealWorld:
 
     def close(self):
         self._opened.close()
+
+
+class ColumnWorld(RealWorld):
+    """The driver kafka-python, whose readers give columns; they give whole batches."""
+
+    polls_exactly = False
+
+    def __init__(self, bootstrap):
+        super().__init__("kafka-python", bootstrap)
+        self.driver.reader = self.driver.column_reader
+
+
+def world_of(name, bootstrap):
+    """Make the world of a driver: "memory", "columns" or the name of a real one."""
+    if name == "memory":
+        return MemoryWorld()
+    return ColumnWorld(bootstrap()) if name == "columns" else RealWorld(name, bootstrap())
 
 
 @contextmanager

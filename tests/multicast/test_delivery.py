@@ -238,7 +238,7 @@ def run_through(core: Delivery, seed: int, history_seed: int) -> list[tuple[str,
     return out
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(what=st.integers(0, 2**32), seed=st.integers(0, 2**32), other=st.integers(0, 2**32))
 def test_when_payloads_arrive_never_shows_and_every_cursor_goes_on_exactly_there(what, seed, other):
     first = run_through(opened(), seed, what)

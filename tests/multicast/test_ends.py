@@ -279,8 +279,8 @@ def test_until_end_and_verify_span_sets_interests_and_partitions_of_later_epochs
         "AMCAST_TOPIC": topic,
     }
 
-    def run(*arguments, stdin=None):
-        done = amcast(*arguments, env=environment, stdin=stdin)
+    def run(*arguments, stdin=None, patiently=False):
+        done = amcast(*arguments, env=environment, stdin=stdin, patiently=patiently)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
@@ -305,6 +305,7 @@ def test_until_end_and_verify_span_sets_interests_and_partitions_of_later_epochs
                 "--timeout",
                 str(PATIENCE_S),
                 *(GROWS if number == 3 else ()),
+                patiently=number > 1,
             )
             if number == 1:
                 stack.enter_context(collecting(environment))

@@ -237,7 +237,7 @@ def test_coalescing_keeps_the_order_of_every_single_offset(runs):
     assert spelled(coalesce(runs)) == spelled(runs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), writers=st.integers(1, 3), pending=st.integers(1, 4))
 def test_competing_writers_with_lost_doubled_and_late_appends_make_one_gapless_order(
     seed, writers, pending

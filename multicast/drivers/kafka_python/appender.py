@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from kafka import KafkaProducer, codec
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
+from kafka.producer.producer_batch import FinalState
 from kafka.producer.transaction_manager import TransactionState
 
 from multicast.drivers.access import Access
@@ -100,6 +101,29 @@ def _codec(compression: str) -> str | None:
             f"install it, or choose gzip or driver librdkafka"
         )
     return compression
+
+
+def _bump_the_epoch_after_a_loss(producer: Any) -> None:
+    """Let a producer of kafka-python 3.0.12 take a new epoch when a numbered batch has failed.
+
+    The broker may never get that batch; it would refuse the number of the next one, and a second
+    record would fail with `OutOfOrderSequenceNumberError`. The package thinks of that only where a
+    batch expires between two attempts, not where an attempt fails after the delivery time-out.
+    """
+    sender, state = producer._sender, producer._transaction_manager  # noqa: SLF001
+    dispatch = sender._dispatch_error  # noqa: SLF001
+
+    def dispatch_error(batch: Any, *details: Any, **more: Any) -> None:
+        numbered = batch.has_sequence and state.producer_id_and_epoch.match(batch)
+        dispatch(batch, *details, **more)
+        if (
+            numbered
+            and batch.final_state is FinalState.FAILED
+            and state._current_state == TransactionState.READY  # noqa: SLF001
+        ):
+            state.bump_producer_id_and_epoch()
+
+    sender._dispatch_error = dispatch_error  # noqa: SLF001
 
 
 class _Headers(list[tuple[str, bytes | None]]):
@@ -242,7 +266,7 @@ class KafkaPythonAppender:
 
     def _open(self) -> Any:
         try:
-            return KafkaProducer(**self._settings)
+            producer = KafkaProducer(**self._settings)
         except (kafka_errors.KafkaError, OSError) as error:
             timeout_s = self._settings["bootstrap_timeout_ms"] / 1000
             raise ClusterUnreachable(
@@ -252,6 +276,8 @@ class KafkaPythonAppender:
             raise UsageError(
                 f"The bootstrap addresses {self._bootstrap} are not usable: {error}."
             ) from error
+        _bump_the_epoch_after_a_loss(producer)
+        return producer
 
     def _end(self, producer: Any, *, force: bool) -> None:
         sender = producer._sender  # noqa: SLF001

@@ -20,9 +20,8 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket, create_connection
+from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
@@ -34,6 +33,7 @@ from multicast.drivers.client_settings import (
     check_client,
 )
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
+from multicast.drivers.kafka_python.transports import Plain, Tls
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
     AccessDenied,
@@ -69,43 +69,8 @@ _NAMES = {
 }
 
 
-class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
-    """Closes a socket that cannot connect: kafka-python 3.0.12 leaves it open.
-
-    The package selects a class of sockets by the scheme of the proxy's address.
-    """
-
-    SCHEMES = ("amcast",)
-
-    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: Any = None) -> Any:
-        try:
-            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
-
-
-class _LastWords:
-    """Keeps what a broker sent before it closed the connection, such as why a password is wrong.
-
-    kafka-python 3.0.12 drops bytes that arrive together with the end of the connection.
-    """
-
-    def _sock_recv(self) -> tuple[bytes, Any]:
-        received, error = super()._sock_recv()  # type: ignore[misc]
-        return received, None if received else error
-
-
-class _Plain(_LastWords, KafkaTCPTransport):  # type: ignore[misc]
-    pass
-
-
-class _Tls(_LastWords, KafkaSSLTransport):  # type: ignore[misc]
-    pass
-
-
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
-    """The package's manager with three defects of kafka-python 3.0.12 corrected.
+    """The package's manager on a `QuietSelector`; three defects of kafka-python 3.0.12 corrected.
 
     It closes a connection whose TLS handshake failed. It never creates a topic by requesting its
     metadata (the package does not pass that setting on). It remembers why brokers refuse this
@@ -176,12 +141,13 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         try:
             if self.ssl_enabled:
                 tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
-                transport = _Tls(self._net, sock, host=node.host, **tls)
+                transport = Tls(self._net, sock, host=node.host, **tls)
             else:
-                transport = _Plain(self._net, sock, host=node.host)
+                transport = Plain(self._net, sock, host=node.host)
         except BaseException:
             sock.close()
             raise
+        self._net.transports.add(transport)
         try:
             await transport.handshake()
         except BaseException as error:

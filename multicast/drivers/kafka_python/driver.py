@@ -19,9 +19,15 @@ from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
 from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
+from multicast.drivers.kafka_python.joint import JointAppender
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.kafka_python.watcher import KafkaPythonWatcher
-from multicast.drivers.protocol import IN_FLIGHT_BYTES_MAX, IN_FLIGHT_MAX, TopicPartition
+from multicast.drivers.protocol import (
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    Beside,
+    TopicPartition,
+)
 from multicast.errors import AmcastError
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
@@ -85,9 +91,22 @@ class KafkaPythonDriver:
             in_flight_bytes_max=in_flight_bytes_max,
         )
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonReader:
+    def reader(
+        self,
+        starts: Mapping[TopicPartition, int],
+        *,
+        ahead: bool = True,  # noqa: ARG002 - it fetches in `poll` only
+    ) -> KafkaPythonReader:
         """Open a reader with its own connections."""
         return KafkaPythonReader(self._open_connection, starts)
+
+    def column_reader(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonReader:
+        """Open a column reader with its own connections; needs numpy."""
+        from multicast.drivers.kafka_python.column_reader import (  # noqa: PLC0415 - an extra
+            KafkaPythonColumnReader,
+        )
+
+        return KafkaPythonColumnReader(self._open_connection, starts)
 
     def watcher(
         self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
@@ -98,6 +117,23 @@ class KafkaPythonDriver:
     def direct_appender(self) -> KafkaPythonDirectAppender:
         """Open a direct appender with its own sockets."""
         return KafkaPythonDirectAppender(self._open_connection, timeout_s=self._timeout_s)
+
+    def joint_appender(
+        self,
+        *,
+        beside: Beside | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+    ) -> JointAppender:
+        """Open an appender that sends what belongs together by one request; see `JointAppender`."""
+        return JointAppender(
+            self._open_connection,
+            timeout_s=self._timeout_s,
+            delivery_timeout_s=self._delivery_timeout_s,
+            beside=beside,
+            in_flight_max=in_flight_max,
+            in_flight_bytes_max=in_flight_bytes_max,
+        )
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""

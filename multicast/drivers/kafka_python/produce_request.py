@@ -15,9 +15,8 @@ import struct
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from multicast.drivers.kafka_python.fetch_request import written_text
+from multicast.drivers.kafka_python.record_batch import written_batch, written_record
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
 
@@ -32,10 +31,6 @@ _NO_TEXT = _TEXT.pack(-1)
 _SETTINGS = Struct(">hi")  # acks, timeout_ms
 _COUNT = Struct(">i")
 _PARTITION = Struct(">ii")  # partition, bytes of its records
-_BATCH_HEAD = Struct(">qiibI")  # base offset, bytes that follow, leader epoch, magic, checksum
-_BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
-_BATCH_UNCOUNTED = 12  # bytes of base offset and size, which the size does not include
-_MAGIC = 2  # the version of the record format
 _ANSWER_HEAD = Struct(">iii")  # size of what follows, number, count of topics
 _ANSWERED = Struct(">iihqq")  # count of partitions, partition, error, offset, time
 
@@ -60,7 +55,7 @@ class ProduceRequest:
 
     def written(self, number: int, value: bytes, now_ms: int) -> bytes:
         """Encode the request with that number, which appends that value."""
-        batch = _batch(value, now_ms)
+        batch = written_batch([written_record(0, 0, None, value)], now_ms, now_ms)
         frame = self._head + _PARTITION.pack(self._partition, len(batch)) + batch
         size = _HEAD.size - _COUNT.size + len(frame)
         return _HEAD.pack(size, PRODUCE_KEY, PRODUCE_VERSION, number) + frame
@@ -83,22 +78,3 @@ def answered(frame: bytes | bytearray, number: int) -> Stored:
     except struct.error as wrong:
         raise ProtocolViolation(f"A broker's answer ends too early: {wrong}.") from wrong
     return Stored(number, error, offset)
-
-
-def _batch(value: bytes, now_ms: int) -> bytes:
-    """Encode a record batch of one record: no key, no headers, no compression."""
-    body = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # -1 as a varint is 1: no key
-    content = _BATCH.pack(0, 0, now_ms, now_ms, -1, -1, -1, 1) + _varint(len(body)) + body
-    size = _BATCH_HEAD.size - _BATCH_UNCOUNTED + len(content)
-    return _BATCH_HEAD.pack(0, size, -1, _MAGIC, crc32c(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    """Encode a number >= 0 as Kafka's zigzag varint."""
-    rest = number << 1
-    written = bytearray()
-    while rest > 0x7F:
-        written.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    written.append(rest)
-    return bytes(written)

@@ -1,8 +1,8 @@
-"""Keeps kafka-python's INFO and DEBUG lines out of an application's log.
+"""The package's event loop, without its log lines and without sockets that stay open.
 
-The package logs some ten INFO lines for each connection, and every driver opens several. A filter
-drops INFO and DEBUG lines of the package on a thread while it drives one of our event loops. It
-keeps warnings, and lines of an application that uses the package itself. To see all lines:
+Log lines: the package logs some ten INFO lines for each connection, and every driver opens several.
+A filter drops INFO and DEBUG lines of the package on a thread while it drives one of our event
+loops. It keeps warnings, and lines of an application that uses the package itself. To see all:
 `logging.getLogger("amcast.kafka_python").setLevel(logging.DEBUG)`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,9 +44,13 @@ def quiet() -> Iterator[None]:
 
 
 class QuietSelector(NetworkSelector):  # type: ignore[misc]
-    """The package's event loop, without log lines below WARNING."""
+    """The package's event loop, without log lines below WARNING.
+
+    transports    those that were opened on this loop; `close` closes their sockets
+    """
 
     def __init__(self, **settings: Any) -> None:
+        self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
         for name, logger in list(logging.root.manager.loggerDict.items()):
             if isinstance(logger, logging.Logger) and (name == "kafka" or name[:6] == "kafka."):
                 logger.addFilter(_FILTER)  # a logger keeps each filter only once
@@ -62,6 +67,14 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
             super().run_forever()
 
     def close(self) -> None:
-        """Close the loop as the package does."""
+        """Close the loop as the package does, and every socket.
+
+        kafka-python 3.0.12 leaves the socket of a connection open whose request is not sent yet: it
+        waits for the socket to be writable, and nothing runs any more that could wait.
+        """
         with quiet():
             super().close()
+        for transport in list(self.transports):
+            opened = transport._sock  # noqa: SLF001
+            if opened is not None:
+                opened.close()

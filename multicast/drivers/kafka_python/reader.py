@@ -26,8 +26,6 @@ from multicast.errors import AmcastError, Trimmed, UsageError
 # Per Kafka partition: four fetches ahead of the caller. Ten times more would cost 40 MB for each
 # log of a consumer that is behind; a tenth would stop fetching after each response.
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
-# Kafka's default of max.partition.fetch.bytes.
-_PARTITION_BYTES_MAX = 1024 * 1024
 # Bounds the memory of one response; Kafka's default of fetch.max.bytes is 50 MB.
 _REQUEST_BYTES_MAX = 16 * 1024 * 1024
 
@@ -43,7 +41,9 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class _Log:
+class BufferedLog:
+    """A Kafka partition that is read, and what was fetched of it."""
+
     position: int
     buffer: deque[_Batch] = field(default_factory=deque)
     buffered_bytes: int = 0
@@ -54,6 +54,8 @@ class _Log:
 class KafkaPythonReader:
     """A reader with its own connections; each poll starts with another Kafka partition."""
 
+    partition_bytes_max = 1024 * 1024  # of one response; Kafka's default of this setting
+
     def __init__(
         self, open_connection: Callable[[], Connection], starts: Mapping[TopicPartition, int]
     ) -> None:
@@ -61,10 +63,10 @@ class KafkaPythonReader:
         self._fetching = Fetching(
             self._connection,
             self,
-            partition_bytes_max=_PARTITION_BYTES_MAX,
+            partition_bytes_max=self.partition_bytes_max,
             request_bytes_max=_REQUEST_BYTES_MAX,
         )
-        self._logs: dict[TopicPartition, _Log] = {}
+        self._logs: dict[TopicPartition, BufferedLog] = {}
         self._woken = False
         self._closed = False
         self.add(starts)
@@ -73,7 +75,7 @@ class KafkaPythonReader:
         """Start to read these, or start again, each from the given offset."""
         self.remove(list(starts))
         for partition, offset in starts.items():
-            self._logs[partition] = _Log(offset)
+            self._logs[partition] = BufferedLog(offset)
             self._fetching.want(partition, offset)
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
@@ -153,7 +155,7 @@ class KafkaPythonReader:
             if not fetched:
                 raise
 
-    def _admit(self, partition: TopicPartition, log: _Log) -> None:
+    def _admit(self, partition: TopicPartition, log: BufferedLog) -> None:
         if log.paused or log.buffered_bytes >= _BUFFER_BYTES_MAX:
             self._fetching.leave_out(partition)
         else:
@@ -177,7 +179,9 @@ class KafkaPythonReader:
             self._logs[partition] = self._logs.pop(partition)
         return fetched
 
-    def _take(self, partition: TopicPartition, log: _Log, count: int) -> tuple[list[Record], int]:
+    def _take(
+        self, partition: TopicPartition, log: BufferedLog, count: int
+    ) -> tuple[Sequence[Record], int]:
         records: list[Record] = []
         position = log.position
         while log.buffer and len(records) < count:
@@ -186,7 +190,7 @@ class KafkaPythonReader:
                 # A fetch from the middle of a batch returns the whole batch.
                 batch.left = deque(
                     record
-                    for record in _decoded(partition, batch.records)
+                    for record in decoded(partition, batch.records)
                     if record.offset >= position
                 )
             left = batch.left or deque()
@@ -214,10 +218,3 @@ class KafkaPythonReader:
             partition
         ]
         return offset
-
-
-def _decoded(partition: TopicPartition, batch: Any) -> list[Record]:
-    try:
-        return decoded(partition, batch)
-    except AmcastError as error:
-        raise error.about(partition) from None

@@ -23,7 +23,7 @@ from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.messages import header_name
 
-_LOG_APPEND_TIME = 1  # the timestamp type of a batch that the broker stamped
+LOG_APPEND_TIME = 1  # the timestamp type of a batch that the broker stamped
 _VARINT_BITS_MAX = 63  # the largest shift of a 64-bit number's last 7 bits
 
 
@@ -79,12 +79,8 @@ def _first_offset(aborted: Any) -> int:
     return offset
 
 
-def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
-    """Decode a batch's records.
-
-    Raises `AmcastError` if the batch cannot be decompressed, `ProtocolViolation` if its bytes are
-    malformed, and no other error.
-    """
+def decompress(partition: TopicPartition, batch: Any) -> None:
+    """Decompress a batch, if it is not yet; raises `AmcastError` if that fails."""
     try:
         batch._maybe_uncompress()  # noqa: SLF001 - there is no other way to the bytes
     except Exception as error:
@@ -92,8 +88,17 @@ def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
         raise AmcastError(
             f"The records of {partition.topic}/{partition.partition} at offset "
             f"{batch.base_offset} cannot be decompressed: {error}."
-        ) from error
-    append_time = batch.timestamp_type == _LOG_APPEND_TIME
+        ).about(partition) from error
+
+
+def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
+    """Decode a batch's records.
+
+    Raises `AmcastError` if the batch cannot be decompressed, `ProtocolViolation` if its bytes are
+    malformed, and no other error.
+    """
+    decompress(partition, batch)
+    append_time = batch.timestamp_type == LOG_APPEND_TIME
     try:
         return _records(
             bytes(batch._buffer),  # noqa: SLF001
@@ -107,7 +112,7 @@ def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
         raise ProtocolViolation(
             f"The records of {partition.topic}/{partition.partition} at offset {batch.base_offset} "
             f"are malformed: {error}."
-        ) from error
+        ).about(partition) from error
 
 
 class _Malformed(ValueError):

@@ -1,8 +1,9 @@
 """The librdkafka driver: the fast data path.
 
 Only this folder imports the package `confluent_kafka`. Its callers get this project's values and
-errors only. Single requests (ends, committed offsets) and watchers go to another driver, the
-*delegate*: librdkafka's own calls for them are slower, or block without a time-out.
+errors only. Single requests (ends, committed offsets), watchers and joint appenders go to another
+driver, the *delegate*: librdkafka's own calls are slower, or block without a time-out, and it has
+none that sends the records of two partitions by one request.
 
     settings.py     the settings that producers and consumers share
     appender.py     the idempotent producer and the thread that serves its callbacks

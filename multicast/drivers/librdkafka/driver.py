@@ -17,8 +17,11 @@ from multicast.drivers.librdkafka.settings import librdkafka_settings
 from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
+    Appender,
+    Beside,
     DirectAppender,
     Driver,
+    Reader,
     TopicPartition,
     Watcher,
 )
@@ -27,7 +30,8 @@ from multicast.drivers.protocol import (
 class LibrdkafkaDriver:
     """Access to one cluster; `delegate` is a driver to the same cluster, and is closed with it.
 
-    `request_timeout_s` bounds each request, `delivery_timeout_s` the time to an append's outcome.
+    `request_timeout_s` bounds each request, `delivery_timeout_s` the time to an append's outcome;
+    the delegate should have the same two.
     """
 
     def __init__(
@@ -93,8 +97,10 @@ class LibrdkafkaDriver:
             delivery_timeout_s=self._delivery_timeout_s,
         )
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> LibrdkafkaReader:
-        """Open a reader with its own consumer."""
+    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
+        """Open a reader with its own consumer; without `ahead` one of the delegate."""
+        if not ahead:  # librdkafka's threads fetch whether somebody polls or not
+            return self._delegate.reader(starts, ahead=False)
         settings = {
             **self._settings,
             "group.id": "amcast-unjoined",  # a setting that librdkafka requires; never joined
@@ -118,6 +124,10 @@ class LibrdkafkaDriver:
         }
         return LibrdkafkaReader(settings, starts, self._delegate, timeout_s=self._timeout_s)
 
+    def column_reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
+        """Open a column reader of the delegate, as librdkafka gives an object for each message."""
+        return self._delegate.column_reader(starts)
+
     def watcher(
         self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
     ) -> Watcher:
@@ -127,6 +137,10 @@ class LibrdkafkaDriver:
     def direct_appender(self) -> DirectAppender | None:
         """Open a direct appender of the delegate."""
         return self._delegate.direct_appender()
+
+    def joint_appender(self, *, beside: Beside | None = None) -> Appender | None:
+        """Open a joint appender of the delegate: librdkafka sends each partition by itself."""
+        return self._delegate.joint_appender(beside=beside)
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""

@@ -24,6 +24,7 @@ from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
     AppendOutcome,
+    Beside,
     Fetched,
     Headers,
     TopicPartition,
@@ -156,9 +157,18 @@ class MemoryDriver:
         """Give what a new appender calls with each append; a subclass may give each its own."""
         return self._step
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
+    def reader(
+        self,
+        starts: Mapping[TopicPartition, int],
+        *,
+        ahead: bool = True,  # noqa: ARG002 - a parameter of the other drivers
+    ) -> MemoryReader:
         """Open a reader."""
         return MemoryReader(self.log, starts)
+
+    def column_reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
+        """Open a reader: here, columns would save nothing."""
+        return self.reader(starts)
 
     def watcher(
         self,
@@ -171,6 +181,13 @@ class MemoryDriver:
 
     def direct_appender(self) -> None:
         """Return None: the appender is already direct."""
+
+    def joint_appender(
+        self,
+        *,
+        beside: Beside | None = None,
+    ) -> None:
+        """Return None: no request goes to this log."""
 
     def close(self) -> None:
         """Do nothing: the log outlives its drivers."""

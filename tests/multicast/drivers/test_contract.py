@@ -15,21 +15,18 @@ from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, Trim
 from tests.helpers.driver_worlds import (
     PATIENCE_S,
     REAL,
-    MemoryWorld,
-    RealWorld,
     append_all,
     read,
     values,
     watch,
+    world_of,
 )
+from tests.helpers.system import until
 
 
-@pytest.fixture(params=["memory", *REAL])
+@pytest.fixture(params=["memory", *REAL, "columns"])
 def world(request):
-    if request.param == "memory":
-        made = MemoryWorld()
-    else:
-        made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
+    made = world_of(request.param, lambda: request.getfixturevalue("kafka_cluster").bootstrap)
     yield made
     made.close()
 
@@ -179,7 +176,8 @@ def test_a_poll_hands_out_no_more_than_asked_and_lets_every_log_have_its_turn(
     deadline = time.monotonic() + PATIENCE_S
     while len(got[a]) + len(got[b]) < 1100 and time.monotonic() < deadline:
         fetched = reader.poll(1.0, records_max=7)
-        assert sum(len(part.records) for part in fetched) <= 7
+        if world.polls_exactly:
+            assert sum(len(part.records) for part in fetched) <= 7
         for part in fetched:
             got[part.partition] += part.records
             assert part.position >= part.records[-1].offset + 1
@@ -321,7 +319,9 @@ def test_the_position_passes_markers_and_aborted_records(world, driver, opened):
     append_all(appender, partition, [b"0"])
     committed = world.transaction()
     assert committed.append(partition, b"1") == 1
-    committed.commit()  # the marker is 2
+    committed.commit()
+    # A broker answers before its marker, 2, is in the log.
+    until(lambda: driver.last_stable_offsets([partition]) == {partition: 3}, "the marker")
     aborted = world.transaction()
     assert aborted.append(partition, b"aborted") == 3
     aborted.abort()  # the marker is 4
@@ -478,23 +478,13 @@ def test_a_watcher_does_without_bells_that_do_not_exist(world, driver, opened):
     assert watch(watcher, {partition: 1}) == {partition: 1}
 
 
-def test_a_watcher_tells_of_an_append_soon(world, driver, opened):
+def test_an_append_ends_the_long_poll_of_a_watcher(world, driver, opened):
     (partition,) = world.topic()
     appender, watcher = opened(driver.appender()), opened(driver.watcher({partition: 0}))
+    watcher._wait_s = 10 * PATIENCE_S  # of a real one: who waits for its end comes too late
     watch(watcher, {partition: 0})
-    appended_at, waits_s = [], []
-
-    def write():
-        append_all(appender, partition, [b"x"])
-        appended_at.append(time.monotonic())
-
     for number in range(15):
-        thread = threading.Timer(0.02, write)
+        thread = threading.Timer(0.02, append_all, [appender, partition, [b"x"]])
         thread.start()
         watch(watcher, {partition: number + 1})
-        told_at = time.monotonic()
         thread.join()
-        waits_s.append(told_at - appended_at[-1])
-    # One that only looks now and then, or when its long poll of 0.5 s ends, would need longer for
-    # all but few; that a busy machine delays a few says nothing.
-    assert sorted(waits_s)[len(waits_s) // 2] < 0.25, waits_s

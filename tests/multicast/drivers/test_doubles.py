@@ -35,12 +35,6 @@ def opened_bare(behind):
     return Bare(cluster, proxy.bootstrap, delivery_timeout_s=DELIVERY_S)
 
 
-@pytest.fixture
-def bare(behind):
-    with closed(behind, opened_bare(behind)) as world:
-        yield world
-
-
 @pytest.fixture(params=["librdkafka", "kafka-python"])
 def ours(behind, request):
     cluster, proxy, _ = behind
@@ -83,8 +77,8 @@ def append_two_of_which_the_first_is_given_up(behind, world):
     held = spoil(behind, world, Action.HOLD_ANSWER, partition, nth=None)
     began = time.monotonic()
     world.append(partition, b"first")
+    until(held.answered.is_set, "a record that is stored")
     until(lambda: time.monotonic() > began + DELIVERY_S / 2, "half of the time-out")
-    assert held.answered.is_set()
     world.append(partition, b"second")
     until(world.failed, "the first append's time-out")
     held.release()
@@ -164,9 +158,14 @@ def append_one_that_is_refused_while_another_is_in_doubt(behind, world):
     return partition, narrow
 
 
-def test_a_bare_producer_stores_twice_what_is_in_doubt_when_another_record_is_refused(behind, bare):
-    partition, _ = append_one_that_is_refused_while_another_is_in_doubt(behind, bare)
-    assert bare.copies(partition)[b"in doubt"] > 1, MENDED
+def test_a_bare_producer_stores_twice_what_is_in_doubt_when_another_record_is_refused(behind):
+    for _ in range(TRIES):  # on a busy machine the record in doubt may time out before the refusal
+        with closed(behind, opened_bare(behind)) as bare:
+            partition, _ = append_one_that_is_refused_while_another_is_in_doubt(behind, bare)
+            copies = bare.copies(partition)
+        if copies[b"in doubt"] > 1:
+            return
+    pytest.fail(MENDED)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def test_a_reader_whose_broker_named_none_continues_at_its_positions(kafka_clust
     assert before == {0}
     assert records[0] == list(enumerate(values))[3:]
     assert records[1] == list(enumerate(values))
-    assert replaced == 1, "librdkafka keeps its brokers now: say so in docs/hazards.md"
+    # Again, where the next client asked before the broker named itself.
+    assert replaced >= 1, "librdkafka keeps its brokers now: say so in docs/hazards.md"
 
 
 def test_a_reader_whose_broker_is_away_keeps_its_client(behind, topic):

@@ -1,0 +1,411 @@
+"""Appends records of several Kafka partitions by one Produce request to each leader, idempotently.
+
+librdkafka sends each partition's records by a request of its own. Here a message and what belongs
+to it, such as its ticket in an order partition, share a request wherever one broker leads both
+partitions: the broker stores both and then completes the waiting fetches once.
+
+    caller   puts records into the queues and writes the request to the socket itself, unless
+             `requests_max` requests to that broker have no answer yet
+    reader   a thread: reads the answers, sends what came meanwhile as the next request, watches the
+             time limits, and calls all `done`
+    keeper   a thread that gets the producer ID, leaders and sockets (`keeper.py`)
+
+What blocks: the constructor (it connects), `prepare`, `flush` and `close`, all with a time limit.
+An append blocks only for the lock, which nobody holds while waiting; a record is copied two or
+three times (a single one of 64 kB or more once) and written to a socket that does not block. There
+is no compression.
+
+`partition_appends.py` says what is sent again, and when an outcome is unknown.
+
+Invariant: `done` is called exactly once for each record, in the order of the appends to a
+partition, on the reader's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
+from multicast.drivers.kafka_python.connection import Connection
+from multicast.drivers.kafka_python.joint.dispatcher import (
+    Dispatcher,
+    Limits,
+    Prepared,
+    prepared,
+    queued,
+)
+from multicast.drivers.kafka_python.joint.keeper import Keeper, Lacking
+from multicast.drivers.kafka_python.joint.link import Link
+from multicast.drivers.kafka_python.joint.partition_appends import REQUESTS_MAX, Done, Settled
+from multicast.drivers.kafka_python.record_batch import ProducerIdentity
+from multicast.drivers.protocol import (
+    CLOSE_TIMEOUT_S,
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    AppendOutcome,
+    Beside,
+    Headers,
+    JointRecord,
+    TopicPartition,
+    append_each,
+)
+from multicast.errors import (
+    AmcastError,
+    AppendNotAuthorized,
+    BufferFull,
+    ClusterUnreachable,
+    NotAuthorized,
+    UsageError,
+)
+
+_LOG = logging.getLogger("amcast.kafka_python")
+# Two keep a broker busy while an answer is on its way; with one, each round trip is idle time, and
+# with more, records are divided among more and smaller requests.
+_REQUESTS_MAX = 2
+# Of a batch: just below Kafka's default of max.message.bytes. A larger record goes alone.
+_BATCH_BYTES_MAX = 1_000_000
+# Of a request: well below socket.request.max.bytes, above which a broker closes the connection.
+_REQUEST_BYTES_MAX = 32 * 1024 * 1024
+# The period of the time limits: little beside a delivery time-out of 30 s, and an idle appender
+# needs microseconds for it.
+_TICK_S = 0.25
+_RECEIVING = select.POLLIN
+_SENDING = select.POLLIN | select.POLLOUT
+# For the ends of the threads, which take milliseconds unless the process is overloaded.
+_END_S = 1.0
+
+
+class JointAppender:
+    """An idempotent producer (acks=all), for any thread, over sockets of its own.
+
+    `beside` is what `Driver.joint_appender` describes. Its own records cause no further call. A
+    record is counted once, also if it is sent again.
+
+    `timeout_s` bounds a request, `delivery_timeout_s` the time to an outcome, both in seconds.
+    `requests_max` (1 to 5) bounds the requests in flight to each broker, `request_bytes_max` their
+    size (max.request.size). Raises `ClusterUnreachable` and `AccessDenied` as a driver does.
+    """
+
+    def __init__(
+        self,
+        open_connection: Callable[[], Connection],
+        *,
+        timeout_s: float,
+        delivery_timeout_s: float,
+        beside: Beside | None = None,
+        requests_max: int = _REQUESTS_MAX,
+        request_bytes_max: int = _REQUEST_BYTES_MAX,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+    ) -> None:
+        if not 1 <= requests_max <= REQUESTS_MAX:
+            raise UsageError(f"requests_max is {requests_max}; give 1 to {REQUESTS_MAX}.")
+        connection = open_connection()
+        self._bootstrap = connection.bootstrap
+        self._timeout_s = timeout_s
+        self._request_bytes_max = request_bytes_max
+        self._in_flight_max = in_flight_max
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._lock = threading.Lock()  # of what follows
+        self._idle = threading.Condition(self._lock)  # nothing is unsettled, or `ready` changed
+        self._needs = threading.Condition(self._lock)  # the keeper has work
+        self._dispatcher = Dispatcher(
+            str(connection.manager.config["client_id"]),
+            connection.access,
+            Limits(
+                timeout_s, delivery_timeout_s, requests_max, request_bytes_max, _BATCH_BYTES_MAX
+            ),
+            beside,
+            wake=self._wake,
+            need=self._needs.notify,
+        )
+        self._refusals: dict[TopicPartition, AmcastError] = {}
+        self._closed = False
+        self._ended = False
+        self._tick_at = 0.0
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._poll = select.poll()  # only the reader's thread uses it
+        self._poll.register(self._woken, select.POLLIN)
+        self._polled: dict[int, Link] = {}  # by file descriptor
+        self._reader = threading.Thread(target=self._read, name="amcast-joint", daemon=True)
+        self._keeper = Keeper(connection, self)
+        self._reader.start()
+        self._keeper.thread.start()
+
+    def append(
+        self,
+        partition: TopicPartition,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        done: Done,
+    ) -> None:
+        """Start an append and return without waiting for its outcome; see `append_together`."""
+        self._start(((partition, queued(value, key, headers, done)),))
+
+    def append_all(
+        self,
+        partition: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        done: Callable[[int, AppendOutcome], None],
+    ) -> int:
+        """Start one append after another until the buffer is full."""
+        return append_each(self, partition, values, keys=keys, headers=headers, done=done)
+
+    def append_together(self, records: Sequence[JointRecord]) -> None:
+        """Start appends; those whose partitions have the same leader go in one request.
+
+        They are not atomic: each record has its own outcome, and `done` gets it within about the
+        delivery time-out. Records for one partition that do not fit in its batch (1 MB) go on in
+        the next request. Raises, and starts nothing: `BufferFull` if there is no room, `UsageError`
+        if the appender is closed, or if the records together are too large for a request.
+        """
+        self._start(prepared(records))
+
+    def ready(self, partition: TopicPartition) -> bool:
+        """Return whether an append to this Kafka partition would be sent now without any wait."""
+        with self._lock:
+            return self._dispatcher.is_ready(self._dispatcher.appends(partition))
+
+    def prepare(self, partition: TopicPartition) -> None:
+        """Wait until `ready`, for some seconds at most; raises why an append would fail."""
+        with self._lock:
+            dispatcher = self._dispatcher
+            appends = dispatcher.appends(partition)
+            self._refusals.pop(partition, None)
+            dispatcher.mark(appends)
+            self._idle.wait_for(
+                lambda: dispatcher.is_ready(appends) or partition in self._refusals or self._ended,
+                min(2 * UNKNOWN_TOPIC_S, self._timeout_s),
+            )
+            if partition in self._refusals:
+                raise self._refusals[partition]
+            if not dispatcher.is_ready(appends):
+                why = f" ({dispatcher.trouble})" if dispatcher.trouble else ""
+                raise ClusterUnreachable(
+                    f"No leader of {appends.name} at {self._bootstrap} can be reached{why}."
+                )
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every append so far has its outcome; return False if time ran out.
+
+        From within `done` it does not wait.
+        """
+        with self._lock:
+            if threading.current_thread() is self._reader:
+                timeout_s = 0.0
+            return self._idle.wait_for(lambda: not self._dispatcher.unsettled, timeout_s)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Flush for at most `timeout_s`, then settle the remaining appends, and end the threads.
+
+        Those that were sent have an unknown outcome then; the others are certainly not stored.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.flush(timeout_s)
+        with self._lock:
+            self._ended = True
+            self._needs.notify_all()
+            self._idle.notify_all()
+            self._wake()
+        if threading.current_thread() is not self._reader:
+            self._reader.join(_END_S)
+            self._keeper.thread.join(_END_S)
+
+    def _start(self, records: Prepared) -> None:
+        size = 0
+        for _, record in records:
+            size += record.size
+        if size > self._request_bytes_max:
+            raise UsageError(
+                f"Records of {size} bytes for {records[0][0].topic} do not fit in a request of "
+                f"{self._request_bytes_max} bytes (max.request.size); send smaller ones."
+            )
+        with self._lock:
+            self._check_room(len(records), size)
+            self._dispatcher.add(records, size, time.monotonic())
+
+    def _check_room(self, count: int, size: int) -> None:
+        if self._closed:
+            raise UsageError("This appender is closed; open another one.")
+        unsettled, taken = self._dispatcher.unsettled, self._dispatcher.unsettled_bytes
+        full = unsettled and taken + size > self._in_flight_bytes_max
+        if full or unsettled + count > self._in_flight_max:
+            raise BufferFull(
+                f"{unsettled} appends ({taken} bytes) to {self._bootstrap} are in flight; wait for "
+                f"some outcomes, then append again."
+            )
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # enough bytes wait there, or the reader has ended
+            self._waker.send(b"\0")
+
+    # -- what the keeper brings -------------------------------------------------------------
+
+    def wanted(self, timeout_s: float | None) -> Lacking | None:
+        """Wait until something is wanted, at most `timeout_s`; None once the appender has ended."""
+        with self._lock:
+            if timeout_s is None:
+                self._needs.wait_for(lambda: self._ended or any(self._lacking()))
+            elif timeout_s > 0 and not self._ended:
+                self._needs.wait(timeout_s)
+            return None if self._ended else self._lacking()
+
+    def identified(self, identity: ProducerIdentity) -> None:
+        """Take the producer's ID."""
+        with self._lock:
+            self._dispatcher.identity = identity
+            for appends in self._dispatcher.partitions.values():
+                appends.identity = appends.identity or identity
+                self._dispatcher.mark(appends)
+            self._go_on()
+
+    def led(self, leaders: Mapping[TopicPartition, int]) -> None:
+        """Take the leaders of partitions."""
+        with self._lock:
+            for partition, leader in leaders.items():
+                appends = self._dispatcher.partitions[partition]
+                self._dispatcher.leaderless.pop(appends, None)
+                self._refusals.pop(partition, None)
+                if appends.leader is None:
+                    appends.leader = leader
+                self._dispatcher.mark(appends)
+            self._go_on()
+
+    def connected(self, node: int, opened: socket.socket) -> None:
+        """Take an open socket to a broker."""
+        with self._lock:
+            if self._ended or node in self._dispatcher.links:
+                opened.close()
+                return
+            self._dispatcher.links[node] = Link(node, opened)
+            for appends in self._dispatcher.partitions.values():
+                if appends.leader == node:
+                    self._dispatcher.mark(appends)
+            self._wake()
+            self._go_on()
+
+    def failed(self, node: int | None, error: AmcastError) -> None:
+        """Take why there is no socket to a broker, or (None) no ID or no leader."""
+        with self._lock:
+            self._dispatcher.trouble = str(error).rstrip(".")
+            if node is not None:
+                self._dispatcher.lose_leader(node)
+            elif isinstance(error, NotAuthorized) and self._dispatcher.identity is None:
+                for appends in self._dispatcher.partitions.values():
+                    self._refuse(appends.partition, AppendNotAuthorized(str(error)))
+
+    def refused(self, partition: TopicPartition, error: AmcastError) -> None:
+        """Take why appends to a partition are refused; the next one asks again."""
+        with self._lock:
+            self._refuse(partition, error)
+
+    def _refuse(self, partition: TopicPartition, error: AmcastError) -> None:
+        self._refusals[partition] = error
+        self._dispatcher.refuse(self._dispatcher.partitions[partition], error)
+        self._idle.notify_all()
+
+    def _lacking(self) -> Lacking:
+        dispatcher = self._dispatcher
+        nodes = {appends.leader: None for appends in dispatcher.partitions.values()}
+        return Lacking(
+            dispatcher.identity is None and bool(dispatcher.partitions),
+            [appends.partition for appends in dispatcher.leaderless],
+            [node for node in nodes if node is not None and node not in dispatcher.links],
+        )
+
+    def _go_on(self) -> None:
+        self._dispatcher.send_all(time.monotonic())
+        self._idle.notify_all()
+
+    # -- the reader's thread ----------------------------------------------------------------
+
+    def _read(self) -> None:
+        while True:
+            ready = self._poll.poll(1000 * _TICK_S)
+            with self._lock:
+                if self._ended:
+                    break
+                try:
+                    self._take_events(ready)
+                except Exception:  # noqa: BLE001
+                    # Only a defect comes here. Every record must get its outcome.
+                    _LOG.exception("a joint appender ends because of a defect")
+                    self._closed = self._ended = True
+                    self._needs.notify_all()
+                    break
+                outcomes = self._taken_outcomes()
+            self._report(outcomes)
+        with self._lock:
+            self._dispatcher.end("the appender was closed")
+            outcomes = self._taken_outcomes()
+        self._report(outcomes)
+        self._woken.close()
+        self._waker.close()
+
+    def _take_events(self, ready: Sequence[tuple[int, int]]) -> None:
+        dispatcher = self._dispatcher
+        for descriptor, _ in ready:
+            link = self._polled.get(descriptor)
+            if link is None:
+                self._woken.recv(1024)
+                continue
+            if link.unsent:
+                link.continue_sending()
+            dispatcher.receive(link)
+        now = time.monotonic()
+        if now >= self._tick_at:
+            self._tick_at = now + _TICK_S
+            dispatcher.enforce_limits(now)
+        dispatcher.send_all(now)
+        for link in list(dispatcher.links.values()):
+            if link.broken:
+                self._forget(link)
+            elif link.polled_events != (events := _SENDING if link.unsent else _RECEIVING):
+                # It is ready once an answer comes, or there is room for the rest of a request.
+                self._poll.register(link.socket, events)
+                self._polled[link.socket.fileno()] = link
+                link.polled_events = events
+
+    def _forget(self, link: Link) -> None:
+        if link.polled_events:
+            self._poll.unregister(link.socket)
+            del self._polled[link.socket.fileno()]
+        self._dispatcher.drop(link)
+
+    def _taken_outcomes(self) -> list[Settled]:
+        outcomes, self._dispatcher.outcomes = self._dispatcher.outcomes, []
+        return outcomes
+
+    def _report(self, outcomes: Sequence[Settled]) -> None:
+        """Call each `done`, without the lock."""
+        if not outcomes:
+            return
+        size = 0
+        for record, outcome in outcomes:
+            size += record.size
+            try:
+                record.done(outcome)
+            except Exception:  # noqa: BLE001
+                # The exception would end the reader.
+                _LOG.exception("the callback for an append's outcome failed")
+        with self._lock:
+            self._dispatcher.unsettled_bytes -= size
+            self._dispatcher.unsettled -= len(outcomes)
+            if not self._dispatcher.unsettled:
+                self._idle.notify_all()

@@ -1,0 +1,283 @@
+"""Sends the records of all partitions over the links, and takes answers. Not thread-safe.
+
+    leaderless   partitions whose leader is unknown or no longer leads
+    link.ready   partitions that may have something to send on this link
+    outcomes     what the appender must report to its callers
+
+Nothing here waits; the appender calls it under its lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kafka import errors as kafka_errors
+
+from multicast.drivers.access import Access
+from multicast.drivers.kafka_python.joint.link import Link, SentBatch
+from multicast.drivers.kafka_python.joint.outbox import first_groups
+from multicast.drivers.kafka_python.joint.partition_appends import (
+    Done,
+    PartitionAppends,
+    QueuedRecord,
+    Settled,
+)
+from multicast.drivers.kafka_python.joint.request import settings
+from multicast.drivers.kafka_python.record_batch import (
+    NO_HEADERS,
+    RECORD_BYTES,
+    ProducerIdentity,
+    written_headers,
+)
+from multicast.drivers.protocol import Beside, Headers, JointRecord, TopicPartition
+from multicast.errors import AmcastError, AppendNotStored, UsageError
+
+_LOG = logging.getLogger("amcast.kafka_python")
+
+
+Prepared = Sequence[tuple[TopicPartition, QueuedRecord]]
+
+
+class Limits(NamedTuple):
+    """The limits of requests; times are in seconds, and `requests_max` is for each broker."""
+
+    timeout_s: float
+    delivery_timeout_s: float
+    requests_max: int
+    request_bytes_max: int
+    batch_bytes_max: int
+
+
+def queued(value: bytes | None, key: bytes | None, headers: Headers, done: Done) -> QueuedRecord:
+    """Encode the headers of a record, and count its bytes; `UsageError` if they are no bytes."""
+    written = written_headers(headers) if headers else NO_HEADERS
+    size = RECORD_BYTES + len(written)
+    for content in (value, key):
+        if isinstance(content, bytes):
+            size += len(content)
+        elif content is not None:
+            raise UsageError(f"A key or value is {type(content).__name__}; give bytes or None.")
+    return QueuedRecord(size, value, key, written, done)
+
+
+def prepared(records: Sequence[JointRecord]) -> Prepared:
+    """Prepare records to be queued; see `queued`."""
+    return [
+        (partition, queued(value, key, headers, done))
+        for partition, value, done, key, headers in records
+    ]
+
+
+class Dispatcher:
+    """All partitions and links of an appender; `wake` makes the reader look at the links."""
+
+    def __init__(
+        self,
+        client_id: str,
+        access: Access,
+        limits: Limits,
+        beside: Beside | None,
+        *,
+        wake: Callable[[], None],
+        need: Callable[[], None],
+    ) -> None:
+        self._settings = settings(client_id, timeout_ms=int(1000 * limits.timeout_s))
+        self._access = access
+        self._limits = limits
+        self._beside = beside
+        self._wake = wake
+        self._need = need  # tells the keeper that something is lacking
+        self._groups = 0
+        self.identity: ProducerIdentity | None = None
+        self.partitions: dict[TopicPartition, PartitionAppends] = {}
+        self.leaderless: dict[PartitionAppends, None] = {}
+        self.links: dict[int, Link] = {}
+        self.outcomes: list[Settled] = []
+        self.trouble = ""  # the last reason why something could not be sent
+        self.unsettled = 0  # records that were taken and whose `done` has not returned
+        self.unsettled_bytes = 0
+
+    # -- what to send -----------------------------------------------------------------------
+
+    def add(self, records: Prepared, size: int, now: float) -> None:
+        """Queue a group of records of this size, and send what may be sent."""
+        self._enqueue(records, size, now)
+        self.send_all(now)
+
+    def appends(self, partition: TopicPartition) -> PartitionAppends:
+        """Return the appends to a partition, from now on with a leader if it has one."""
+        appends = self.partitions.get(partition)
+        if appends is None:
+            limits = self._limits
+            appends = PartitionAppends(
+                partition,
+                requests_max=limits.requests_max,
+                batch_bytes_max=limits.batch_bytes_max,
+            )
+            appends.identity = self.identity
+            self.partitions[partition] = appends
+            self.mark(appends)
+        return appends
+
+    def is_ready(self, appends: PartitionAppends) -> bool:
+        """Return whether a record would be sent now."""
+        return appends.identity is not None and appends.leader in self.links
+
+    def mark(self, appends: PartitionAppends) -> None:
+        """Note that a partition changed."""
+        if appends.leader is None:
+            if appends not in self.leaderless:
+                self.leaderless[appends] = None
+                self._need()
+        elif appends.leader in self.links:
+            self.links[appends.leader].ready[appends] = None
+
+    def send_all(self, now: float) -> None:
+        """Send what waits for any broker, as far as requests may be in flight."""
+        # Twice, because what goes beside a broker's records may be due at one before it.
+        for link in 2 * list(self.links.values()):
+            while link.ready and link.may_send(self._limits.requests_max):
+                batches = self._next_batches(link, now)
+                if not batches:
+                    break
+                link.send(batches, self._settings, now)
+                if link.broken or link.unsent:
+                    self._wake()
+
+    def _enqueue(self, records: Prepared, size: int, now: float) -> list[PartitionAppends]:
+        self._groups += 1
+        self.unsettled += len(records)
+        self.unsettled_bytes += size
+        changed = []
+        for partition, record in records:
+            record.number, record.group_bytes, record.since = self._groups, size, now
+            appends = self.partitions.get(partition) or self.appends(partition)
+            appends.enqueue(record)
+            self.mark(appends)
+            changed.append(appends)
+        return changed
+
+    def _next_batches(self, link: Link, now: float) -> list[SentBatch]:
+        batches = []
+        fresh = []
+        room = self._limits.request_bytes_max
+        for appends in list(link.ready):
+            if appends.leader != link.node or not appends.wants_to_send:
+                del link.ready[appends]
+                continue
+            again = appends.to_send_again() if room > 0 else None
+            if again is not None:
+                batches.append((appends, again))
+                room -= len(again.written)
+            elif appends.may_take():
+                fresh.append(appends)
+        if fresh and room > 0:
+            counts = first_groups(fresh, room)
+            if self._beside is not None:
+                self._add_beside(link, counts, now)
+            now_ms = time.time_ns() // 1_000_000
+            for appends, count in counts.items():
+                batches.append((appends, appends.take(count, now, now_ms)))
+                if not appends.queue:
+                    del link.ready[appends]
+        return batches
+
+    def _add_beside(self, link: Link, counts: dict[PartitionAppends, int], now: float) -> None:
+        """Queue what goes along with these records; it joins the request if it can."""
+        assert self._beside is not None
+        started = {}
+        for appends, count in counts.items():
+            first = appends.count_first(count)
+            if first:
+                started[appends.partition] = first
+        if not started:
+            return
+        try:
+            records = prepared(self._beside(started))
+        except Exception:  # noqa: BLE001
+            # The records themselves must go; their appends were accepted.
+            _LOG.exception("the callback for what is sent beside records failed")
+            return
+        size = 0
+        for _, record in records:
+            size += record.size
+            record.counted = True
+        for appends in self._enqueue(records, size, now):
+            fits = appends.leader == link.node and appends.may_take()
+            if fits and counts.get(appends, 0) == len(appends.queue) - 1:
+                counts[appends] = len(appends.queue)
+
+    # -- what becomes of it -----------------------------------------------------------------
+
+    def receive(self, link: Link) -> None:
+        """Take the answers that have arrived on a link."""
+        for appends, batch, code, offset in link.receive():
+            self.trouble = self._why(appends, code) if code else ""
+            appends.answered(batch, code, offset, self.trouble)
+            self._settle(appends)
+
+    def enforce_limits(self, now: float) -> None:
+        """Break links that do not answer, and settle records whose time is up."""
+        limits = self._limits
+        for link in self.links.values():
+            if link.overdue(now - limits.timeout_s):
+                link.broken = f"no answer came within {limits.timeout_s:g} s"
+        due = now - limits.delivery_timeout_s
+        trouble = f" ({self.trouble})" if self.trouble else ""
+        why = f"no broker acknowledged it within {limits.delivery_timeout_s:g} s{trouble}"
+        for appends in self.partitions.values():
+            if not appends.idle:
+                appends.expire(due, why)
+                self._settle(appends)
+                missed = AppendNotStored(f"{appends.name} does not hold the record: {why}.")
+                self.outcomes += appends.refuse_queue(missed, since=due)
+
+    def drop(self, link: Link) -> None:
+        """Close a broken link; what it has not answered is sent again."""
+        del self.links[link.node]
+        self.trouble = f"broker {link.node}: {link.broken}"
+        for appends, batch in link.close():
+            appends.unanswered(batch)
+            self._settle(appends)
+        self.lose_leader(link.node)
+
+    def lose_leader(self, node: int) -> None:
+        """Ask again who leads the partitions of a broker that cannot be reached."""
+        for appends in self.partitions.values():
+            if appends.leader == node:
+                appends.leader = None
+                self.mark(appends)
+
+    def refuse(self, appends: PartitionAppends, error: AmcastError) -> None:
+        """Settle the records of a queue; the next one asks again for the leader."""
+        self.leaderless.pop(appends, None)
+        self.outcomes += appends.refuse_queue(error)
+        if not appends.idle:
+            self.mark(appends)
+        self._wake()
+
+    def end(self, why: str) -> None:
+        """Close all links, and settle all records."""
+        for link in self.links.values():
+            for appends, batch in link.close():
+                appends.unanswered(batch)
+        self.links.clear()
+        for appends in self.partitions.values():
+            self.outcomes += appends.give_up(why)
+
+    def _why(self, appends: PartitionAppends, code: int) -> str:
+        error = kafka_errors.for_code(code)
+        if error is kafka_errors.TopicAuthorizationFailedError:
+            return self._access.lacking("Write", "topic", appends.partition.topic).rstrip(".")
+        return str(error.__name__)
+
+    def _settle(self, appends: PartitionAppends) -> None:
+        self.outcomes += appends.settled()
+        if appends.identity is None and self.identity is not None:
+            self.identity = None  # the epochs of the ID are used up
+            self._need()
+        if appends.leader is None or appends.wants_to_send:
+            self.mark(appends)

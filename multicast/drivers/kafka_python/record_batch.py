@@ -1,0 +1,122 @@
+"""Encodes Kafka's record batches (message format 2), without compression.
+
+`written_record` encodes one record, `written_batch` the batch of some. No socket and no clock may
+live here. The package's own encoder does the same for any format; appends over own sockets encode
+thousands of records a second, so small numbers come from a table.
+
+    record = length, attributes (1 byte), timestamp delta, offset delta, key, value, headers;
+    all but the attributes are zigzag varints, or bytes after their length as one; -1 is null
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from multicast.drivers.protocol import Headers
+
+_BATCH_HEAD = Struct(">qiibI")  # base offset, bytes that follow, leader epoch, magic, checksum
+_BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
+_UNCOUNTED = 12  # bytes of base offset and size, which the size does not include
+_COUNTED = _BATCH_HEAD.size + _BATCH.size - _UNCOUNTED
+_MAGIC = 2  # the version of the record format
+_NULL = b"\1"  # the length -1
+_FIRST = b"\0\0\0"  # no attributes, and both deltas are 0
+NO_HEADERS = b"\0"
+# The bytes of a batch without its records, and the most that a record's own lengths take.
+BATCH_BYTES = _BATCH_HEAD.size + _BATCH.size
+RECORD_BYTES = 30
+
+
+class ProducerIdentity(NamedTuple):
+    """By which a broker knows a batch that it has stored already (KIP-98)."""
+
+    producer: int
+    epoch: int
+
+
+NO_IDENTITY = ProducerIdentity(-1, -1)
+NO_SEQUENCE = -1  # Kafka's value for a batch without a producer
+
+
+def varint(number: int) -> bytes:
+    """Encode a number >= 0 as Kafka's zigzag varint."""
+    rest = number << 1
+    written = bytearray()
+    while rest > 0x7F:
+        written.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    written.append(rest)
+    return bytes(written)
+
+
+# Most deltas and lengths are small.
+_VARINTS = [varint(number) for number in range(1024)]
+
+
+def _varint(number: int) -> bytes:
+    return _VARINTS[number] if number < 1024 else varint(number)
+
+
+def _nullable(raw: bytes | None) -> bytes:
+    return _NULL if raw is None else _varint(len(raw)) + raw
+
+
+def written_headers(headers: Headers) -> bytes:
+    """Encode the end of a record: its headers, whose values may be null."""
+    if not headers:
+        return NO_HEADERS
+    parts = [_varint(len(headers))]
+    for name, value in headers:
+        parts += [_nullable(name.encode()), _nullable(value)]
+    return b"".join(parts)
+
+
+def written_record(
+    place: int, delta_ms: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
+) -> bytes:
+    """Encode a record: the number `place` of its batch, `delta_ms` >= 0 after the first one.
+
+    `headers` is what `written_headers` gives.
+    """
+    return b"".join(record_pieces(place, delta_ms, key, value, headers))
+
+
+def record_pieces(
+    place: int, delta_ms: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
+) -> tuple[bytes, ...]:
+    """Give what `written_record` gives, in pieces: a large value is not copied."""
+    start = b"\0" + _varint(delta_ms) + _varint(place) if place else _FIRST
+    start += _NULL if key is None else _nullable(key)
+    if value is None:
+        start, value = start + _NULL, b""
+    else:
+        start += _varint(len(value))
+    return _varint(len(start) + len(value) + len(headers)), start, value, headers
+
+
+def written_batch(
+    records: Sequence[bytes],
+    first_ms: int,
+    last_ms: int,
+    identity: ProducerIdentity = NO_IDENTITY,
+    sequence: int = NO_SEQUENCE,
+    *,
+    in_pieces: bool = False,
+) -> bytes:
+    """Encode a batch of at least one record, whose times are from `first_ms` to `last_ms`.
+
+    `sequence` is the number of the first record among those of the producer in this partition. With
+    `in_pieces`, `records` are the pieces of one record, which are copied once.
+    """
+    count, (producer, epoch) = 1 if in_pieces else len(records), identity
+    head = _BATCH.pack(0, count - 1, first_ms, last_ms, producer, epoch, sequence, count)
+    if not in_pieces:
+        records = (b"".join(records),)  # a call for each of many records would take longer
+    checksum, size = crc32c(head), 0
+    for record in records:
+        checksum, size = crc32c(record, checksum), size + len(record)
+    return b"".join((_BATCH_HEAD.pack(0, _COUNTED + size, -1, _MAGIC, checksum), head, *records))

@@ -1,0 +1,287 @@
+"""What a collector writes under the ticket rule. No I/O, no clock: time comes as an argument.
+
+Nothing of an own log waits for a collector as long as its producers write tickets. The collector
+does what they leave undone: it orders messages without a ticket, fills offsets that a ticket
+promised in vain, corrects debts, holds logs with an open transaction, relays the parent's order,
+writes checkpoints, and ends the epoch.
+
+    end          of a log: its last stable offset, as this instance last saw it
+    patience     how long the collector leaves a message to its ticket. A log without tickets, one
+                 with a debt, and a held one get none
+    handed out   by this instance, perhaps still in flight
+
+Any number of instances may run at once: see `rule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multicast.order import Run
+from multicast.tickets.balance import WINDOW_TICKS, Balance
+from multicast.tickets.encoding import (
+    Correction,
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    StreamRecord,
+    Ticket,
+)
+from multicast.tickets.relay import Relay
+from multicast.tickets.rule import NotCounted, TicketStream
+
+
+@dataclass(frozen=True, slots=True)
+class TicketLimits:
+    """Bounds of one collector; times are in the caller's unit.
+
+    `lively`: for so long after a ticket a log counts as one with tickets. `rest`: how long an
+    imbalance must rest until it is believed. Between two checkpoints lie at most
+    `checkpoint_records` records and at least one in `checkpoint_time`, so that retention always
+    leaves one: it must be far shorter than what the order topic keeps.
+    """
+
+    patience: int
+    rest: int
+    lively: int
+    checkpoint_time: int
+    checkpoint_records: int = 16384
+    run_length_max: int = 1000  # offsets: a backlog of one log must not delay the others
+    runs_max: int = 512  # of a record
+    window_ticks: int = WINDOW_TICKS  # imbalances of so many ticks are judged together
+    # Holes are filled up to this many offsets beyond a log's end; more is a wrong record's work.
+    # A mad ticket of COUNT_MAX messages is below it.
+    fill_max: int = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class FillHole:
+    """While the high watermark of log `log` is below `below`, append a skip; then call `filled`."""
+
+    log: int
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Append this record to the own stream; call `append_failed` unless it is stored."""
+
+    record: StreamRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NameCheckpoint:
+    """Write to the control topic that the checkpoint record at this offset has counted.
+
+    Readers may begin there.
+    """
+
+    offset: int
+
+
+CollectorAction = FillHole | WriteRecord | NameCheckpoint
+
+
+class TicketCollector:
+    """One instance of a collector in one epoch.
+
+    `own` is the collector's stream, opened at a checkpoint or at the epoch's start; `parent` is its
+    parent's, opened at or before `own.state.parent_next`.
+    """
+
+    def __init__(
+        self, own: TicketStream, parent: TicketStream | None, limits: TicketLimits, now: int = 0
+    ) -> None:
+        self.own = own
+        self.limits = limits
+        self.relay = None if parent is None else Relay(own, parent)
+        self._ends: dict[int, int] = {}
+        self._hidden: dict[int, int] = {}  # logs with an open transaction: the end at the last tick
+        self._beyond_since: dict[int, int] = {}  # since when a log's end is above its position
+        self._ticket_time: dict[int, int] = {}  # when a ticket of the log last counted
+        self._handed_out: dict[int, int] = {}  # own logs: `upto` of the last ticket
+        self._balances: dict[int, Balance] = {}
+        self._corrections: dict[int, Correction] = {}
+        self._holes: dict[int, int] = {}
+        self._filling: set[int] = set()
+        self._fills: list[int] = []
+        self._freeze_after: Mapping[int, int] | None = None
+        self._freezing = False
+        self._mark_time = now  # when the mark last moved
+        self._checkpointing = -1  # the mark of the checkpoint that is in flight
+        self._saved: int | None = None
+
+    # -- events -----------------------------------------------------------------------------
+
+    def own_read(self, offset: int, raw: bytes | None, now: int) -> tuple[Run, ...] | NotCounted:
+        """Read the next record of our own stream, whoever wrote it; give its verdict."""
+        counted, mark = dict(self.own.counted), self.own.mark
+        judged = self.own.read(offset, raw)
+        if self.own.mark > mark:
+            self._mark_time = now
+        if isinstance(judged, NotCounted):
+            if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
+                self.append_failed()
+            return judged
+        for log, count in self.own.counted.items():
+            if count > counted[log]:
+                self._ticket_time[log] = now
+        for log in self._ends:
+            self._note_imbalance(log, now)
+        if self.relay is not None:
+            self.relay.own_moved()
+        return judged
+
+    def parent_read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+        """Read the next record of the parent's stream; not while `relay.full`. Give its verdict."""
+        assert self.relay is not None
+        return self.relay.parent_read(offset, raw)
+
+    def log_end(self, log: int, end: int, now: int) -> None:
+        """Report the end of an own log."""
+        self._ends[log] = max(end, self._ends.get(log, 0))
+        self._note_imbalance(log, now)
+
+    def append_failed(self) -> None:
+        """Report that an append failed or has an unknown outcome: hand all out again."""
+        if self.relay is not None:
+            self.relay.restart()
+        self._handed_out.clear()
+        self._freezing = False
+        self._checkpointing = -1
+
+    def tick(self, now: int, watermarks: Mapping[int, int] | None = None) -> None:
+        """Report that time has passed: judge holes, debts and transactions.
+
+        `watermarks` are the high watermarks of own logs, where they are known.
+        """
+        state, watermarks = self.own.state, watermarks or {}
+        for log, end in self._ends.items():
+            self._judge_hole(log, end)
+            hidden = watermarks.get(log, end) > end
+            rests = self._hidden.get(log) == end
+            held = hidden and (log in state.held or rests)
+            self._hidden.pop(log, None)
+            if hidden:
+                self._hidden[log] = end
+            amount = self._note_imbalance(log, now).judge(end)
+            number = state.corrections[log] + 1
+            if held != (log in state.held):
+                self._corrections[log] = Correction(log, number, 0, held)
+            elif amount and not hidden:
+                self._corrections[log] = Correction(log, number, amount)
+
+    def filled(self, log: int) -> None:
+        """Report that a fill has ended, whether or not it was successful."""
+        self._filling.discard(log)
+        self._holes.pop(log, None)
+
+    def freeze_after(self, positions: Mapping[int, int]) -> None:
+        """Freeze once each own log is ordered up to its position."""
+        self._freeze_after = {
+            log: end for log, end in positions.items() if log in self.own.shape.own
+        }
+
+    # -- actions ----------------------------------------------------------------------------
+
+    def step(self, now: int) -> list[CollectorAction]:
+        """Give the actions that are due."""
+        state = self.own.state
+        actions: list[CollectorAction] = [
+            FillHole(log, state.positions[log]) for log in self._fills
+        ]
+        self._fills.clear()
+        if self.own.checkpoint_at != self._saved:
+            self._saved = self.own.checkpoint_at
+            assert self._saved is not None
+            actions.append(NameCheckpoint(self._saved))
+        if state.frozen or state.restored < self.own.shape.owed:
+            return actions
+        checkpoint_is_due = self._checkpoint_is_due(now)
+        while self.relay is not None:
+            relay = self.relay.due(even_empty=checkpoint_is_due)
+            if relay is None:
+                break
+            actions.append(WriteRecord(relay))
+        tickets = self._tickets(now)
+        if tickets or self._corrections:
+            corrections = tuple(self._corrections.values())
+            actions.append(WriteRecord(OwnRecord(tuple(tickets), corrections)))
+            self._corrections.clear()
+        if checkpoint_is_due:
+            self._checkpointing = self.own.mark
+            actions.append(WriteRecord(self.own.marked))
+        freeze = self._freeze()
+        if freeze is not None:
+            self._freezing = True
+            actions.append(WriteRecord(freeze))
+        return actions
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _note_imbalance(self, log: int, now: int) -> Balance:
+        state, end = self.own.state, self._ends[log]
+        imbalance = end - (state.positions[log] - state.debts[log])
+        number = state.corrections[log]
+        balance = self._balances.get(log)
+        if balance is None or balance.number != number:
+            rest, window = self.limits.rest, self.limits.window_ticks
+            balance = Balance(rest, number, imbalance, now, end, window)
+            self._balances[log] = balance
+        balance.note(imbalance, now)
+        return balance
+
+    def _judge_hole(self, log: int, end: int) -> None:
+        hole = self.own.state.positions[log] - end
+        if not 0 < hole <= self.limits.fill_max:
+            self._holes.pop(log, None)
+        elif self._holes.get(log) != end:
+            self._holes[log] = end
+        elif log not in self._filling:
+            self._filling.add(log)
+            self._fills.append(log)
+
+    def _tickets(self, now: int) -> list[Ticket]:
+        """Give tickets for what is due, the logs in turn."""
+        state, limits = self.own.state, self.limits
+        ahead: dict[int, int] = {}
+        for log, end in self._ends.items():
+            first = max(state.positions[log], self._handed_out.get(log, 0))
+            if end <= first:
+                self._beyond_since.pop(log, None)
+                continue
+            if first - state.positions[log] > 2 * limits.run_length_max * limits.runs_max:
+                continue  # enough is in flight
+            since = self._beyond_since.setdefault(log, now)
+            lively = now - self._ticket_time.get(log, -limits.lively) < limits.lively
+            waits = lively and not state.debts[log] and log not in state.held
+            if not (waits and self._freeze_after is None) or now - since >= limits.patience:
+                ahead[log] = first
+        tickets: list[Ticket] = []
+        while ahead and len(tickets) < limits.runs_max:
+            for log, first in list(ahead.items())[: limits.runs_max - len(tickets)]:
+                upto = min(self._ends[log], first + limits.run_length_max)
+                tickets.append(Ticket(log, 0, upto))
+                self._handed_out[log] = ahead[log] = upto
+                if upto == self._ends[log]:
+                    del ahead[log]
+        return tickets
+
+    def _checkpoint_is_due(self, now: int) -> bool:
+        own, limits = self.own, self.limits
+        if own.mark == self._checkpointing:
+            return False
+        late = now - self._mark_time >= limits.checkpoint_time
+        return late or own.offset_next - own.mark >= limits.checkpoint_records
+
+    def _freeze(self) -> FreezeRecord | None:
+        if self._freeze_after is None or self._freezing:
+            return None
+        state = self.own.state
+        if self.relay is not None and not (self.relay.done or self.relay.strayed):
+            return None
+        if any(state.positions[log] < end for log, end in self._freeze_after.items()):
+            return None
+        ends = [Position(log, end) for log, end in sorted(self._freeze_after.items())]
+        return FreezeRecord(state.parent_next, tuple(ends))

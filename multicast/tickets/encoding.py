@@ -1,0 +1,239 @@
+"""Order records of version 2 and their bytes. No I/O. A record has exactly one encoding.
+
+All numbers are big-endian, without padding. docs/protocol-2.md has the table.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from multicast.order import MAGIC, OFFSET_MAX
+from topology.tree import DIGEST_BYTES
+
+VERSION = 2  # of the bytes: `multicast.order` has version 1
+# Messages that one ticket counts: bounds what a producer that miscounts can do with one record.
+COUNT_MAX = 2**16
+# As in version 1, the tag has the place of `previous`: a program that knows version 1 only takes
+# the first record of the epoch for one that extends its state, and stops with `UnknownVersion`.
+_HEAD = struct.Struct(f">2sB{DIGEST_BYTES}sB")
+_OWN = struct.Struct(">HH")  # tickets, corrections
+_TICKET = struct.Struct(">IIQ")
+_CORRECTION = struct.Struct(">IIi?")
+_RELAY = struct.Struct(">QQH")
+_POSITION = struct.Struct(">IQ")
+_FREEZE = struct.Struct(">QH")
+_CHECKPOINT = struct.Struct(">QQIHH")  # mark, parent_next, restored, own logs, inherited logs
+_OWN_LOG = struct.Struct(">IQQI?")
+_MARK = MAGIC + bytes([VERSION])
+_TICKETS_AT = _HEAD.size + _OWN.size
+
+
+class Kind(enum.IntEnum):
+    """What an order record does."""
+
+    OWN = 1
+    RELAY = 2
+    FREEZE = 3
+    RESTORED = 4
+    CHECKPOINT = 5
+
+
+_OWN_KIND = int(Kind.OWN)
+
+
+class Ticket(NamedTuple):
+    """So many more messages of log number `log`; it ends at `upto` or later with them.
+
+    A collector's ticket has 0 messages.
+    """
+
+    log: int
+    messages: int
+    upto: int
+
+
+class Correction(NamedTuple):
+    """The `number`-th correction of a log, from 1: `amount` of its debt will not be paid.
+
+    A negative amount makes as many tickets count for nothing. While the last correction says
+    `held`, no producer's ticket of the log counts.
+    """
+
+    log: int
+    number: int
+    amount: int
+    held: bool = False
+
+
+class Position(NamedTuple):
+    """Offsets of log number `log` up to `upto` (exclusive)."""
+
+    log: int
+    upto: int
+
+
+class OwnLog(NamedTuple):
+    """What a checkpoint says of a log that enters the order in its stream."""
+
+    log: int
+    position: int
+    debt: int
+    corrections: int
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRecord:
+    """Tickets and corrections, in this order. Without both it only marks the stream's version."""
+
+    tickets: tuple[Ticket, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRecord:
+    """All that the parent's stream from `first` to below `next` ordered of the bag, in order."""
+
+    first: int
+    next: int
+    entries: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRecord:
+    """The restored runs number `first` to below `next`: what the last epoch's end left out."""
+
+    first: int
+    next: int
+    entries: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeRecord:
+    """Ends the stream, once it has reached these; `parent_next` is 0 without a parent."""
+
+    parent_next: int
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """The state after all records of the stream below offset `mark`; logs in rising order."""
+
+    mark: int
+    parent_next: int
+    restored: int
+    own: tuple[OwnLog, ...]
+    inherited: tuple[Position, ...]
+
+
+StreamRecord = OwnRecord | RelayRecord | RestoredRecord | FreezeRecord | CheckpointRecord
+
+
+class Unread(enum.Enum):
+    """Why bytes are not a record of a stream."""
+
+    FOREIGN = "it is not a record of this stream, epoch and version"
+    MALFORMED = "its bytes are malformed"
+
+
+def encode(tag: bytes, record: StreamRecord) -> bytes:
+    """Encode a record of the stream with this tag; `decode` gives back an equal one."""
+    match record:
+        case OwnRecord(tickets, corrections):
+            kind, parts = Kind.OWN, [_OWN.pack(len(tickets), len(corrections))]
+            parts += [_TICKET.pack(*ticket) for ticket in tickets]
+            parts += [_CORRECTION.pack(*correction) for correction in corrections]
+        case RelayRecord(first, end, entries) | RestoredRecord(first, end, entries):
+            kind = Kind.RELAY if isinstance(record, RelayRecord) else Kind.RESTORED
+            parts = [_RELAY.pack(first, end, len(entries))]
+            parts += [_POSITION.pack(*entry) for entry in entries]
+        case FreezeRecord(parent_next, positions):
+            kind, parts = Kind.FREEZE, [_FREEZE.pack(parent_next, len(positions))]
+            parts += [_POSITION.pack(*position) for position in positions]
+        case CheckpointRecord(mark, parent_next, restored, own, inherited):
+            kind = Kind.CHECKPOINT
+            parts = [_CHECKPOINT.pack(mark, parent_next, restored, len(own), len(inherited))]
+            parts += [_OWN_LOG.pack(*log) for log in own]
+            parts += [_POSITION.pack(*position) for position in inherited]
+    return _HEAD.pack(MAGIC, VERSION, tag, kind) + b"".join(parts)
+
+
+def tag_of(raw: bytes) -> bytes | None:
+    """Give the tag of a record of version 2, of whichever stream; None for any other bytes."""
+    is_record = len(raw) >= _HEAD.size and raw.startswith(_MARK)
+    return raw[len(_MARK) : _HEAD.size - 1] if is_record else None
+
+
+# A stream may have several readers in one process, as a collector and the consumers beside it.
+@functools.lru_cache(maxsize=4096)
+def decode(tag: bytes, raw: bytes) -> StreamRecord | Unread:
+    """Decode a record of the stream with this tag."""
+    if len(raw) < _HEAD.size or not raw.startswith(_MARK + tag):
+        return Unread.FOREIGN
+    if raw[_HEAD.size - 1] == _OWN_KIND and len(raw) >= _TICKETS_AT:
+        count, corrections = _OWN.unpack_from(raw, _HEAD.size)
+        if not corrections and len(raw) == _TICKETS_AT + count * _TICKET.size:
+            # Nearly every record: a producer's tickets, whose fields have one encoding each.
+            tickets = _TICKET.iter_unpack(raw[_TICKETS_AT:])
+            return OwnRecord(tuple([Ticket(*fields) for fields in tickets]))
+    try:
+        record = _decode(raw[_HEAD.size - 1], raw, _HEAD.size)
+        # One encoding: no spare bytes, no unusual truth values, no other order of a state's logs.
+        if encode(tag, record) == raw:
+            return record
+    except (struct.error, ValueError):
+        pass
+    return Unread.MALFORMED
+
+
+def _decode(kind: int, raw: bytes, place: int) -> StreamRecord:
+    match Kind(kind):
+        case Kind.OWN:
+            counts = _OWN.unpack_from(raw, place)
+            tickets, rest = _split(_TICKET, counts[0], raw[place + _OWN.size :])
+            corrections = _CORRECTION.iter_unpack(rest)
+            return OwnRecord(
+                tuple([Ticket(*fields) for fields in _TICKET.iter_unpack(tickets)]),
+                tuple([Correction(*fields) for fields in corrections]),
+            )
+        case Kind.FREEZE:
+            parent_next, _ = _FREEZE.unpack_from(raw, place)
+            return FreezeRecord(_below_2_63(parent_next), _positions(raw[place + _FREEZE.size :]))
+        case Kind.CHECKPOINT:
+            mark, parent_next, restored, own, _ = _CHECKPOINT.unpack_from(raw, place)
+            logs, rest = _split(_OWN_LOG, own, raw[place + _CHECKPOINT.size :])
+            record = CheckpointRecord(
+                _below_2_63(mark),
+                _below_2_63(parent_next),
+                restored,
+                tuple([OwnLog(*fields) for fields in _OWN_LOG.iter_unpack(logs)]),
+                _positions(rest),
+            )
+            for numbers in ([log.log for log in record.own], [log for log, _ in record.inherited]):
+                if numbers != sorted(set(numbers)):
+                    raise ValueError("its logs are not in rising order")
+            return record
+        case relay:
+            first, end, _ = _RELAY.unpack_from(raw, place)
+            entries = _positions(raw[place + _RELAY.size :])
+            shape = RelayRecord if relay is Kind.RELAY else RestoredRecord
+            return shape(first, _below_2_63(end), entries)
+
+
+def _split(entry: struct.Struct, count: int, raw: bytes) -> tuple[bytes, bytes]:
+    return raw[: count * entry.size], raw[count * entry.size :]
+
+
+def _positions(raw: bytes) -> tuple[Position, ...]:
+    return tuple([Position(log, _below_2_63(upto)) for log, upto in _POSITION.iter_unpack(raw)])
+
+
+def _below_2_63(offset: int) -> int:
+    if offset > OFFSET_MAX:
+        raise ValueError("an offset is out of range")
+    return offset

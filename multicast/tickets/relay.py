@@ -1,0 +1,132 @@
+"""What a collector relays of its parent's stream. No I/O, no clock.
+
+It also compares: after `parent_next` is relayed, our positions of inherited logs are the parent's
+at that offset. If not, some record, in this stream or in another, is wrong: the stream has strayed,
+and relays no more; `amcast topology recover` mends it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from multicast.order import ORDERED_MAX, Run
+from multicast.tickets.encoding import Position, RelayRecord
+from multicast.tickets.rule import NotCounted, TicketStream
+
+RELAYS_MAX = 2  # in flight, as `CollectorLimits.pending_max`
+ENTRIES_MAX = 512  # of a relay, as `CollectorLimits.runs_max`
+WAITING_MAX = 4096  # runs of the parent that are kept; bounds memory
+
+
+class Relay:
+    """The parent's order on its way into our own stream.
+
+    `parent` is the parent's stream, opened at or before `own.state.parent_next`.
+    """
+
+    def __init__(self, own: TicketStream, parent: TicketStream) -> None:
+        assert parent.offset_next <= own.state.parent_next
+        self._own = own
+        self.parent = parent
+        self._next = own.state.parent_next  # handed out up to here
+        # Of the parent: the record's offset, what it ordered of our bag, and how many offsets.
+        self._waiting: deque[tuple[int, Position, int]] = deque()
+        self._in_flight: deque[int] = deque()  # the `next` of each relay in flight
+        inherited = own.shape.inherited
+        # The parent's positions at own.state.parent_next, once it is read so far.
+        self._positions = {log: parent.state.positions[log] for log in inherited}
+        self.strayed = False
+        # Behind the last run that a recovery restores to the parent. Until it is relayed, our
+        # positions may be ahead: we have restored the same runs.
+        self._restored_at: int | None = None
+        self._note_restored()
+
+    @property
+    def full(self) -> bool:
+        """Whether the parent should not be read on, because our own stream lags behind it."""
+        return len(self._waiting) >= WAITING_MAX
+
+    @property
+    def done(self) -> bool:
+        """Whether all that the parent ordered before its freeze is relayed."""
+        parent = self.parent
+        return parent.state.frozen and self._own.state.parent_next >= parent.relevant_next
+
+    def parent_read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+        """Read the next record of the parent's stream; give its verdict."""
+        judged = self.parent.read(offset, raw)
+        self._note_restored()
+        if not isinstance(judged, NotCounted):
+            for log, first, end in judged:
+                if log in self._own.shape.inherited:
+                    self._waiting.append((offset, Position(log, end), end - first))
+        self.own_moved()
+        return judged
+
+    def own_moved(self) -> None:
+        """Note that our own stream was read: forget what it has, and compare."""
+        known = self._own.state.parent_next
+        while self._in_flight and self._in_flight[0] <= known:
+            self._in_flight.popleft()
+        while self._waiting and self._waiting[0][0] < known:
+            _, (log, upto), _ = self._waiting.popleft()
+            self._positions[log] = upto
+        self._next = max(self._next, known)
+        state = self._own.state
+        begun = self._restored_at is not None and self._restored_at <= known
+        if begun and known <= self.parent.offset_next and state.restored == self._own.shape.owed:
+            self.strayed = any(
+                state.positions[log] != upto for log, upto in self._positions.items()
+            )
+
+    def _note_restored(self) -> None:
+        parent = self.parent
+        if self._restored_at is None and parent.state.restored == parent.shape.owed:
+            self._restored_at = parent.offset_next if parent.shape.owed else parent.shape.first
+
+    def restart(self) -> None:
+        """Hand all out again that our own stream does not have."""
+        self._in_flight.clear()
+        self._next = self._own.state.parent_next
+
+    def due(self, *, even_empty: bool = False) -> RelayRecord | None:
+        """Give the next relay, if there is one and not too many are in flight.
+
+        What orders nothing of our bag waits for the next relay that does, unless `even_empty`: a
+        restart needs the parent's records from `parent_next` on, which retention removes.
+        """
+        first, end = self._next, self.parent.relevant_next
+        if self.strayed or len(self._in_flight) >= RELAYS_MAX or end <= first:
+            return None
+        entries: list[Position] = []
+        border, last, ordered = (0, first), -1, 0
+        for offset, entry, length in self._waiting:
+            if offset < first:
+                continue
+            if offset > last:
+                border, last = (len(entries), offset), offset
+            entries.append(entry)
+            ordered += length
+            # A relay has whole records of the parent, each of which is within the limits.
+            if border[0] and (len(entries) > ENTRIES_MAX or ordered > ORDERED_MAX):
+                del entries[border[0] :]
+                end = border[1]
+                break
+        if not (entries or even_empty or self.parent.state.frozen):
+            return None
+        self._in_flight.append(end)
+        self._next = end
+        return RelayRecord(first, end, joined(entries))
+
+
+def joined(entries: Sequence[Position]) -> tuple[Position, ...]:
+    """Leave out what the next entry repeats: of neighbours of one log only the last counts."""
+    last = len(entries) - 1
+    return tuple(
+        [
+            entry
+            for place, entry in enumerate(entries)
+            if place == last or entries[place + 1].log != entry.log
+        ]
+    )

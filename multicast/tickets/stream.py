@@ -1,0 +1,125 @@
+"""A stream of version 2 as readers open it: by plan and collector, at a named checkpoint. No I/O.
+
+It has the interface of `multicast.order.OrderStream` that `multicast.control.AnyStream` lists.
+
+    named      a checkpoint that the control topic names: its record's offset, and a copy of the
+               record, so that a stream can be opened without a read of that offset
+    proven     the reader has met the record itself at that offset, and it counted
+
+Invariant: a stream that was opened at a checkpoint orders nothing for its reader before it is
+proven, if the reader needs only what lies behind the checkpoint's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multicast.errors import ProtocolViolation
+from multicast.order import Resumed, Run, anchor
+from multicast.tickets.encoding import CheckpointRecord
+from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
+from topology.tree import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TicketCheckpoint:
+    """The checkpoint record at `offset` of a collector's stream of version 2; it has counted.
+
+    `raw` are its bytes.
+    """
+
+    epoch: int
+    collector: str
+    offset: int
+    record: CheckpointRecord
+    raw: bytes
+
+    @property
+    def read_from(self) -> int:
+        """The offset at which a reader begins that opens the stream here: the mark."""
+        return self.record.mark
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """By log number, the position at the mark."""
+        own = {log.log: log.position for log in self.record.own}
+        return {**own, **dict(self.record.inherited)}
+
+
+def shape_of(plan: Plan, collector: str, starts: Mapping[str, int], owed: int = 0) -> StreamShape:
+    """Describe a collector's stream of a plan's epoch; `starts` are its logs' first offsets.
+
+    `owed` is the number of runs that a recovery restores at its beginning.
+    """
+    spec = plan.collector(collector)
+    own = set(plan.own_logs(collector))
+    return StreamShape(
+        tag=anchor(plan, collector),
+        own={plan.number(name): starts[name] for name in spec.bag if name in own},
+        inherited={plan.number(name): starts[name] for name in spec.bag if name not in own},
+        first=spec.stream_first,
+        parent_first=None if spec.parent is None else plan.collector(spec.parent).stream_first,
+        owed=owed,
+    )
+
+
+class TicketOrder(TicketStream):
+    """One collector's stream in one epoch of version 2, read record by record.
+
+    `starts` gives, by log name, the first offset of the epoch. With a `checkpoint` reading begins
+    at its mark. After a recovery `resumed` gives other starts for some logs, and `owed` is the
+    number of runs that are restored first. `count` is the number of records that have counted since
+    reading began. `proven` becomes True once the checkpoint's record has counted at its offset.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        collector: str,
+        starts: Mapping[str, int],
+        checkpoint: TicketCheckpoint | None = None,
+        *,
+        resumed: Mapping[str, Resumed] | None = None,
+        owed: int = 0,
+    ) -> None:
+        begins = {name: begin.position for name, begin in (resumed or {}).items()}
+        shape = shape_of(plan, collector, {**starts, **begins}, owed)
+        super().__init__(shape, None if checkpoint is None else checkpoint.record)
+        self.plan = plan
+        self.collector = collector
+        self.own = frozenset(shape.own)
+        self.inherited = frozenset(shape.inherited)
+        self.starts: Mapping[int, int] = {**shape.own, **shape.inherited}
+        self.offset_first = shape.first
+        self.count = 0
+        self.proven = checkpoint is None
+        self._proof_at = -1 if checkpoint is None else checkpoint.offset
+
+    def read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+        """Read the record at `offset`, as `TicketStream.read` does.
+
+        Raises `ProtocolViolation` if the checkpoint's record does not count at its offset.
+        """
+        judged = super().read(offset, raw)
+        if not isinstance(judged, NotCounted):
+            self.count += 1
+        self._prove()
+        return judged
+
+    runs = read
+
+    def passed(self, position: int) -> None:
+        """Report that the reader has passed every offset below `position`; raises as `read`."""
+        self.offset_next = max(self.offset_next, position)
+        self._prove()
+
+    def _prove(self) -> None:
+        if self.proven or self.offset_next <= self._proof_at:
+            return
+        self.proven = self.checkpoint_at == self._proof_at
+        if not self.proven:
+            raise ProtocolViolation(
+                f"the checkpoint of collector {self.collector} that the control topic names at "
+                f"offset {self._proof_at} of its stream does not match the stream"
+            )

@@ -1,0 +1,178 @@
+"""What a collector writes under the ticket rule, on hand-made events."""
+
+import pytest
+
+from multicast.order import ORDERED_MAX
+from multicast.tickets.collector import (
+    FillHole,
+    NameCheckpoint,
+    TicketCollector,
+    TicketLimits,
+    WriteRecord,
+)
+from multicast.tickets.encoding import (
+    Correction,
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    RelayRecord,
+    Ticket,
+    encode,
+)
+from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
+
+TAG, PARENT_TAG = b"t" * 16, b"u" * 16
+A, B = 0, 1
+
+
+def collector(parent=None, **limits):
+    own = TicketStream(StreamShape(TAG, {A: 0}, {} if parent is None else {B: 10}, 0, parent and 0))
+    limits = {"patience": 5, "rest": 2, "lively": 100, "checkpoint_time": 1000, **limits}
+    return TicketCollector(own, parent, TicketLimits(**limits))
+
+
+def test_a_collector_is_patient_only_with_a_log_that_has_tickets():
+    core = collector()
+    core.log_end(A, 1, now=0)
+    assert core.step(0) == [WriteRecord(OwnRecord((Ticket(A, 0, 1),)))]
+    core = collector()
+    core.own_read(0, encode(TAG, OwnRecord((Ticket(A, 1, 1),))), now=0)
+    core.log_end(A, 2, now=0)
+    assert core.step(0) == []
+    assert core.step(4) == []
+    assert core.step(5) == [WriteRecord(OwnRecord((Ticket(A, 0, 2),)))]
+
+
+def test_a_collector_fills_a_hole_that_rests_for_two_ticks():
+    core = collector()
+    core.log_end(A, 0, now=0)
+    core.own_read(0, encode(TAG, OwnRecord((Ticket(A, 1, 1),))), now=0)
+    core.tick(1)
+    assert core.step(1) == []
+    core.tick(2)
+    assert core.step(2) == [FillHole(A, 1)]
+
+
+@pytest.mark.parametrize(
+    ("tickets", "end", "amount"), [((Ticket(A, 0, 1),), 1, 1), ((Ticket(A, 2, 0),), 1, -1)]
+)
+def test_a_collector_corrects_what_stays_unpaid_or_stays_empty_in_a_log_that_grows(
+    tickets, end, amount
+):
+    core = collector()
+    core.log_end(A, 0, now=0)
+    core.own_read(0, encode(TAG, OwnRecord(tickets)), now=1)
+    core.log_end(A, end, now=1)
+    for now in (10, 20, 30, 40):
+        core.tick(now)
+    records = [action for action in core.step(40) if isinstance(action, WriteRecord)]
+    assert records == [WriteRecord(OwnRecord((), (Correction(A, 1, amount),)))]
+
+
+def records(core, now):
+    return [action.record for action in core.step(now) if isinstance(action, WriteRecord)]
+
+
+def feed(core, written, now):
+    """Append these records to the own stream, and let the core read them."""
+    for record in written:
+        core.own_read(core.own.offset_next, encode(TAG, record), now)
+
+
+def test_a_backlog_is_ordered_in_records_that_count():
+    core = collector(run_length_max=2**15)
+    end = 2 * ORDERED_MAX + 5
+    core.log_end(A, end, now=0)
+    for _ in range(10):
+        for record in records(core, 0):
+            raw = encode(TAG, record)
+            assert not isinstance(core.own.read(core.own.offset_next, raw), NotCounted)
+    assert core.own.state.positions[A] == end
+
+
+def test_a_backlog_of_one_log_does_not_delay_another():
+    own = TicketStream(StreamShape(TAG, {A: 0, B: 10}, {}))
+    core = TicketCollector(own, None, TicketLimits(5, 2, 100, 1000, run_length_max=10, runs_max=3))
+    core.log_end(A, 100, now=0)
+    core.log_end(B, 11, now=0)
+    (first,) = records(core, 0)
+    assert first == OwnRecord((Ticket(A, 0, 10), Ticket(B, 0, 11), Ticket(A, 0, 20)))
+
+
+def test_a_relay_is_within_the_limits_of_one_record():
+    parent = TicketStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    core = collector(parent)
+    for number in (1, 2):
+        ticket = Ticket(B, 0, 10 + number * ORDERED_MAX)
+        core.parent_read(number, encode(PARENT_TAG, OwnRecord((ticket,))))
+    written = records(core, 0)
+    assert written == [
+        RelayRecord(0, 2, (Position(B, 10 + ORDERED_MAX),)),
+        RelayRecord(2, 3, (Position(B, 10 + 2 * ORDERED_MAX),)),
+    ]
+    feed(core, written, 0)
+    assert core.own.state.positions[B] == 10 + 2 * ORDERED_MAX
+
+
+def test_a_collector_that_has_strayed_relays_no_more_and_freezes_without_its_parent():
+    parent = TicketStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    core = collector(parent)
+    core.parent_read(0, encode(PARENT_TAG, OwnRecord((Ticket(B, 1, 0),))))
+    feed(core, [RelayRecord(0, 1, (Position(B, 15),))], 0)
+    assert core.relay.strayed
+    core.parent_read(1, encode(PARENT_TAG, OwnRecord((Ticket(B, 1, 0),))))
+    assert records(core, 0) == []
+    core.freeze_after({A: 0})
+    assert records(core, 0) == [FreezeRecord(1, (Position(A, 0),))]
+
+
+def test_a_collector_holds_a_log_while_a_transaction_rests_in_it():
+    core = collector()
+    core.own_read(0, encode(TAG, OwnRecord((Ticket(A, 1, 1),))), now=0)
+    core.log_end(A, 1, now=0)
+    core.tick(1, {A: 3})
+    assert records(core, 1) == []
+    core.tick(2, {A: 4})
+    held = records(core, 2)
+    assert held == [OwnRecord((), (Correction(A, 1, 0, held=True),))]
+    feed(core, held, 2)
+    core.tick(3, {A: 5})
+    assert records(core, 3) == []
+    core.log_end(A, 6, now=4)
+    core.tick(4, {A: 6})
+    release = records(core, 4)
+    assert release == [OwnRecord((Ticket(A, 0, 6),), (Correction(A, 2, 0, held=False),))]
+    feed(core, release, 4)
+    assert (core.own.state.positions[A], core.own.state.debts[A]) == (6, 0)
+
+
+def test_a_collector_writes_checkpoints_by_time_and_by_records_and_names_them_once_they_count():
+    core = collector(checkpoint_records=2)
+    start = core.own.marked
+    assert core.step(999) == []
+    assert core.step(1000) == [WriteRecord(start)]
+    assert core.step(1001) == []
+    feed(core, [start], 1002)
+    assert core.step(1002) == [NameCheckpoint(0)]
+    assert core.step(1003) == []
+    feed(core, [OwnRecord((Ticket(A, 1, 1),))] * 2, 1004)
+    assert core.step(1004) == [WriteRecord(core.own.marked)]
+    core.append_failed()
+    assert core.step(1005) == [WriteRecord(core.own.marked)]
+
+
+def test_what_orders_nothing_here_is_relayed_before_retention_removes_it():
+    parent = TicketStream(StreamShape(PARENT_TAG, {A: 0, B: 10}, {}))
+    core = collector(parent)
+    core.parent_read(7, encode(PARENT_TAG, OwnRecord((Ticket(A, 1, 0),))))
+    assert records(core, 999) == []
+    assert RelayRecord(0, 8, ()) in records(core, 1000)
+
+
+def test_a_hole_beyond_what_any_ticket_promises_waits_for_a_recovery():
+    core = collector(fill_max=4)
+    core.log_end(A, 0, now=0)
+    core.own_read(0, encode(TAG, OwnRecord((Ticket(A, 5, 0),))), now=0)
+    for now in (1, 2, 3):
+        core.tick(now)
+    assert core.step(3) == []

@@ -1,0 +1,72 @@
+"""Where a producer's tickets go: the stream of each log's top, in the epoch that has begun."""
+
+from dataclasses import replace
+
+from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
+from multicast.drivers.protocol import Record, TopicPartition
+from multicast.order import anchor, digest_of
+from multicast.tickets.appender import places_of
+from tests.helpers.plans import chain
+from topology.carry_over import with_order_version
+from topology.tree import CollectorSpec, Log, Subscription
+
+# Two trees: K1 with K2 below it, and K3.
+FIRST = replace(
+    chain(),
+    order_version=2,
+    partitions=("P1", "P2", "P3", "P4", "P5", "P6"),
+    logs=tuple(Log(f"P{n}", "A", n - 1) for n in range(1, 7)),
+    collectors=(*chain().collectors, CollectorSpec("K3", ("P5", "P6"), None, 2)),
+    consumers=(*chain().consumers, Subscription("C5", ("P5", "P6"), "K3")),
+)
+
+
+def state_of(*plans):
+    """A control topic after ordinary changes from each plan to the next one."""
+    state = ControlState("A")
+    previous, statements = genesis("A"), []
+    for plan in plans:
+        statements.append(plan_record(previous, plan, attempt="1"))
+        previous = digest_of(statements[-1][1])
+        if plan.epoch > 1:
+            positions = {log.name: 0 for log in plan.logs}
+            statements.append(markers_record(plan.epoch - 1, positions, attempt="1"))
+            statements.append(ends_record(plan.epoch - 1, positions, attempt="1"))
+    for offset, (key, value) in enumerate(statements):
+        state.read(Record(offset, value, key))
+    assert state.begun_epoch == plans[-1].epoch
+    return state
+
+
+def test_each_log_with_a_collector_has_its_place_in_the_stream_of_its_top():
+    places = places_of(state_of(FIRST), 1, {})
+    assert sorted(places) == [TopicPartition("A", number) for number in (0, 1, 2, 4, 5)]
+    first, second, third = (places["A", number] for number in (0, 1, 2))
+    assert first.stream == second.stream == TopicPartition("A.Msg-TO", 0)
+    assert first.book is second.book
+    assert third.stream == TopicPartition("A.Msg-TO", 1)
+    assert (first.number, third.number) == (0, 2)
+    assert (first.tag, third.tag) == (anchor(FIRST, "K1"), anchor(FIRST, "K2"))
+
+
+def test_a_tree_that_is_retained_keeps_tag_and_book_and_the_others_begin_anew():
+    moved = replace(
+        FIRST,
+        epoch=2,
+        base_epoch=1,
+        logs=FIRST.logs[::-1],  # other numbers
+        consumers=(*FIRST.consumers, Subscription("C6", ("P1", "P2"), "K1")),
+    )
+    before = places_of(state_of(FIRST), 1, {})
+    after = places_of(state_of(FIRST, moved), 2, before)
+    assert after["A", 4] == before["A", 4]
+    assert after["A", 4].book is before["A", 4].book
+    assert after["A", 0].tag == anchor(moved, "K1") != before["A", 0].tag
+    assert after["A", 0].book is not before["A", 0].book
+    assert after["A", 0].number == 5
+
+
+def test_an_epoch_of_version_1_has_no_places():
+    back = with_order_version(replace(FIRST, epoch=2, base_epoch=1), 1, FIRST)
+    state = state_of(FIRST, back)
+    assert places_of(state, 2, places_of(state, 1, {})) == {}

@@ -1,0 +1,200 @@
+"""Readers open a stream of version 2 by the control topic, and deliver what it orders."""
+
+from dataclasses import replace
+
+import pytest
+
+from multicast.control import (
+    ControlState,
+    checkpoint_record,
+    ends_record,
+    genesis,
+    markers_record,
+    of_version_1,
+    plan_record,
+)
+from multicast.control.documents import Ended
+from multicast.cursor import Cursor, start_cursor
+from multicast.delivery import Delivery
+from multicast.drivers.protocol import Record
+from multicast.errors import ProtocolViolation, UnknownVersion
+from multicast.order import OrderStream, Resumed, Run, anchor, digest_of
+from multicast.tickets.encoding import (
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    RelayRecord,
+    Ticket,
+    encode,
+)
+from multicast.tickets.rule import NotCounted
+from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from tests.helpers.plans import chain, from_start
+
+PLAN = replace(chain(), order_version=2)
+P1, P2, P3 = 0, 1, 2
+
+
+def control(plan=PLAN, *more):
+    state = ControlState(plan.topic)
+    first = plan_record(genesis(plan.topic), plan, attempt="1")
+    for offset, (key, value) in enumerate([first, *more]):
+        state.read(Record(offset, value, key))
+    return state
+
+
+def k1(*records):
+    """The raw records of K1's stream."""
+    return [encode(anchor(PLAN, "K1"), record) for record in records]
+
+
+def read(stream, raws, first=0):
+    return [stream.runs(first + number, raw) for number, raw in enumerate(raws)]
+
+
+def checkpointed():
+    """K1's stream: three tickets, a checkpoint of the epoch's start, and two more tickets."""
+    stream = TicketOrder(PLAN, "K1", from_start(PLAN))
+    raws = k1(*[OwnRecord((Ticket(P1, 1, 0),))] * 3)
+    read(stream, raws)
+    first = stream.marked
+    raws += k1(first, OwnRecord((Ticket(P2, 2, 0),)), OwnRecord((Ticket(P1, 1, 0),)))
+    read(stream, raws[3:], 3)
+    second = stream.marked
+    raws += k1(second, OwnRecord((Ticket(P2, 1, 0),)))
+    read(stream, raws[6:], 6)
+    return raws, TicketCheckpoint(1, "K1", 6, second, raws[6]), stream
+
+
+def test_a_stream_opens_in_the_version_of_its_epochs_plan():
+    assert isinstance(control().stream(1, "K2", below=0), TicketOrder)
+    assert isinstance(control(chain()).stream(1, "K2", below=0), OrderStream)
+    with pytest.raises(UnknownVersion, match="epoch 1 of topic A has order records of version 3"):
+        control(replace(PLAN, order_version=3)).stream(1, "K1", below=0)
+    with pytest.raises(UnknownVersion, match="which this command does not read yet"):
+        of_version_1(control().opened(1, "K1"))
+
+
+def test_a_stream_of_the_epoch_after_a_recovery_begins_with_the_runs_that_it_is_owed():
+    first = plan_record(genesis(PLAN.topic), PLAN, attempt="1")
+    following = replace(
+        PLAN,
+        epoch=2,
+        base_epoch=1,
+        collectors=(replace(PLAN.collectors[0], stream=7), PLAN.collectors[1]),
+    )
+    ends = {log.name: 5 for log in PLAN.logs}
+    ended = Ended({"K2": {"P2": Resumed(3, 5)}}, restored={"K2": 2})
+    state = control(
+        PLAN,
+        plan_record(digest_of(first[1]), following, attempt="1"),
+        markers_record(1, ends, attempt="1"),
+        ends_record(1, ends, attempt="1", ended=ended),
+    )
+    stream = state.stream(2, "K2", below=0)
+    assert (stream.state.positions, stream.shape.owed) == ({P2: 3, P3: 5}, 2)
+    above = state.stream(2, "K1", below=0)
+    assert (above.state.positions, above.shape.owed) == ({P1: 5, P2: 5}, 0)
+
+
+def test_a_reader_begins_at_a_named_checkpoint_and_has_the_state_of_all():
+    raws, point, whole = checkpointed()
+    state = control(PLAN, checkpoint_record(point))
+    assert state.stream(1, "K1", below=6).offset_next == 0, "the record itself must lie before"
+    stream = state.stream(1, "K1", below=7)
+    assert (stream.offset_next, stream.proven) == (4, False)
+    read(stream, raws[4:], 4)
+    assert stream.proven
+    assert stream.state == whole.state
+    assert dict(point.positions) == {P1: 3, P2: 0}
+
+
+def test_a_named_checkpoint_that_its_stream_does_not_contain_is_a_violation():
+    raws, point, _ = checkpointed()
+    false = replace(point.record, parent_next=1)
+    lies = TicketCheckpoint(1, "K1", 6, false, encode(anchor(PLAN, "K1"), false))
+    stream = control(PLAN, checkpoint_record(lies)).stream(1, "K1", below=7)
+    with pytest.raises(ProtocolViolation, match=r"collector K1 .* offset 6"):
+        read(stream, raws[4:], 4)
+    assert not stream.proven
+    stream = control(PLAN, checkpoint_record(point)).stream(1, "K1", below=7)
+    read(stream, raws[4:6], 4)
+    with pytest.raises(ProtocolViolation):
+        stream.passed(8)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"schema_version":1}',
+        b'{"schema_version":1,"record":"zz"}',
+        b'{"schema_version":1,"record":"544f"}',
+        b'{"schema_version":1,"record":7}',
+    ],
+)
+def test_a_statement_without_a_checkpoint_record_of_the_stream_is_void(value):
+    state = control(PLAN, (b"checkpoint/1/K1/6", value))
+    assert state.void == 1
+    assert state.stream(1, "K1", below=100).proven
+
+
+def test_a_checkpoint_of_another_stream_or_beyond_its_own_offset_is_void():
+    _, point, _ = checkpointed()
+    _, value = checkpoint_record(point)
+    assert control(PLAN, (b"checkpoint/1/K2/6", value)).void == 1
+    assert control(PLAN, (b"checkpoint/1/K1/3", value)).void == 1
+    assert control(PLAN, (b"checkpoint/1/K1/6", value)).void == 0
+
+
+def delivery(cursor, order):
+    core = Delivery(PLAN, ("P1", "P2"), order, cursor)
+    for log, end in ((P1, 4), (P2, 3)):
+        core.payload_read(log, [Record(offset, b"") for offset in range(end)], end)
+    return core
+
+
+def places(batches):
+    return [(batch.log.name, record.offset) for batch in batches for record in batch.records]
+
+
+def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequence():
+    raws, point, _ = checkpointed()
+    whole = delivery(start_cursor(PLAN, "K1"), TicketOrder(PLAN, "K1", from_start(PLAN)))
+    for offset, raw in enumerate(raws):
+        whole.order_read(offset, raw)
+    sequence, cursors = [], []
+    while batches := whole.deliver(1):
+        sequence += places(batches)
+        cursors.append(Cursor.parse(str(batches[-1].cursor())))
+    assert sequence == [
+        *(("P1", offset) for offset in range(3)),
+        *(("P2", offset) for offset in range(2)),
+        ("P1", 3),
+        ("P2", 2),
+    ]
+    state = control(PLAN, checkpoint_record(point))
+    for number, cursor in enumerate(cursors, 1):
+        order = state.stream(1, "K1", below=cursor.record)
+        again = delivery(cursor, order)
+        for offset in range(order.offset_next, len(raws)):
+            again.order_read(offset, raws[offset])
+        assert places(again.deliver(100)) == sequence[number:]
+        assert again.payload_starts is not None
+
+
+def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
+    core = delivery(start_cursor(PLAN, "K1"), TicketOrder(PLAN, "K1", from_start(PLAN)))
+    freeze = FreezeRecord(0, (Position(P1, 1),))
+    for offset, raw in enumerate([b"garbage", *k1(freeze, OwnRecord((Ticket(P1, 1, 0),)), freeze)]):
+        core.order_read(offset, raw)
+    assert core.void == {NotCounted.FOREIGN: 1, NotCounted.EARLY: 1}
+    assert places(core.deliver(9)) == [("P1", 0)]
+    assert core.ended
+
+
+def test_a_childs_stream_takes_its_starts_and_its_parents_from_the_plan():
+    stream = TicketOrder(PLAN, "K2", {**from_start(PLAN), "P2": 5})
+    relay = RelayRecord(0, 4, (Position(P2, 7),))
+    assert stream.runs(0, encode(anchor(PLAN, "K2"), relay)) == (Run(P2, 5, 7),)
+    assert (stream.own, stream.inherited) == ({P3}, {P2})
+    assert stream.starts == {P2: 5, P3: 0}
